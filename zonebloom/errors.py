@@ -1,0 +1,105 @@
+"""Every exception and warning zonebloom raises, as one tree.
+
+ZoneBloomError
+├── InvalidArgument (ValueError)        a parameter that cannot be used
+├── FilterError (ValueError)            a filter that cannot be read
+├── ColumnNotFound (KeyError)           no such column in the dataset
+├── UnsupportedType (TypeError)         a column whose type has no Bloom filter
+├── SourceError (OSError)               the data cannot be used as a dataset
+│   ├── NoFragments                     nothing to read where the source points
+│   ├── SchemaMismatch                  a fragment disagrees with the dataset's schema
+│   └── FragmentUnreadable              a file that cannot be opened or decoded
+├── CatalogError                        the index folder
+│   ├── IndexNotFound (KeyError)        no index of that name
+│   ├── IndexExists                     a name taken, and ``replace=False``
+│   ├── CommitConflict                  another writer changed what this one built on
+│   └── CorruptIndex                    bytes on disk that are not what was written
+├── EngineError (RuntimeError)          a build engine that cannot run
+└── MissingDependency (ImportError)     an optional package is needed
+
+ZoneBloomWarning (UserWarning)
+├── StaleIndexWarning                   fragments changed since they were indexed
+└── IndexNotUsedWarning                 an index exists and could not be used
+"""
+
+from __future__ import annotations
+
+
+class ZoneBloomError(Exception):
+    """Base of every exception zonebloom raises on purpose."""
+
+    # KeyError quotes its message; ours are sentences.
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class InvalidArgument(ZoneBloomError, ValueError):
+    """A parameter has a value that cannot be used."""
+
+
+class FilterError(ZoneBloomError, ValueError):
+    """A filter is not one of the accepted kinds, or cannot be read."""
+
+
+class ColumnNotFound(ZoneBloomError, KeyError):
+    """The dataset has no column of that name."""
+
+
+class UnsupportedType(ZoneBloomError, TypeError):
+    """The column's type cannot be indexed."""
+
+
+class SourceError(ZoneBloomError, OSError):
+    """The source cannot be used as a dataset."""
+
+
+class NoFragments(SourceError):
+    """The source names no file that could be read."""
+
+
+class SchemaMismatch(SourceError):
+    """A fragment's schema disagrees with the dataset's."""
+
+
+class FragmentUnreadable(SourceError):
+    """A fragment cannot be opened or decoded."""
+
+
+class CatalogError(ZoneBloomError):
+    """The index folder cannot be read or written."""
+
+
+class IndexNotFound(CatalogError, KeyError):
+    """The catalog holds no index of that name."""
+
+
+class IndexExists(CatalogError):
+    """An index of that name exists and was not to be replaced."""
+
+
+class CommitConflict(CatalogError):
+    """Another writer committed a change this one cannot be put on top of."""
+
+
+class CorruptIndex(CatalogError):
+    """Bytes of the catalog or of a segment are not what was written."""
+
+
+class EngineError(ZoneBloomError, RuntimeError):
+    """The engine asked for cannot run the build."""
+
+
+class MissingDependency(ZoneBloomError, ImportError):
+    """An optional package is needed for what was asked."""
+
+
+class ZoneBloomWarning(UserWarning):
+    """Base of every warning zonebloom gives."""
+
+
+class StaleIndexWarning(ZoneBloomWarning):
+    """Fragments changed or appeared since the index was built; they are read whole."""
+
+
+class IndexNotUsedWarning(ZoneBloomWarning):
+    """An index exists that could not be used; the data is read instead."""

@@ -1,0 +1,305 @@
+"""Sets of rows as half-open ranges, and what a search says about them.
+
+A row has an address, as in Lance: ``fragment_id << 32 | row offset in the fragment``. So
+one ``RowRanges`` holds ranges of one fragment (plain offsets) or of a whole dataset
+(addresses), and the algebra is the same.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import InvalidArgument
+
+OFFSET_BITS = 32
+MAX_ROWS_PER_FRAGMENT = (1 << OFFSET_BITS) - 1
+
+_EMPTY = np.empty(0, dtype=np.int64)
+
+
+class RowRanges:
+    """An immutable set of rows, kept as sorted, disjoint, non-touching half-open ranges.
+
+    Parameters
+    ----------
+    ranges : iterable of (start, stop)
+        In any order, overlapping or empty ones too.
+
+    Examples
+    --------
+    >>> RowRanges([(0, 10), (5, 20), (30, 31)]) & RowRanges([(15, 40)])
+    RowRanges([(15, 20), (30, 31)])
+    >>> len(RowRanges([(0, 10), (30, 31)]))
+    11
+    """
+
+    __slots__ = ("starts", "stops")
+
+    starts: np.ndarray
+    stops: np.ndarray
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()):
+        pairs = np.array(list(ranges), dtype=np.int64).reshape(-1, 2)
+        made = RowRanges.from_arrays(pairs[:, 0], pairs[:, 1])
+        self.starts, self.stops = made.starts, made.stops
+
+    @classmethod
+    def from_arrays(cls, starts: np.ndarray, stops: np.ndarray) -> RowRanges:
+        """Make a set of ranges in any order, overlapping or empty ones too.
+
+        Parameters
+        ----------
+        starts, stops : integer array, shape (n,)
+
+        Raises
+        ------
+        InvalidArgument
+            For a negative start or a stop before its start.
+        """
+        starts = np.asarray(starts, dtype=np.int64)
+        stops = np.asarray(stops, dtype=np.int64)
+        if starts.size == 0:
+            return cls._of(_EMPTY, _EMPTY)
+        if (starts < 0).any() or (stops < starts).any():
+            raise InvalidArgument("a row range is (start, stop) with 0 <= start <= stop")
+        kept = stops > starts
+        starts, stops = starts[kept], stops[kept]
+        if starts.size > 1:
+            order = np.argsort(starts, kind="stable")
+            starts, stops = starts[order], np.maximum.accumulate(stops[order])
+            first = np.empty(starts.size, dtype=bool)
+            first[0] = True
+            np.greater(starts[1:], stops[:-1], out=first[1:])
+            last = np.append(first[1:], True)
+            starts, stops = starts[first], stops[last]
+        return cls._of(starts, stops)
+
+    @classmethod
+    def _of(cls, starts: np.ndarray, stops: np.ndarray) -> RowRanges:
+        made = cls.__new__(cls)
+        made.starts, made.stops = starts, stops
+        return made
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return int((self.stops - self.starts).sum())
+
+    def __bool__(self) -> bool:
+        return self.starts.size > 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """The ranges, ascending."""
+        return zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+
+    def __contains__(self, row: object) -> bool:
+        if not isinstance(row, int | np.integer):
+            return False
+        at = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return at >= 0 and bool(row < self.stops[at])
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, RowRanges)
+            and np.array_equal(self.starts, other.starts)
+            and np.array_equal(self.stops, other.stops)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.starts.tobytes(), self.stops.tobytes()))
+
+    @property
+    def num_ranges(self) -> int:
+        """Number of ranges."""
+        return self.starts.size
+
+    def __and__(self, other: RowRanges) -> RowRanges:
+        if not self or not other:
+            return _NOTHING
+        return self._sweep(other, lambda inside: inside == 3)
+
+    def __or__(self, other: RowRanges) -> RowRanges:
+        if not self:
+            return other
+        if not other:
+            return self
+        return RowRanges.from_arrays(
+            np.concatenate([self.starts, other.starts]), np.concatenate([self.stops, other.stops])
+        )
+
+    def __sub__(self, other: RowRanges) -> RowRanges:
+        if not self or not other:
+            return self
+        return self._sweep(other, lambda inside: inside == 1)
+
+    def issubset(self, other: RowRanges) -> bool:
+        """Whether every row of this set is in the other."""
+        return not (self - other)
+
+    def _sweep(self, other: RowRanges, wanted) -> RowRanges:
+        """Walk both sets' bounds; ``inside`` is 1 within self, 2 within other, 3 in both."""
+        points = np.concatenate([self.starts, self.stops, other.starts, other.stops])
+        steps = np.concatenate(
+            [
+                np.repeat([1, -1], self.starts.size),
+                np.repeat([2, -2], other.starts.size),
+            ]
+        )
+        order = np.argsort(points, kind="stable")
+        points = points[order]
+        inside = wanted(np.cumsum(steps[order]))[:-1]
+        return RowRanges.from_arrays(points[:-1][inside], points[1:][inside])
+
+    def window(self, start: int, stop: int) -> RowRanges:
+        """The rows in ``[start, stop)``, counted from ``start``."""
+        low = int(np.searchsorted(self.stops, start, side="right"))
+        high = int(np.searchsorted(self.starts, stop, side="left"))
+        if low >= high or start >= stop:
+            return _NOTHING
+        starts = np.maximum(self.starts[low:high], start) - start
+        return RowRanges._of(starts, np.minimum(self.stops[low:high], stop) - start)
+
+    def shift(self, rows: int) -> RowRanges:
+        """The same ranges, ``rows`` further on."""
+        return RowRanges._of(self.starts + rows, self.stops + rows)
+
+    def __repr__(self) -> str:
+        if self.num_ranges <= 8:
+            return f"RowRanges({list(self)})"
+        shown = ", ".join(str(pair) for pair in list(self.window(0, int(self.stops[5])))[:6])
+        return f"RowRanges([{shown}, ... {self.num_ranges - 6} more])"
+
+
+_NOTHING = RowRanges()
+
+Kind = Literal["Exact", "AtMost", "AtLeast"]
+
+
+class SearchResult:
+    """What an index says of a predicate: two bounds of the rows it is true for.
+
+    Predicates have three values (true, false, null). Rows outside ``at_most`` are not true;
+    rows inside ``at_least`` are not false. AND intersects both bounds and OR unites them.
+    NOT swaps them: what is not false for ``p`` is not true for ``NOT p``.
+
+    Attributes
+    ----------
+    at_most, at_least, universe : RowRanges
+        Row addresses; ``universe`` is every row of the dataset.
+    kind : {"Exact", "AtMost", "AtLeast"}
+        "Exact": the bounds meet, or nothing can match. "AtMost": ``ranges`` is the upper
+        bound, the rows in it are to be rechecked. "AtLeast": nothing bounds the result from
+        above, and ``ranges`` is the lower bound.
+    """
+
+    __slots__ = ("at_least", "at_most", "paths", "universe")
+
+    def __init__(
+        self,
+        universe: RowRanges,
+        *,
+        at_most: RowRanges | None = None,
+        at_least: RowRanges | None = None,
+        paths: Mapping[int, str] | None = None,
+    ):
+        self.universe = universe
+        self.at_most = universe if at_most is None else at_most
+        self.at_least = _NOTHING if at_least is None else at_least
+        self.paths = dict(paths or {})
+
+    def __and__(self, other: SearchResult) -> SearchResult:
+        return self._with(self.at_most & other.at_most, self.at_least & other.at_least)
+
+    def __or__(self, other: SearchResult) -> SearchResult:
+        return self._with(self.at_most | other.at_most, self.at_least | other.at_least)
+
+    def __invert__(self) -> SearchResult:
+        return self._with(self.universe - self.at_least, self.universe - self.at_most)
+
+    def _with(self, at_most: RowRanges, at_least: RowRanges) -> SearchResult:
+        return SearchResult(self.universe, at_most=at_most, at_least=at_least, paths=self.paths)
+
+    @property
+    def kind(self) -> Kind:
+        """Which bound ``ranges`` is."""
+        if not self.at_most or self.at_most == self.at_least:
+            return "Exact"
+        if self.at_least and self.at_most == self.universe:
+            return "AtLeast"
+        return "AtMost"
+
+    @property
+    def ranges(self) -> dict[int, RowRanges]:
+        """The bound ``kind`` names: fragment id to row offsets, fragments with none left out."""
+        return by_fragment(self.at_least if self.kind == "AtLeast" else self.at_most)
+
+    def to_table(self) -> pa.Table:
+        """The ranges as a table: ``fragment_id``, ``path``, ``start``, ``stop``."""
+        rows = [
+            (fragment_id, self.paths.get(fragment_id), start, stop)
+            for fragment_id, ranges in self.ranges.items()
+            for start, stop in ranges
+        ]
+        columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+        return pa.table(
+            {
+                "fragment_id": pa.array(columns[0], pa.uint64()),
+                "path": pa.array(columns[1], pa.string()),
+                "start": pa.array(columns[2], pa.uint64()),
+                "stop": pa.array(columns[3], pa.uint64()),
+            }
+        )
+
+    def __repr__(self) -> str:
+        ranges = self.ranges
+        rows = sum(len(r) for r in ranges.values())
+        lines = [
+            f"SearchResult: {self.kind}, {rows:,} of {len(self.universe):,} rows "
+            f"in {len(ranges):,} of {len(by_fragment(self.universe)):,} fragments"
+        ]
+        for fragment_id, kept in list(ranges.items())[:5]:
+            shown = ", ".join(f"{start:,}-{stop:,}" for start, stop in list(kept)[:4])
+            more = f", ... {kept.num_ranges - 4:,} more" if kept.num_ranges > 4 else ""
+            lines.append(
+                f"  {self.paths.get(fragment_id, f'fragment {fragment_id}')}: {shown}{more}"
+            )
+        if len(ranges) > 5:
+            lines.append(f"  ... {len(ranges) - 5:,} more fragments")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        table = self.to_table()
+        head, *_ = repr(self).splitlines()
+        body = "".join(
+            f"<tr><td>{row['fragment_id']}</td><td>{html.escape(str(row['path']))}</td>"
+            f"<td>{row['start']:,}</td><td>{row['stop']:,}</td></tr>"
+            for row in table.slice(0, 20).to_pylist()
+        )
+        more = f"<p>... {table.num_rows - 20:,} more ranges</p>" if table.num_rows > 20 else ""
+        return (
+            f"<div><p>{html.escape(head)}</p><table><thead><tr><th>fragment</th><th>path</th>"
+            f"<th>start</th><th>stop</th></tr></thead><tbody>{body}</tbody></table>{more}</div>"
+        )
+
+
+def by_fragment(addresses: RowRanges) -> dict[int, RowRanges]:
+    """Split a set of row addresses into offsets a fragment, ascending by fragment id.
+
+    A range must not cross fragments; `SearchResult` never makes one that does.
+    """
+    ids = addresses.starts >> OFFSET_BITS
+    result: dict[int, RowRanges] = {}
+    if ids.size == 0:
+        return result
+    cuts = np.flatnonzero(np.diff(ids)) + 1
+    for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), ids.size], strict=True):
+        fragment_id = int(ids[low])
+        base = fragment_id << OFFSET_BITS
+        result[fragment_id] = RowRanges._of(
+            addresses.starts[low:high] - base, addresses.stops[low:high] - base
+        )
+    return result

@@ -1,0 +1,1 @@
+"""The split-block Bloom filter: numbers and bytes, knows no dataset."""

@@ -1,0 +1,185 @@
+"""Sbbf: the friendly face of one split-block Bloom filter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import InvalidArgument
+from zonebloom.sbbf import sizing as _sizing
+from zonebloom.sbbf.hashing import hash_array
+
+
+class Sbbf:
+    """One filter over values of one Arrow type.
+
+    Parameters
+    ----------
+    ndv : int
+        Distinct values it is to hold.
+    probability : float
+        Target false positive probability at that ``ndv``.
+    sizing : {"log2", "exact"}
+        A power of two as Lance takes it, or the least number of 32-byte blocks.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> bloom = Sbbf(8192, 0.00057)
+    >>> bloom.insert(pa.array(["N14228", "N24211", None]))
+    >>> bloom.check(pa.array(["N14228", "N00000"])).tolist()
+    [True, False]
+    >>> bloom
+    <Sbbf 1024 blocks, 32,768 bytes, 0.006% of bits set>
+    """
+
+    __slots__ = ("_words",)
+
+    def __init__(self, ndv: int, probability: float = 0.00057, *, sizing: str = "log2"):
+        self._words = np.zeros(_sizing.size_for(ndv, probability, sizing) // 4, dtype=np.uint32)
+
+    @classmethod
+    def from_bytes(cls, data: Any) -> Sbbf:
+        """Make a filter of its blocks' bytes (copied), as in a bloomfilter table's row.
+
+        Raises
+        ------
+        InvalidArgument
+            When the bytes are not one or more whole blocks, or over 128 MiB.
+        """
+        words = np.frombuffer(data, dtype=np.uint8)
+        if not 0 < words.size <= 1 << _sizing.MAX_LOG2_BYTES or words.size % 32:
+            raise InvalidArgument(
+                f"{words.size} bytes are not a filter: that is whole blocks of 32 bytes, at most "
+                "128 MiB"
+            )
+        made = cls.__new__(cls)
+        made._words = words.copy().view(np.uint32)
+        return made
+
+    def to_bytes(self) -> bytes:
+        """The blocks, little-endian words one after another."""
+        return self._words.astype("<u4", copy=False).tobytes()
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of 256-bit blocks."""
+        return self._words.size // _sizing.WORDS_PER_BLOCK
+
+    @property
+    def nbytes(self) -> int:
+        """Size, bytes."""
+        return self._words.nbytes
+
+    @property
+    def fill(self) -> float:
+        """Share of the bits that are set."""
+        return float(np.bitwise_count(self._words).sum()) / (self.nbytes * 8)
+
+    @property
+    def estimated_fpp(self) -> float:
+        """False positive probability as filled: mean over blocks of the product over words.
+
+        A value not in the filter meets each block equally often and, in each of its eight
+        words, a set bit as often as the word has bits set.
+        """
+        share = np.bitwise_count(self._words).reshape(-1, _sizing.WORDS_PER_BLOCK) / 32.0
+        return float(share.prod(axis=1).mean())
+
+    def insert(self, values: pa.Array | pa.ChunkedArray | Iterable[Any]) -> None:
+        """Insert values; nulls are left out.
+
+        Parameters
+        ----------
+        values : pyarrow Array or ChunkedArray, or an iterable ``pyarrow.array`` accepts
+            Of an indexable type: bytes are hashed at the array's own type, so int32 and
+            int64 arrays are different values.
+        """
+        from zonebloom.sbbf import blocks
+
+        for chunk in _chunks(values):
+            blocks.insert(self._words, np.ascontiguousarray(hash_array(chunk).valid()))
+
+    def check(self, values: pa.Array | pa.ChunkedArray | Iterable[Any]) -> np.ndarray:
+        """Tell which values may be in: False is certain, True is not.
+
+        Returns
+        -------
+        bool array, shape (n,)
+            False under a null.
+        """
+        from zonebloom.sbbf import blocks
+
+        found = []
+        for chunk in _chunks(values):
+            out = np.empty(len(chunk), dtype=bool)
+            hashes = hash_array(chunk)
+            blocks.check(self._words, hashes.values, out)
+            if hashes.null_count:
+                out &= hashes.is_valid()
+            found.append(out)
+        return np.concatenate(found) if found else np.empty(0, dtype=bool)
+
+    def merge(self, other: Sbbf) -> None:
+        """Take in all that another filter of the same size holds.
+
+        Raises
+        ------
+        InvalidArgument
+            When the sizes differ.
+        """
+        from zonebloom.sbbf import blocks
+
+        if other.num_blocks != self.num_blocks:
+            raise InvalidArgument(
+                f"filters of {self.num_blocks} and {other.num_blocks} blocks cannot be merged; "
+                "make both with the same ndv and probability, or fold the larger one first"
+            )
+        blocks.merge(self._words, other._words)
+
+    def fold(self, probability: float) -> Sbbf:
+        """The smallest filter made by halving this one that stays at a target as filled.
+
+        Parameters
+        ----------
+        probability : float
+            ``estimated_fpp`` the result may have at most.
+
+        Returns
+        -------
+        Sbbf
+            A new filter; a copy when not one halving fits.
+        """
+        from zonebloom.sbbf import blocks
+
+        _sizing.validate_target(1, probability)
+        folded = Sbbf.from_bytes(self._words)
+        while folded.num_blocks % 2 == 0:
+            half = Sbbf.__new__(Sbbf)
+            half._words = np.empty(folded._words.size // 2, dtype=np.uint32)
+            blocks.fold(folded._words, half._words)
+            if half.estimated_fpp > probability:
+                break
+            folded = half
+        return folded
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sbbf) and np.array_equal(self._words, other._words)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Sbbf {self.num_blocks:,} blocks, {self.nbytes:,} bytes, {self.fill:.3%} of bits set>"
+        )
+
+
+def _chunks(values: pa.Array | pa.ChunkedArray | Iterable[Any]) -> list[pa.Array]:
+    if isinstance(values, pa.Array):
+        return [values]
+    if isinstance(values, pa.ChunkedArray):
+        return values.chunks
+    return _chunks(pa.array(values))

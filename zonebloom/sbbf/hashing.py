@@ -1,0 +1,184 @@
+"""XXH64 of the values of an Arrow array, read in place from its buffers.
+
+Bytes hashed (as Lance and Parquet do): little-endian at the type's own width, IEEE bits for
+floats, UTF-8 or raw bytes without a length, the unscaled integer for decimals. A dictionary
+array hashes as its values, an extension array as its storage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import UnsupportedType
+
+_NO_BITMAP = np.empty(0, dtype=np.uint8)
+_WIDTH_DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def value_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The type whose bytes are hashed: storage of an extension, values of a dictionary."""
+    while True:
+        if isinstance(arrow_type, pa.BaseExtensionType):
+            arrow_type = arrow_type.storage_type
+        elif pa.types.is_dictionary(arrow_type):
+            arrow_type = arrow_type.value_type
+        else:
+            return arrow_type
+
+
+def fixed_width(arrow_type: pa.DataType) -> int | None:
+    """Bytes of one value of a fixed-width type, or None for one of variable length.
+
+    Raises
+    ------
+    UnsupportedType
+        When values of the type are not hashed: booleans, nulls, intervals, nested types.
+    """
+    t = pa.types
+    if (
+        t.is_integer(arrow_type)
+        or t.is_floating(arrow_type)
+        or t.is_date(arrow_type)
+        or t.is_time(arrow_type)
+        or t.is_timestamp(arrow_type)
+        or t.is_duration(arrow_type)
+        or t.is_decimal(arrow_type)
+        or t.is_fixed_size_binary(arrow_type)
+    ):
+        return arrow_type.byte_width
+    if (
+        t.is_string(arrow_type)
+        or t.is_large_string(arrow_type)
+        or t.is_string_view(arrow_type)
+        or t.is_binary(arrow_type)
+        or t.is_large_binary(arrow_type)
+        or t.is_binary_view(arrow_type)
+    ):
+        return None
+    raise UnsupportedType(f"values of type {arrow_type} are not hashed into Bloom filters")
+
+
+@dataclass(frozen=True, slots=True)
+class Hashes:
+    """Hashes of an array and which of them count.
+
+    Attributes
+    ----------
+    values : uint64 array, shape (n,)
+        One hash a row; anything under a null.
+    validity : uint8 array
+        Arrow validity bitmap, of size 0 when no row is null.
+    validity_offset : int
+        Bit of row 0.
+    null_count : int
+    """
+
+    values: np.ndarray
+    validity: np.ndarray
+    validity_offset: int
+    null_count: int
+
+    def valid(self) -> np.ndarray:
+        """The hashes of the rows that are not null, shape ``(n - null_count,)``."""
+        return self.values[self.is_valid()] if self.null_count else self.values
+
+    def is_valid(self) -> np.ndarray:
+        """Which rows are not null, shape ``(n,)``."""
+        if not self.null_count:
+            return np.ones(len(self.values), dtype=bool)
+        bits = np.unpackbits(self.validity, bitorder="little")
+        return bits[self.validity_offset : self.validity_offset + len(self.values)].astype(bool)
+
+
+def hash_array(array: pa.Array) -> Hashes:
+    """Hash every value of an array.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        Of any type that can be indexed; sliced, dictionary and view arrays too. Data buffers
+        are read where they lie.
+
+    Returns
+    -------
+    Hashes
+
+    Raises
+    ------
+    UnsupportedType
+    """
+    while isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        return _hash_dictionary(array)
+    width = fixed_width(array.type)
+    out = np.empty(len(array), dtype=np.uint64)
+    if len(array):
+        if width is not None:
+            _hash_fixed(array, width, out)
+        elif pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+            _hash_views(array, out)
+        else:
+            _hash_variable(array, out)
+    return Hashes(out, _bitmap(array), array.offset, array.null_count)
+
+
+def _bitmap(array: pa.Array) -> np.ndarray:
+    if not array.null_count:
+        return _NO_BITMAP
+    return np.frombuffer(array.buffers()[0], dtype=np.uint8)
+
+
+def _hash_fixed(array: pa.Array, width: int, out: np.ndarray) -> None:
+    from zonebloom.sbbf import xxh64
+
+    data = array.buffers()[1]
+    dtype = _WIDTH_DTYPES.get(width)
+    if dtype is None or pa.types.is_fixed_size_binary(array.type):
+        address = data.address + array.offset * width if data is not None else 0
+        xxh64.hash_stride(address, width, out)
+        return
+    values = np.frombuffer(data, dtype=dtype, count=array.offset + len(array))[array.offset :]
+    {1: xxh64.hash_width_1, 2: xxh64.hash_width_2, 4: xxh64.hash_width_4, 8: xxh64.hash_width_8}[
+        width
+    ](values, out)
+
+
+def _hash_variable(array: pa.Array, out: np.ndarray) -> None:
+    from zonebloom.sbbf import xxh64
+
+    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    _, offsets, data = array.buffers()
+    starts = np.frombuffer(
+        offsets, dtype=np.int64 if large else np.int32, count=array.offset + len(array) + 1
+    )
+    xxh64.hash_offsets(data.address if data is not None else 0, starts[array.offset :], out)
+
+
+def _hash_views(array: pa.Array, out: np.ndarray) -> None:
+    from zonebloom.sbbf import xxh64
+
+    validity, views, *data = array.buffers()
+    addresses = np.array([0 if b is None else b.address for b in data] or [0], dtype=np.uint64)
+    nulls = validity.address if array.null_count and validity is not None else 0
+    xxh64.hash_views(views.address + 16 * array.offset, addresses, nulls, array.offset, out)
+
+
+def _hash_dictionary(array: pa.DictionaryArray) -> Hashes:
+    values = hash_array(array.dictionary)
+    indices = array.indices
+    if not len(values.values):
+        out = np.zeros(len(array), dtype=np.uint64)
+        return Hashes(out, _bitmap(indices), indices.offset, indices.null_count)
+    codes = (indices.fill_null(0) if indices.null_count else indices).to_numpy()
+    out = values.values[codes]
+    if not values.null_count:
+        return Hashes(out, _bitmap(indices), indices.offset, indices.null_count)
+    # A null among the values makes rows null that the array's own bitmap calls valid.
+    valid = values.is_valid()[codes]
+    if indices.null_count:
+        valid &= indices.is_valid().to_numpy(zero_copy_only=False)
+    return Hashes(out, np.packbits(valid, bitorder="little"), 0, int((~valid).sum()))

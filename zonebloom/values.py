@@ -1,0 +1,328 @@
+"""Which Arrow types can be indexed, and which hashes answer for a literal.
+
+A literal is cast to the column's type exactly or not at all. Of one that has no exact form
+there, no row can be equal (5.5 in an int32 column); one whose form an engine would round
+(0.1 in a float32 column), or whose type we cannot place, may be anywhere: "maybe". A
+rounded value is never hashed.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from zonebloom.errors import UnsupportedType
+from zonebloom.sbbf.hashing import fixed_width, value_type
+
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_DAY_NANOSECONDS = 86_400 * 10**9
+_NO_HASHES = np.empty(0, dtype=np.uint64)
+
+# Up to here every integer is a floating point number of that width, so an engine that
+# compares as floating point compares exactly.
+_EXACT_INTEGERS = {16: 2**11, 32: 2**24, 64: 2**53}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What to look for in the filters of a column.
+
+    Attributes
+    ----------
+    hashes : uint64 array, shape (n,)
+        A zone may match when its filter may hold one of these; none: no row is equal.
+    maybe : str or None
+        When set, why every zone may match whatever the filters say.
+    """
+
+    hashes: np.ndarray
+    maybe: str | None = None
+
+
+_NO_ROW = Probe(_NO_HASHES)
+
+
+def _maybe(reason: str) -> Probe:
+    return Probe(_NO_HASHES, reason)
+
+
+def require_indexable(arrow_type: pa.DataType, column: str) -> None:
+    """Refuse a column whose type cannot carry a Bloom filter index.
+
+    Raises
+    ------
+    UnsupportedType
+        Naming the column, its type and what to do instead.
+    """
+    leaf = value_type(arrow_type)
+    t = pa.types
+    if t.is_boolean(leaf):
+        advice = "two values cannot tell zones apart; filter on it without an index"
+    elif t.is_null(leaf):
+        advice = "it holds nothing but nulls; there is nothing to look up"
+    elif t.is_struct(leaf):
+        names = ", ".join(f"{column}.{leaf.field(i).name}" for i in range(leaf.num_fields))
+        advice = f"index one of its leaves instead: {names}"
+    elif t.is_nested(leaf):
+        advice = "values inside lists and maps have no row of their own; store them as a column"
+    else:
+        try:
+            fixed_width(leaf)
+            return
+        except UnsupportedType:
+            advice = "cast it to an integer, string, binary, decimal, date or time type"
+    raise UnsupportedType(
+        f"column {column!r} has type {arrow_type}, which cannot be indexed: {advice}"
+    )
+
+
+def hash_domain(arrow_type: pa.DataType) -> str:
+    """Name of the bytes a type is hashed as; two types with one name share filters.
+
+    >>> hash_domain(pa.large_string()), hash_domain(pa.dictionary(pa.int8(), pa.string()))
+    ('string', 'string')
+    """
+    leaf = value_type(arrow_type)
+    t = pa.types
+    if t.is_string(leaf) or t.is_large_string(leaf) or t.is_string_view(leaf):
+        return "string"
+    if t.is_binary(leaf) or t.is_large_binary(leaf) or t.is_binary_view(leaf):
+        return "binary"
+    if t.is_timestamp(leaf):
+        # The zone is how an instant is shown, not what is stored.
+        return f"timestamp[{leaf.unit}{'' if leaf.tz is None else ', UTC'}]"
+    return str(leaf)
+
+
+@dataclass(frozen=True, slots=True)
+class _Literal:
+    """A literal as an exact Python value of a family.
+
+    Families: int, float (``bits`` wide), decimal, string, binary, date (days), time,
+    timestamp, duration (all nanoseconds); ``zoned`` for an instant.
+    """
+
+    family: str
+    value: Any
+    bits: int = 0
+    zoned: bool = False
+
+
+def _read(scalar: pa.Scalar) -> _Literal | None:
+    kind = scalar.type
+    t = pa.types
+    while isinstance(scalar, pa.ExtensionScalar):
+        scalar = scalar.value
+        kind = scalar.type
+    if t.is_dictionary(kind):
+        return _read(scalar.value)  # pyright: ignore[reportAttributeAccessIssue]
+    if t.is_integer(kind):
+        return _Literal("int", scalar.as_py())
+    if t.is_floating(kind):
+        return _Literal("float", float(scalar.as_py()), kind.bit_width)
+    if t.is_decimal(kind):
+        return _Literal("decimal", scalar.as_py())
+    if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
+        return _Literal("string", scalar.as_py())
+    if (
+        t.is_binary(kind)
+        or t.is_large_binary(kind)
+        or t.is_binary_view(kind)
+        or t.is_fixed_size_binary(kind)
+    ):
+        return _Literal("binary", scalar.as_py())
+    if t.is_date32(kind):
+        return _Literal("date", scalar.value)  # pyright: ignore[reportAttributeAccessIssue]
+    if t.is_date64(kind):
+        return _Literal("timestamp", scalar.value * 10**6)  # pyright: ignore[reportAttributeAccessIssue]
+    if t.is_time(kind):
+        return _Literal("time", scalar.value * _NANOSECONDS[kind.unit])  # pyright: ignore[reportAttributeAccessIssue]
+    if t.is_timestamp(kind):
+        nanoseconds = scalar.value * _NANOSECONDS[kind.unit]  # pyright: ignore[reportAttributeAccessIssue]
+        return _Literal("timestamp", nanoseconds, zoned=kind.tz is not None)
+    if t.is_duration(kind):
+        return _Literal("duration", scalar.value * _NANOSECONDS[kind.unit])  # pyright: ignore[reportAttributeAccessIssue]
+    return None
+
+
+def hash_bytes(data: bytes) -> int:
+    """XXH64 with seed 0, without loading Numba."""
+    return xxhash.xxh64_intdigest(data)
+
+
+def probe(arrow_type: pa.DataType, literal: pa.Scalar) -> Probe:
+    """Find the hashes under which rows equal to a literal were inserted.
+
+    Parameters
+    ----------
+    arrow_type : pyarrow.DataType
+        Type of the column.
+    literal : pyarrow.Scalar
+        Of any type, not null.
+
+    Returns
+    -------
+    Probe
+    """
+    column = value_type(arrow_type)
+    read = _read(literal)
+    if read is None:
+        return _maybe(f"a {literal.type} literal against a {column} column is not understood")
+    encoded = _encode(column, read)
+    if isinstance(encoded, Probe):
+        return encoded
+    return Probe(np.array([hash_bytes(data) for data in encoded], dtype=np.uint64))
+
+
+def probe_many(arrow_type: pa.DataType, literals: pa.Array) -> Probe:
+    """Find the hashes for any of several literals, none of them null.
+
+    Values of the column's own bytes are hashed in bulk; others go through `probe`.
+    """
+    column = value_type(arrow_type)
+    own = hash_domain(literals.type) == hash_domain(column)
+    if len(literals) > 64 and pa.types.is_integer(column) and pa.types.is_integer(literals.type):
+        literals = _in_range(literals, column)
+        own = True
+    if own and len(literals) > 64 and not pa.types.is_floating(column):
+        from zonebloom.sbbf.hashing import hash_array
+
+        return Probe(np.unique(hash_array(literals).valid()))
+    found = [probe(column, literal) for literal in literals]
+    for each in found:
+        if each.maybe is not None:
+            return each
+    return Probe(np.unique(np.concatenate([_NO_HASHES, *(each.hashes for each in found)])))
+
+
+def _in_range(integers: pa.Array, column: pa.DataType) -> pa.Array:
+    """Those integers that are values of another integer type, as that type."""
+    low, high = _integer_bounds(column)
+    own_low, own_high = _integer_bounds(integers.type)
+    values = integers.to_numpy()
+    inside = np.ones(len(values), dtype=bool)
+    if low > own_low:
+        inside &= values >= low
+    if high < own_high:
+        inside &= values <= high
+    return pa.array(values[inside]).cast(column)
+
+
+def _integer_bounds(integer_type: pa.DataType) -> tuple[int, int]:
+    bits = integer_type.bit_width
+    if pa.types.is_signed_integer(integer_type):
+        return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    return 0, 2**bits - 1
+
+
+def _encode(column: pa.DataType, literal: _Literal) -> list[bytes] | Probe:
+    """Bytes a literal is hashed as in a column, or the probe that needs none."""
+    t = pa.types
+    misfit = _maybe(f"a {literal.family} literal against a {column} column is not compared exactly")
+    if t.is_integer(column):
+        return _encode_integer(column, literal, misfit)
+    if t.is_floating(column):
+        return _encode_float(column, literal, misfit)
+    if t.is_decimal(column):
+        return _encode_decimal(column, literal, misfit)
+    if hash_domain(column) == "string":
+        return [literal.value.encode()] if literal.family == "string" else misfit
+    if hash_domain(column) == "binary":
+        return [literal.value] if literal.family == "binary" else misfit
+    if t.is_fixed_size_binary(column):
+        if literal.family != "binary":
+            return misfit
+        return [literal.value] if len(literal.value) == column.byte_width else _NO_ROW
+    return _encode_temporal(column, literal, misfit)
+
+
+def _encode_integer(column: pa.DataType, literal: _Literal, misfit: Probe) -> list[bytes] | Probe:
+    value = literal.value
+    if literal.family == "float":
+        if math.isnan(value):
+            return _maybe("engines disagree on NaN")
+        if abs(value) >= _EXACT_INTEGERS[literal.bits] and abs(value) != float("inf"):
+            return _maybe(f"{value!r} is compared as floating point, which rounds large integers")
+    elif literal.family not in ("int", "decimal"):
+        return misfit
+    if abs(value) == float("inf") or value != int(value):
+        return _NO_ROW
+    low, high = _integer_bounds(column)
+    if not low <= value <= high:
+        return _NO_ROW
+    return [int(value).to_bytes(column.byte_width, "little", signed=low < 0)]
+
+
+def _encode_float(column: pa.DataType, literal: _Literal, misfit: Probe) -> list[bytes] | Probe:
+    if literal.family not in ("int", "float", "decimal"):
+        return misfit
+    value = literal.value
+    if math.isnan(value):
+        return _maybe("engines disagree on NaN")
+    code = {2: "<e", 4: "<f", 8: "<d"}[column.byte_width]
+    try:
+        encoded = struct.pack(code, value)
+        exact = Decimal(struct.unpack(code, encoded)[0]) == Decimal(value)
+    except (OverflowError, ValueError):
+        exact, encoded = False, b""
+    if not exact:
+        return _maybe(f"{value} is not a {column} value, and engines round it")
+    if value == 0:
+        return [struct.pack(code, 0.0), struct.pack(code, -0.0)]
+    return [encoded]
+
+
+def _encode_decimal(column: pa.DataType, literal: _Literal, misfit: Probe) -> list[bytes] | Probe:
+    if literal.family not in ("int", "decimal"):
+        return misfit
+    value = Decimal(literal.value)
+    if not value.is_finite():
+        return misfit
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    unscaled = int("".join(map(str, digits)))
+    shift = exponent + column.scale
+    if shift >= 0:
+        unscaled *= 10**shift
+    elif unscaled % 10**-shift:
+        return _NO_ROW
+    else:
+        unscaled //= 10**-shift
+    if unscaled >= 10**column.precision:
+        return _NO_ROW
+    return [(-unscaled if sign else unscaled).to_bytes(column.byte_width, "little", signed=True)]
+
+
+def _encode_temporal(column: pa.DataType, literal: _Literal, misfit: Probe) -> list[bytes] | Probe:
+    t = pa.types
+    nanoseconds = literal.value
+    if literal.family == "date":
+        nanoseconds = literal.value * _DAY_NANOSECONDS
+    if t.is_date(column) and literal.family in ("date", "timestamp") and not literal.zoned:
+        unit = _DAY_NANOSECONDS if t.is_date32(column) else 10**6
+    elif (
+        (
+            t.is_timestamp(column)
+            and (
+                (literal.family == "timestamp" and literal.zoned == (column.tz is not None))
+                or (literal.family == "date" and column.tz is None)
+            )
+        )
+        or (t.is_time(column) and literal.family == "time")
+        or (t.is_duration(column) and literal.family == "duration")
+    ):
+        unit = _NANOSECONDS[column.unit]
+    else:
+        return misfit
+    value, rest = divmod(nanoseconds, unit)
+    bits = column.bit_width
+    if rest or not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        return _NO_ROW
+    return [value.to_bytes(bits // 8, "little", signed=True)]
