@@ -1,0 +1,405 @@
+"""PyArrow expressions: no row PyArrow selects may be ruled out by the predicate."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zonebloom.predicates import (
+    And,
+    Constant,
+    Equals,
+    IsIn,
+    IsNull,
+    Not,
+    Or,
+    Unknown,
+    to_predicate,
+    unknowns,
+)
+from zonebloom.predicates import arrow as module
+
+NAN = math.nan
+DAY = 1577836800
+TABLE = pa.table(
+    {
+        "i8": pa.array([0, 5, -1, 127, None, 6], pa.int8()),
+        "i64": pa.array([0, 5, 2**53, 2**53 + 1, None, -(2**63)]),
+        "u64": pa.array([0, 5, 2**63, 2**64 - 1, None, 1], pa.uint64()),
+        "f32": pa.array([0.0, 0.1, NAN, 1.5, None, -0.0], pa.float32()),
+        "f64": pa.array([0.0, 0.1, NAN, 5.0, None, -0.0]),
+        "dec": pa.array(
+            [
+                Decimal("0.10000000000000000001"),
+                Decimal(5),
+                Decimal("1.5"),
+                Decimal(0),
+                None,
+                Decimal("-1.5"),
+            ],
+            pa.decimal128(38, 20),
+        ),
+        "s": pa.array(["", "a", "5", "É", None, "ab"]),
+        "ls": pa.array(["", "a", "5", "É", None, "ab"], pa.large_string()),
+        "d": pa.array(["", "a", "5", "É", None, "ab"]).dictionary_encode(),
+        "bin": pa.array([b"", b"a", b"5", b"\xff", None, b"ab"]),
+        "fsb": pa.array([b"aa", b"ab", b"00", b"\xff\xff", None, b"xx"], pa.binary(2)),
+        "b": pa.array([True, False, True, None, None, False]),
+        "ts": pa.array([0, DAY * 1000, DAY * 1000 + 1, -1, None, 5], pa.timestamp("ms")),
+        "tz": pa.array([0, DAY * 1000, DAY * 1000 + 1, -1, None, 5], pa.timestamp("ms", "UTC")),
+        "d32": pa.array([0, 18262, 18263, -1, None, 1], pa.date32()),
+        "d64": pa.array([0, DAY * 1000, DAY * 1000 + 5, 1, None, 5], pa.date64()),
+        "t": pa.array([0, 1, 1000, 5, None, 86399999], pa.time32("ms")),
+        "dur": pa.array([0, 1, 1000, -5, None, 5], pa.duration("ms")),
+        "st": pa.array([{"x": 5}, {"x": None}, None, {"x": 0}, {"x": 1}, {"x": 5}]),
+        "n": pa.nulls(6),
+        "row": pa.array(range(6)),
+    }
+)
+FIELDS = [pc.field(name) for name in TABLE.column_names] + [pc.field("st", "x"), pc.field("zz")]
+LITERALS = [
+    pa.scalar(v, t)
+    for v, t in [
+        (0, pa.int64()), (5, pa.int8()), (5, pa.uint64()), (-1, pa.int64()), (2**53 + 1, pa.int64()),
+        (127, pa.int32()), (2**64 - 1, pa.uint64()), (0.0, pa.float64()), (-0.0, pa.float64()),
+        (5.0, pa.float32()), (5.5, pa.float64()), (0.1, pa.float64()), (0.1, pa.float32()),
+        (2.0**53, pa.float64()), (NAN, pa.float64()), (1.5, pa.float64()),
+        (Decimal("0.1"), pa.decimal128(2, 1)), (Decimal("1.5"), pa.decimal128(5, 2)),
+        (Decimal(5), pa.decimal256(40, 0)), ("a", pa.string()), ("5", pa.string()),
+        ("É", pa.large_string()), (b"a", pa.binary()), (b"ab", pa.binary(2)), (b"xx", pa.binary()),
+        (True, pa.bool_()), (None, pa.null()), (None, pa.int64()), (None, pa.bool_()),
+        (0, pa.timestamp("s")), (DAY * 1000 + 1, pa.timestamp("ms")), (1, pa.timestamp("ns")),
+        (DAY, pa.timestamp("s")), (DAY, pa.timestamp("s", "UTC")), (5, pa.timestamp("ms", "UTC")),
+        (18262, pa.date32()), (0, pa.date32()), (DAY * 1000 + 5, pa.date64()),
+        (1, pa.time32("s")), (1000, pa.time64("us")), (1, pa.time64("ns")),
+        (1, pa.duration("s")), (5, pa.duration("ms")), (1, pa.duration("ns")),
+    ]
+]  # fmt: skip
+SETS = [
+    pa.array([a.as_py(), b.as_py()], type=a.type)
+    for a in LITERALS
+    for b in (a, pa.scalar(None, a.type))
+    if a.is_valid and not pa.types.is_temporal(a.type)
+] + [
+    pa.array([5, 0], pa.int64()), pa.array([0.1, 5.0, NAN]), pa.array([], pa.string()),
+    pa.array([DAY * 1000, 1], pa.timestamp("ms")), pa.array([1, 5], pa.timestamp("ns")),
+    pa.array([DAY], pa.timestamp("s", "UTC")), pa.array([18262, None], pa.date32()),
+    pa.array([1, DAY * 1000 + 5], pa.date64()), pa.array([1001, 1000], pa.time64("us")),
+    pa.array([1000000, 5], pa.duration("ns")), pa.array(["a", None]).dictionary_encode(),
+    pa.nulls(1),
+]  # fmt: skip
+CASTS = [pa.int8(), pa.int64(), pa.uint64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
+         pa.large_string(), pa.date32(), pa.timestamp("ns"), pa.decimal128(38, 20), pa.bool_(),
+         pa.large_binary()]  # fmt: skip
+
+operands = st.one_of(
+    st.sampled_from(FIELDS),
+    st.sampled_from(FIELDS),
+    st.builds(lambda f, t: f.cast(t, safe=False), st.sampled_from(FIELDS), st.sampled_from(CASTS)),
+)
+literals = st.sampled_from(LITERALS).map(pc.scalar)
+leaves = st.one_of(
+    st.builds(lambda a, b: a == b, operands, literals),
+    st.builds(lambda a, b: b != a, operands, literals),
+    st.builds(lambda a, b: b == a, literals, operands),
+    st.builds(lambda a, b: a < b, operands, literals),
+    st.builds(
+        lambda a, v, skip: pc.is_in(a, options=pc.SetLookupOptions(v, skip_nulls=skip)),
+        operands,
+        st.sampled_from(SETS),
+        st.booleans(),
+    ),
+    st.builds(lambda a, nan: a.is_null(nan_is_null=nan), operands, st.booleans()),
+    operands.map(lambda a: a.is_valid()),
+    st.sampled_from(
+        [pc.field("b"), pc.scalar(True), pc.scalar(False), pc.field("s") == pc.field("ls")]
+    ),
+    st.just(pc.scalar(pa.scalar(None, pa.bool_()))),
+)
+
+
+def join(name, left, right):
+    # Not pc.and_: that names a function "and_", which PyArrow then does not find.
+    return pc.Expression._call(name, [left, right])
+
+
+JOINS = ["and", "or", "and_kleene", "or_kleene", "and_not", "and_not_kleene", "xor"]
+expressions = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.builds(join, st.sampled_from(JOINS), inner, inner),
+        inner.map(pc.invert),
+        inner.map(lambda a: a.is_null()),
+    ),
+    max_leaves=5,
+)
+
+
+def exact(scalar: pa.Scalar):
+    """A value that compares equal to another exactly if the two mean the same."""
+    type_ = scalar.type
+    if isinstance(type_, pa.DictionaryType):
+        return exact(
+            scalar.as_py() if not scalar.is_valid else pa.scalar(scalar.as_py(), type_.value_type)
+        )
+    if pa.types.is_decimal(type_) or pa.types.is_integer(type_):
+        return "number", Fraction(scalar.as_py())
+    if pa.types.is_floating(type_):
+        value = scalar.as_py()
+        return "number", Fraction(value) if math.isfinite(value) else value
+    if pa.types.is_date32(type_):
+        return "moment", Fraction(scalar.value * 86400)
+    if pa.types.is_date64(type_):
+        return "moment", Fraction(scalar.value, 1000)
+    unit = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+    if pa.types.is_timestamp(type_):
+        return "moment" if type_.tz is None else "instant", Fraction(scalar.value, unit[type_.unit])
+    if pa.types.is_time(type_) or pa.types.is_duration(type_):
+        kind = "time" if pa.types.is_time(type_) else "duration"
+        return kind, Fraction(scalar.value, unit[type_.unit])
+    return type(scalar.as_py()).__name__, scalar.as_py()
+
+
+def cell(path, row):
+    column = TABLE[path[0]].combine_chunks()
+    scalar = column[row]
+    for name in path[1:]:
+        if not scalar.is_valid:
+            return scalar
+        scalar = scalar[name]
+    return scalar
+
+
+def hits(path, value: pa.Scalar, row: int) -> bool:
+    """What a perfect index of one-row zones would say; a NaN literal is always "maybe"."""
+    if pa.types.is_floating(value.type) and math.isnan(value.as_py()):
+        return True
+    held = cell(path, row)
+    return held.is_valid and exact(held) == exact(value)
+
+
+def bounds(predicate, row) -> tuple[bool, bool]:
+    """Return (may be true, may be false), by the table in `zonebloom.predicates.ast`."""
+    if isinstance(predicate, Constant):
+        return predicate.value is True, predicate.value is False
+    if isinstance(predicate, Unknown):
+        return True, True
+    if isinstance(predicate, Equals):
+        assert predicate.value.is_valid
+        return hits(predicate.column, predicate.value, row), True
+    if isinstance(predicate, IsIn):
+        assert predicate.values.null_count == 0
+        null = predicate.null_matches and not cell(predicate.column, row).is_valid
+        return null or any(hits(predicate.column, v, row) for v in predicate.values), True
+    if isinstance(predicate, IsNull):
+        return not cell(predicate.column, row).is_valid, True
+    if isinstance(predicate, Not):
+        true, false = bounds(predicate.term, row)
+        return false, true
+    parts = [bounds(term, row) for term in predicate.terms]
+    if isinstance(predicate, And):
+        return all(t for t, _ in parts), any(f for _, f in parts)
+    assert isinstance(predicate, Or)
+    return any(t for t, _ in parts), all(f for _, f in parts)
+
+
+def selected(expression):
+    """Rows PyArrow selects; None where it refuses the expression."""
+    try:
+        return pads.dataset(TABLE).to_table(filter=expression)["row"].to_pylist()
+    except (pa.ArrowException, ValueError, TypeError):
+        return None
+
+
+@settings(max_examples=1500, deadline=None)
+@given(expressions)
+def test_no_selected_row_is_ruled_out(expression):
+    predicate = to_predicate(expression, TABLE.schema)
+    for row in selected(expression) or []:
+        assert bounds(predicate, row)[0], f"row {row} is lost by {predicate!r}"
+
+
+@pytest.mark.parametrize("name", TABLE.column_names)
+def test_every_pair_of_a_column_and_a_literal(name):
+    # Exhaustive, since this is where rounding hides.
+    column = pc.field(name)
+    for literal in LITERALS:
+        check_nothing_lost(column == literal)
+        check_nothing_lost(~(column != literal))
+    for values in SETS:
+        check_nothing_lost(column.isin(values))
+    for target in CASTS:
+        for literal in LITERALS:
+            check_nothing_lost(column.cast(target, safe=False) == literal)
+
+
+def check_nothing_lost(expression):
+    predicate = to_predicate(expression, TABLE.schema)
+    for row in selected(expression) or []:
+        assert bounds(predicate, row)[0], f"row {row} is lost: {expression} -> {predicate!r}"
+
+
+F = pc.field
+ANSWERED = [
+    (F("i64") == 5, Equals(("i64",), pa.scalar(5))),
+    (pc.scalar(5) == F("i64"), Equals(("i64",), pa.scalar(5))),
+    (F("i8") == 5.5, Equals(("i8",), pa.scalar(5.5))),
+    (F("u64") == 3, Equals(("u64",), pa.scalar(3))),
+    (F("d") == "a", Equals(("d",), pa.scalar("a"))),
+    (F("d").cast("string") == "a", Equals(("d",), pa.scalar("a"))),
+    (F("i8").cast("int64") == 5, Equals(("i8",), pa.scalar(5))),
+    (F("f32").cast("float64") == 0.1, Equals(("f32",), pa.scalar(0.1))),
+    (F("ls").cast("string") == "a", Equals(("ls",), pa.scalar("a"))),
+    (F("fsb").cast("binary") == b"aa", Equals(("fsb",), pa.scalar(b"aa"))),
+    (F("st", "x") == 5, Equals(("st", "x"), pa.scalar(5))),
+    (F("dur") == dt.timedelta(1), Equals(("dur",), pa.scalar(dt.timedelta(1)))),
+    (F("ts") == pa.scalar(1, pa.timestamp("ns")),
+     Equals(("ts",), pa.scalar(1, pa.timestamp("ns")))),
+    (F("i64") != 5, Not(Equals(("i64",), pa.scalar(5)))),
+    (~(F("i64") != 5), Equals(("i64",), pa.scalar(5))),
+    (F("i64") == pa.scalar(None, pa.int64()), Constant(None)),
+    (F("i64") != pa.scalar(None), Constant(None)),
+    (~(F("i64") == pa.scalar(None)), Constant(None)),
+    (F("i64").isin([1, 2]), IsIn(("i64",), pa.array([1, 2]))),
+    (F("i64").isin([1, None]), IsIn(("i64",), pa.array([1]), null_matches=True)),
+    (F("f32").isin([1.5, 0.0]), IsIn(("f32",), pa.array([1.5, 0.0]))),
+    (pc.is_in(F("i64"), pa.array([1, None]), skip_nulls=True), IsIn(("i64",), pa.array([1]))),
+    (F("i64").is_null(), IsNull(("i64",))),
+    (F("i64").is_null(nan_is_null=True), IsNull(("i64",))),
+    (F("st", "x").is_valid(), Not(IsNull(("st", "x")))),
+    (pc.scalar(True), Constant(True)),
+    (pc.scalar(None), Constant(None)),
+    (F("i64").is_null() & (F("i8").is_null() & F("s").is_null()),
+     And((IsNull(("i64",)), IsNull(("i8",)), IsNull(("s",))))),
+    (join("or", F("i64").is_null(), F("i8").is_null()), Or((IsNull(("i64",)), IsNull(("i8",))))),
+    (pc.and_not(F("i64").is_null(), F("i8").is_null()),
+     And((IsNull(("i64",)), Not(IsNull(("i8",)))))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("expression", "predicate"), ANSWERED, ids=lambda value: str(value)[:40])
+def test_answered(expression, predicate):
+    assert to_predicate(expression, TABLE.schema) == predicate
+
+
+UNANSWERED = [
+    (F("i64") > 5, "i64 > 5", "range comparisons"),
+    (pc.starts_with(F("s"), "a"), "starts_with(s, 'a')", "text patterns"),
+    (F("b"), "b", "boolean column"),
+    (F("i64") == F("i8"), "i64 = i8", "only a column compared with a literal"),
+    (F("i64") + 1 == 3, "add_checked(i64, 1) = 3", "the function add_checked"),
+    (F("i64").cast("int8") == 3, "cast(i64, int8) = 3", "casting int64 to int8 may join values"),
+    (F("dec") == 0.1, "dec = 0.1", "may round"),
+    (F("f64") == pa.scalar(Decimal("0.1")), "f64 = 0.1", "may round"),
+    (F("f32").isin([0.1]), "is_in(f32, 1 values)", "may round"),
+    (F("d32").isin(pa.array([1], pa.timestamp("ms"))), "is_in(d32, 1 values)", "may round"),
+    (F("f64").is_null(nan_is_null=True), "is_null(f64)", "NaN counted as null"),
+    (F("zz") == 1, "zz = 1", "the schema has no column zz"),
+    (F("st", "zz") == 1, "st.zz = 1", "the schema has no column st.zz"),
+    (F("s", "x") == 1, "s.x = 1", "not a struct"),
+    (F(0) == 1, "(FieldPath(0) == 1)", "cannot be taken apart"),
+    (pc.scalar(5), "5", "no condition"),
+    (pc.xor(F("b"), F("b")), "xor(b, b)", "the function xor"),
+]
+
+
+@pytest.mark.parametrize(("expression", "text", "reason"), UNANSWERED, ids=lambda v: str(v)[:40])
+def test_unanswered_says_what_and_why(expression, text, reason):
+    predicate = to_predicate(expression, TABLE.schema)
+    assert isinstance(predicate, Unknown)
+    assert predicate.text == text
+    assert reason in predicate.reason
+
+
+def test_one_unknown_part_leaves_the_others_answered():
+    predicate = to_predicate((F("i64") == 5) & (F("s") > "m"), TABLE.schema)
+    assert str(predicate) == "i64 = 5 AND s > 'm'"
+    assert [u.text for u in unknowns(predicate)] == ["s > 'm'"]
+
+
+def test_a_name_that_two_columns_share_is_unknown():
+    schema = pa.schema([("a", pa.int64()), ("a", pa.int64())])
+    predicate = to_predicate(F("a") == 1, schema)
+    assert isinstance(predicate, Unknown)
+    assert "more than one" in predicate.reason
+
+
+def test_a_dot_in_a_name_is_no_path():
+    schema = pa.schema({"a.b": pa.int64(), "a": pa.struct({"b": pa.int64()})})
+    assert to_predicate(F("a.b") == 1, schema) == Equals(("a.b",), pa.scalar(1))
+    assert to_predicate(F("a", "b") == 1, schema) == Equals(("a", "b"), pa.scalar(1))
+
+
+def test_names_that_look_like_the_layout():
+    names = ["call", "end", "", "é", "a\x00b", "literal"]
+    schema = pa.schema([(name, pa.int64()) for name in names])
+    for name in names:
+        assert to_predicate(F(name) == 1, schema) == Equals((name,), pa.scalar(1))
+
+
+GOOD = [("call", "equal"), ("field_ref", "i64"), ("literal", "0"), ("end", "equal")]
+MALFORMED = [
+    [],
+    GOOD[:3],
+    GOOD[1:],
+    GOOD + GOOD,
+    [*GOOD[:3], ("end", "less")],
+    [*GOOD, ("end", "equal")],
+    [("novelty", "x"), *GOOD],
+    [GOOD[0], ("novelty", "x"), *GOOD[1:]],
+    [GOOD[0], GOOD[1], ("literal", "7"), GOOD[3]],
+    [GOOD[0], GOOD[1], ("literal", "x"), GOOD[3]],
+    [GOOD[0], ("nested_field_ref", "2"), *GOOD[1:]],
+    [GOOD[0], ("nested_field_ref", "0"), *GOOD[2:]],
+    [GOOD[0], ("nested_field_ref", "-1"), *GOOD[1:]],
+    [GOOD[0], GOOD[1], GOOD[2], GOOD[2], GOOD[3]],
+    [("options", "0"), *GOOD],
+    [GOOD[0], ("options", "0"), *GOOD[1:]],
+    [("call", "is_in"), GOOD[1], ("end", "is_in")],
+    [("call", "cast"), GOOD[1], ("end", "cast")],
+    [("call", "is_null"), GOOD[1], GOOD[1], ("end", "is_null")],
+]
+
+
+@pytest.mark.parametrize("entries", MALFORMED, ids=str)
+def test_a_layout_of_another_pyarrow_is_unknown(monkeypatch, entries):
+    monkeypatch.setattr(module, "_metadata", lambda schema: list(entries))
+    predicate = to_predicate(F("i64") == 5, TABLE.schema)
+    assert isinstance(predicate, Unknown)
+    assert "cannot be taken apart" in predicate.reason
+    assert predicate.text == "(i64 == 5)"
+
+
+def test_the_layout_is_the_one_this_module_knows():
+    with pa.ipc.open_file((F("i64") == 5).__reduce__()[1][0]) as reader:
+        assert module._metadata(reader.get_batch(0).schema) == GOOD
+
+
+def test_metadata_keeps_repeated_keys():
+    schema = pa.schema([], metadata=pa.KeyValueMetadata([("k", "1"), ("k", ""), ("é", "ü")]))
+    assert module._metadata(schema) == [("k", "1"), ("k", ""), ("é", "ü")]
+
+
+def test_very_long_chains():
+    expression = F("i64") == 0
+    for value in range(1, 20_000):
+        expression = expression | (F("i64") == value)
+    predicate = to_predicate(expression, TABLE.schema)
+    assert isinstance(predicate, Or)
+    assert len(predicate.terms) == 20_000
+
+
+def test_very_deep_expressions_do_not_raise():
+    expression = F("i64")
+    for _ in range(3000):
+        expression = expression + 1
+    assert isinstance(to_predicate(expression == 3, TABLE.schema), Unknown)

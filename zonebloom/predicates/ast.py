@@ -1,0 +1,195 @@
+"""The predicate an index can answer: six kinds of node, constants, and an honest "unknown".
+
+Every filter language is brought to this tree, and the search reads nothing else. A node stands
+for a three-valued condition on a row (true, false, null). The search keeps two bounds per node:
+the rows where it *may be true* and the rows where it *may be false*; a null row may be neither.
+
+    Equals, IsIn, IsNull    may be true: the zones that hit       may be false: everything
+    Constant                may be true: all if True, else none   may be false: all if False
+    Unknown                 may be true: everything               may be false: everything
+    And                     intersection                          union
+    Or                      union                                 intersection
+    Not                     what may be false                     what may be true
+
+A translator may widen a condition (`Unknown` is always right) but never narrow it: a row for
+which the user's filter is true must lie in *may be true* of its predicate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+ColumnPath: TypeAlias = tuple[str, ...]
+
+_SHOWN_VALUES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Equals:
+    """The column holds exactly this value; the value is never null."""
+
+    column: ColumnPath
+    value: pa.Scalar
+
+    def __str__(self) -> str:
+        return f"{column_text(self.column)} = {value_text(self.value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class IsIn:
+    """The column holds one of these values, or, with `null_matches`, null."""
+
+    column: ColumnPath
+    values: pa.Array
+    null_matches: bool = False
+
+    def __str__(self) -> str:
+        count = len(self.values)
+        shown = count if count <= _SHOWN_VALUES + 1 else _SHOWN_VALUES
+        parts = [value_text(self.values[i]) for i in range(shown)]
+        if self.null_matches:
+            parts.append("NULL")
+        if count > shown:
+            parts.append(f"... {count - shown} more")
+        return f"{column_text(self.column)} IN ({', '.join(parts)})"
+
+    # A pa.Array has equality but no hash.
+    def __hash__(self) -> int:
+        return hash((self.column, str(self.values.type), len(self.values), self.null_matches))
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """The column is null; for a nested leaf, also where a parent is null."""
+
+    column: ColumnPath
+
+    def __str__(self) -> str:
+        return f"{column_text(self.column)} IS NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """Every term is true."""
+
+    terms: tuple[Predicate, ...]
+
+    def __str__(self) -> str:
+        return " AND ".join(_operand_text(term) for term in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """At least one term is true."""
+
+    terms: tuple[Predicate, ...]
+
+    def __str__(self) -> str:
+        return " OR ".join(_operand_text(term) for term in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The term is false (not: is not true)."""
+
+    term: Predicate
+
+    def __str__(self) -> str:
+        return f"NOT ({self.term})"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same answer for every row; `None` is SQL's NULL, neither true nor false."""
+
+    value: bool | None
+
+    def __str__(self) -> str:
+        return {True: "TRUE", False: "FALSE", None: "NULL"}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A condition no Bloom filter can answer.
+
+    Parameters
+    ----------
+    text
+        The condition as the user would recognise it.
+    reason
+        Why it is not answered; shown by ``explain_plan``.
+    """
+
+    text: str
+    reason: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Predicate: TypeAlias = Equals | IsIn | IsNull | And | Or | Not | Constant | Unknown
+
+
+def walk(predicate: Predicate) -> Iterator[Predicate]:
+    """Yield every node of the tree, parents before children, left to right."""
+    # A stack instead of recursion: filters made by programs can be very deep.
+    stack = [predicate]
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, (And, Or)):
+            stack.extend(reversed(node.terms))
+        elif isinstance(node, Not):
+            stack.append(node.term)
+
+
+def columns(predicate: Predicate) -> set[ColumnPath]:
+    """Return the paths of the columns the index would be asked about.
+
+    Examples
+    --------
+    >>> columns(Or((IsNull(("id",)), IsNull(("st", "x"))))) == {("id",), ("st", "x")}
+    True
+    """
+    return {n.column for n in walk(predicate) if isinstance(n, (Equals, IsIn, IsNull))}
+
+
+def unknowns(predicate: Predicate) -> list[Unknown]:
+    """Return the parts the index cannot answer, in the order they are written."""
+    return [node for node in walk(predicate) if isinstance(node, Unknown)]
+
+
+def column_text(path: ColumnPath) -> str:
+    """Write a column path as SQL would: parts that are no plain names are quoted."""
+    return ".".join(
+        part if part.isidentifier() else '"' + part.replace('"', '""') + '"' for part in path
+    )
+
+
+def value_text(value: pa.Scalar) -> str:
+    """Write one value as a SQL literal, for reading rather than for parsing."""
+    try:
+        plain = value.as_py()
+    except (ValueError, OverflowError):  # Python's dates end at the year 9999
+        return f"{getattr(value, 'value', '?')} ({value.type})"
+    if plain is None:
+        return "NULL"
+    if isinstance(plain, bool):
+        return "TRUE" if plain else "FALSE"
+    if isinstance(plain, str):
+        return "'" + plain.replace("'", "''") + "'"
+    if isinstance(plain, bytes):
+        return f"X'{plain.hex()}'"
+    if isinstance(plain, (int, float)):
+        return str(plain)
+    if pa.types.is_temporal(value.type):
+        return f"'{plain}'"
+    return str(plain)
+
+
+def _operand_text(term: Predicate) -> str:
+    return f"({term})" if isinstance(term, (And, Or)) else str(term)
