@@ -1,0 +1,35 @@
+"""Zone Bloom indices over Arrow datasets as they lie: point lookups that read only the zones
+that may match.
+
+    import zonebloom as zb
+
+    ds = zb.dataset("flights/")
+    ds.create_scalar_index("tailnum", "BLOOMFILTER")
+    ds.to_table(filter="tailnum = 'N14228'")
+"""
+
+from __future__ import annotations
+
+from zonebloom import errors
+from zonebloom.dataset import Dataset, IndexConfig, dataset
+from zonebloom.ranges import RowRanges, SearchResult
+from zonebloom.sbbf.filter import Sbbf
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Dataset",
+    "IndexConfig",
+    "RowRanges",
+    "Sbbf",
+    "SearchResult",
+    "dataset",
+    "errors",
+    "warmup",
+]
+
+
+def warmup() -> None:
+    """Compile every kernel now, or load it from the cache, rather than at its first use."""
+    import zonebloom.sbbf.blocks
+    import zonebloom.sbbf.xxh64  # noqa: F401

@@ -1,0 +1,698 @@
+"""dataset() and Dataset: what users hold in their hands."""
+
+from __future__ import annotations
+
+import posixpath
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from zonebloom.errors import (
+    CatalogError,
+    ColumnNotFound,
+    FragmentUnreadable,
+    IndexExists,
+    IndexNotFound,
+    InvalidArgument,
+    SourceError,
+    StaleIndexWarning,
+)
+from zonebloom.index.build import (
+    Progress,
+    TrainFragment,
+    commit_index,
+    cut_tasks,
+    train_locally,
+)
+from zonebloom.index.catalog import FOLDER, Catalog, IndexEntry, Version
+from zonebloom.index.coverage import Coverage, PresentFragment, cover
+from zonebloom.index.search import LoadedIndex, Search, Searcher, leaf_type
+from zonebloom.index.stats import index_statistics
+from zonebloom.index.zones import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
+from zonebloom.plan import FragmentPlan, IndexUse, ScanPlan, ScanStats
+from zonebloom.predicates import translate
+from zonebloom.predicates.ast import Predicate
+from zonebloom.ranges import SearchResult, by_fragment
+from zonebloom.scan import (
+    DEFAULT_BATCH_ROWS,
+    Request,
+    Scanner,
+    check_columns,
+    require_column,
+)
+from zonebloom.storage.columns import Column
+from zonebloom.storage.fragments import Source, open_source
+from zonebloom.values import require_indexable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Filter = str | pc.Expression | Sequence[Any] | None
+Columns = Sequence[str] | Mapping[str, pc.Expression] | None
+
+_INDEX_TYPE = "BLOOMFILTER"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexConfig:
+    """Type and parameters of an index, as Lance takes them.
+
+    Parameters
+    ----------
+    index_type : str
+        "bloomfilter", in any case.
+    parameters : dict
+        Of `ZoneParameters`: number_of_items, probability, sizing.
+    """
+
+    index_type: str = _INDEX_TYPE
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDescription:
+    """One index, as `Dataset.describe_indices` lists it.
+
+    Attributes
+    ----------
+    name, index_type, column : str
+    number_of_items, probability, sizing
+        As it was built.
+    num_segments, num_zones, num_bytes : int
+    num_rows_indexed : int
+        Rows of fragments it covers as they are now.
+    num_fragments_indexed, num_fragments : int
+        Fragments it covers as they are now, and all.
+    created_at : str
+        UTC.
+    """
+
+    name: str
+    index_type: str
+    column: str
+    number_of_items: int
+    probability: float
+    sizing: str
+    num_segments: int
+    num_zones: int
+    num_bytes: int
+    num_rows_indexed: int
+    num_fragments_indexed: int
+    num_fragments: int
+    created_at: str
+
+
+def dataset(
+    source: Any,
+    format: str = "parquet",
+    filesystem: pafs.FileSystem | None = None,
+    index_dir: str | None = None,
+) -> Dataset:
+    """Open a dataset as it lies.
+
+    Parameters
+    ----------
+    source : str, path, list of them, or pyarrow.dataset.Dataset
+        A folder, a file, a glob pattern, a URI, several files, or a pyarrow dataset over
+        files.
+    format : str
+        "parquet", or another format of ``pyarrow.dataset``; those are read a whole fragment
+        at a time.
+    filesystem : pyarrow.fs.FileSystem, optional
+        Where the paths are.
+    index_dir : str, optional
+        Folder of the index, in the same file system; ``_zonebloom`` beside the data by
+        default, which pyarrow and Spark do not list.
+
+    Returns
+    -------
+    Dataset
+        Pinned to the files and the catalog version found now; a file rewritten later is
+        noticed at the next scan, a new one when the dataset is opened again.
+
+    Raises
+    ------
+    NoFragments, FragmentUnreadable, SourceError
+    """
+    opened = open_source(source, format, filesystem)
+    if index_dir is None and opened.root in ("", "/"):
+        raise SourceError(
+            "the files share no folder but the root, so the index has no place beside them; "
+            "give index_dir"
+        )
+    folder = index_dir or posixpath.join(opened.root, FOLDER)
+    return Dataset(opened, Catalog(opened.filesystem, folder))
+
+
+class Dataset:
+    """Files with their indices; made by `dataset`."""
+
+    def __init__(self, source: Source, catalog: Catalog):
+        self._source = source
+        self._catalog = catalog
+        self._row_counts: dict[Any, int] = {}
+        self._use(catalog.latest())
+
+    def _use(self, version: Version) -> None:
+        self._version = version
+        self._loaded = {
+            name: LoadedIndex(self._catalog, entry) for name, entry in version.indices.items()
+        }
+        self._state: tuple[Any, Coverage, Searcher | None] | None = None
+        self._warned: tuple[str, ...] | None = None
+
+    # What there is
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The dataset's schema."""
+        return self._source.schema
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of the fragments, in scan order."""
+        return [fragment.path for fragment in self._source.fragments]
+
+    @property
+    def version(self) -> int:
+        """The catalog version in use; 0 before the first index."""
+        return self._version.number
+
+    @property
+    def index_dir(self) -> str:
+        """Folder of the index."""
+        return self._catalog.folder
+
+    def checkout_latest(self) -> None:
+        """Use the newest catalog version, as other writers may have left it."""
+        self._use(self._catalog.latest())
+
+    # Building
+
+    def create_scalar_index(
+        self,
+        column: str | Sequence[str],
+        index_type: str | IndexConfig = _INDEX_TYPE,
+        name: str | None = None,
+        *,
+        replace: bool = True,
+        number_of_items: int = DEFAULT_ITEMS,
+        probability: float = DEFAULT_PROBABILITY,
+        sizing: Literal["log2", "exact"] = "log2",
+        spark: SparkSession | Literal[False] | None = None,
+        progress: bool | Callable[[int, int], Any] | None = None,
+    ) -> None:
+        """Index a column: one split-block Bloom filter for each zone of rows.
+
+        Parameters
+        ----------
+        column : str or list of str
+            A column, a leaf of a struct as "a.b", or several, each with an index of its own.
+        index_type : str or IndexConfig
+            "BLOOMFILTER", or a configuration with its parameters.
+        name : str, optional
+            ``<column>_idx`` by default.
+        replace : bool
+            Whether an index of that name is replaced.
+        number_of_items : int
+            Rows a zone, and the distinct values its filter is sized for.
+        probability : float
+            Target false positive probability of a zone, between 0 and 1.
+        sizing : {"log2", "exact"}
+            Filter sizes as Lance's, or the least that reach the probability.
+        spark : SparkSession or False, optional
+            Where to build: a session, False for threads of this process, or by default the
+            active session if there is one.
+        progress : bool or callable, optional
+            True for a bar, or a function given rows done and rows in all.
+
+        Raises
+        ------
+        InvalidArgument, ColumnNotFound, UnsupportedType
+            Before anything is read.
+        IndexExists
+        FragmentUnreadable, SchemaMismatch
+            And nothing is left behind.
+        """
+        names = [column] if isinstance(column, str) else list(column)
+        if not names:
+            raise InvalidArgument("column is an empty list; name at least one")
+        if name is not None and len(names) > 1:
+            raise InvalidArgument("several columns take their default names; leave name out")
+        parameters = _parameters(
+            index_type,
+            {"number_of_items": number_of_items, "probability": probability, "sizing": sizing},
+        )
+        work = [
+            (self._checked_name(name or f"{each}_idx", replace), self._column(each))
+            for each in names
+        ]
+        for index_name, resolved in work:
+            self._build(index_name, resolved, parameters, replace, spark, progress)
+
+    def _checked_name(self, name: str, replace: bool) -> str:
+        if not name or len(name) > 255 or not name.isprintable() or "/" in name:
+            raise InvalidArgument(
+                f"{name!r} cannot name an index; give up to 255 printable characters without '/'"
+            )
+        if name in self._version.indices and not replace:
+            raise IndexExists(
+                f"there is an index {name!r} already; give another name, or replace=True"
+            )
+        return name
+
+    def _column(self, name: str) -> Column:
+        path = (name,) if name in self.schema.names else tuple(name.split("."))
+        if len(path) == 1:
+            require_column(name, self.schema)
+        found = leaf_type(self.schema, path)
+        if found is None:
+            known = ", ".join(self.schema.names[:20])
+            raise ColumnNotFound(
+                f"there is no column {name!r}, or more than one; the dataset has {known}"
+            )
+        require_indexable(found, name)
+        return Column(path, found)
+
+    def _build(
+        self,
+        name: str,
+        column: Column,
+        parameters: ZoneParameters,
+        replace: bool,
+        spark: SparkSession | Literal[False] | None,
+        progress: bool | Callable[[int, int], Any] | None,
+    ) -> None:
+        base = self._version
+        coverage = cover(self._source.fragments, self._source.identities(), base)
+        fragments = [
+            (each.fragment.key, TrainFragment(each.fragment_id, each.fragment.path, each.identity))
+            for each in coverage.present
+        ]
+        prefix = self._catalog.new_segment_prefix()
+        tasks = cut_tasks(
+            prefix,
+            self._catalog,
+            self._source.format,
+            self._source.filesystem,
+            self.schema,
+            column,
+            parameters,
+            [fragment for _, fragment in fragments],
+        )
+        try:
+            total = 0
+            if progress:
+                total = sum(self._count_rows(each) for each in coverage.present)
+            with _reporting(progress, total, f"indexing {column.name}") as report:
+                session = _session(spark)
+                if session is None:
+                    trained = train_locally(tasks, progress=report)
+                else:
+                    from zonebloom.spark.build import train_on_spark
+
+                    trained = train_on_spark(session, tasks, progress=report, num_rows=total)
+            version = commit_index(
+                self._catalog,
+                base,
+                name,
+                column,
+                parameters,
+                fragments,
+                trained,
+                replace_existing=replace,
+            )
+        except BaseException as error:
+            self._catalog.delete_segments(prefix)
+            if isinstance(error, PermissionError):
+                raise CatalogError(
+                    f"cannot write to {self.index_dir} ({error}); give a writable index_dir"
+                ) from error
+            raise
+        self._catalog.delete_segments(prefix, keep=[each.segment.name for each in trained])
+        self._use(version)
+
+    def drop_index(self, name: str) -> None:
+        """Forget an index. Its segments stay on disk for readers of older versions.
+
+        Raises
+        ------
+        IndexNotFound
+        """
+        self._entry(name)
+
+        def change(latest: Version) -> Version:
+            left = {key: entry for key, entry in latest.indices.items() if key != name}
+            return Version(latest.number, latest.next_fragment_id, latest.fragments, left)
+
+        self._use(self._catalog.commit(change))
+
+    # Describing
+
+    def describe_indices(self) -> list[IndexDescription]:
+        """What indices there are, and what they cover of the files as they are now."""
+        coverage = self._coverage()
+        rows = {e.fragment_id: e.num_rows or 0 for e in coverage.present if e.is_known}
+        found = []
+        for entry in self._version.indices.values():
+            covered = [i for segment in entry.segments for i in segment.fragment_ids if i in rows]
+            found.append(
+                IndexDescription(
+                    entry.name,
+                    _INDEX_TYPE,
+                    ".".join(entry.column),
+                    entry.parameters.number_of_items,
+                    entry.parameters.probability,
+                    entry.parameters.sizing,
+                    len(entry.segments),
+                    sum(segment.num_zones for segment in entry.segments),
+                    entry.num_bytes,
+                    sum(rows[i] for i in covered),
+                    len(covered),
+                    len(coverage.present),
+                    entry.created_at,
+                )
+            )
+        return found
+
+    def list_indices(self) -> list[dict[str, Any]]:
+        """The indices as dictionaries with Lance's keys."""
+        return [
+            {
+                "name": each.name,
+                "type": "BloomFilter",
+                "fields": [each.column],
+                "version": self.version,
+                "num_fragments_indexed": each.num_fragments_indexed,
+            }
+            for each in self.describe_indices()
+        ]
+
+    def index_statistics(self, name: str) -> dict[str, Any]:
+        """Coverage, size, real fill and estimated false positive probability of an index.
+
+        Raises
+        ------
+        IndexNotFound
+        """
+        entry = self._entry(name)
+        described = next(each for each in self.describe_indices() if each.name == name)
+        return index_statistics(described, entry, self._loaded[name].tables())
+
+    def prewarm_index(self, name: str) -> None:
+        """Bring an index into memory, and compile or load the kernels that search it.
+
+        Raises
+        ------
+        IndexNotFound
+        """
+        self._entry(name)
+        import zonebloom.sbbf.blocks  # noqa: F401
+
+        for table in self._loaded[name].tables():
+            # One word a page brings the mapped file in.
+            np.bitwise_or.reduce(table.words[:: 4096 // 4])
+
+    def _entry(self, name: str) -> IndexEntry:
+        if name not in self._version.indices:
+            known = ", ".join(self._version.indices) or "none"
+            raise IndexNotFound(f"there is no index {name!r}; there is: {known}")
+        return self._version.indices[name]
+
+    # Querying
+
+    def search(self, filter: Filter) -> SearchResult:
+        """Ask the indices alone which rows may match a filter.
+
+        Parameters
+        ----------
+        filter : str, pyarrow Expression, or DNF tuples
+
+        Returns
+        -------
+        SearchResult
+            "AtMost" ranges: rows outside them cannot match.
+
+        Raises
+        ------
+        FilterError
+        """
+        _, predicate = translate(filter, self.schema)
+        return self._search(predicate)[1].result
+
+    def scanner(
+        self,
+        columns: Columns = None,
+        filter: Filter = None,
+        limit: int | None = None,
+        batch_size: int = DEFAULT_BATCH_ROWS,
+        use_scalar_index: bool = True,
+        scan_stats_callback: Callable[[ScanStats], Any] | None = None,
+    ) -> Scanner:
+        """Prepare a read.
+
+        Parameters
+        ----------
+        columns : list of str, or dict of name to pyarrow Expression, optional
+            All columns by default.
+        filter : str, pyarrow Expression, or DNF tuples, optional
+        limit : int, optional
+            Rows at most.
+        batch_size : int
+            Rows a batch at most.
+        use_scalar_index : bool
+            False reads everything.
+        scan_stats_callback : callable, optional
+            Given a `ScanStats` at the end of each run.
+
+        Returns
+        -------
+        Scanner
+
+        Raises
+        ------
+        ColumnNotFound, FilterError, InvalidArgument
+        """
+        if batch_size < 1 or (limit is not None and limit < 0):
+            raise InvalidArgument(
+                f"batch_size is {batch_size}, limit {limit}; give at least 1 and at least 0"
+            )
+        expression, predicate = translate(filter, self.schema)
+        checked = check_columns(columns, self.schema)
+        request = Request(checked, expression, limit, batch_size)
+        names = tuple(self.schema.names if checked is None else checked)
+
+        def plan() -> ScanPlan:
+            return self._plan(names, expression, predicate if use_scalar_index else None)
+
+        return Scanner(self._source, request, plan, scan_stats_callback)
+
+    def to_table(self, columns: Columns = None, filter: Filter = None, **options: Any) -> pa.Table:
+        """Read as a table; the parameters are those of `scanner`."""
+        return self.scanner(columns, filter, **options).to_table()
+
+    def to_batches(
+        self, columns: Columns = None, filter: Filter = None, **options: Any
+    ) -> Iterator[pa.RecordBatch]:
+        """Read as batches; the parameters are those of `scanner`."""
+        return self.scanner(columns, filter, **options).to_batches()
+
+    def head(self, num_rows: int, filter: Filter = None, **options: Any) -> pa.Table:
+        """Read the first rows; the parameters are those of `scanner`."""
+        return self.scanner(filter=filter, **options).head(num_rows)
+
+    def count_rows(self, filter: Filter = None, **options: Any) -> int:
+        """Count rows; the parameters are those of `scanner`."""
+        return self.scanner(filter=filter, **options).count_rows()
+
+    # One state of the files
+
+    def _coverage(self) -> Coverage:
+        return self._current()[0]
+
+    def _current(self) -> tuple[Coverage, Searcher | None]:
+        """The files as they are now, against the pinned version; kept while they stay so."""
+        identities = self._source.identities()
+        if self._state is None or self._state[0] != identities:
+            coverage = cover(self._source.fragments, identities, self._version)
+            self._state = (identities, coverage, None)
+        return self._state[1], self._state[2]
+
+    def _search(self, predicate: Predicate) -> tuple[Coverage, Search]:
+        coverage, searcher = self._current()
+        if searcher is None:
+            searcher = Searcher(
+                self.schema,
+                # The last index made on a column is the one used.
+                {index.entry.column: index for index in self._loaded.values()},
+                coverage.live,
+                coverage.universe(self._count_rows),
+                {each.fragment_id: each.fragment.key for each in coverage.present},
+            )
+            assert self._state is not None
+            self._state = (self._state[0], coverage, searcher)
+        found = searcher.search(predicate)
+        if found.used:
+            self._warn_of_gaps(coverage)
+        return coverage, found
+
+    def _plan(
+        self,
+        columns: tuple[str, ...],
+        expression: pc.Expression | None,
+        predicate: Predicate | None,
+    ) -> ScanPlan:
+        text = None if expression is None else str(expression)
+        if predicate is None or not self._version.indices or expression is None:
+            present = self._coverage().present
+            whole = tuple(FragmentPlan(each.fragment, None, "no index used") for each in present)
+            return ScanPlan(text, columns, whole, len(whole), 0)
+        before = {name: index.loaded_bytes for name, index in self._loaded.items()}
+        coverage, found = self._search(predicate)
+        kept = by_fragment(found.result.at_most)
+        parts = tuple(
+            _fragment_plan(each, kept[each.fragment_id])
+            for each in coverage.present
+            if each.fragment_id in kept
+        )
+        uses = tuple(
+            IndexUse(
+                name,
+                ".".join(view.index.entry.column),
+                view.num_zones,
+                view.kept_zones(found.result.at_most),
+                view.index.entry.num_bytes,
+                view.index.loaded_bytes - before[name],
+                len(by_fragment(view.covered)),
+            )
+            for name, view in found.used.items()
+        )
+        return ScanPlan(
+            text,
+            columns,
+            parts,
+            len(coverage.present),
+            len(coverage.present) - len(parts),
+            uses,
+            tuple(found.unanswered),
+        )
+
+    def _count_rows(self, each: PresentFragment) -> int:
+        key = (each.fragment.path, each.identity)
+        if each.num_rows is not None:
+            return each.num_rows
+        if key not in self._row_counts:
+            opened = self._source.open(each.fragment, self._source.filesystem)
+            try:
+                self._row_counts[key] = opened.count_rows()
+            except (OSError, pa.ArrowInvalid) as error:
+                raise FragmentUnreadable(
+                    f"cannot read {each.fragment.path}: {error}; repair or remove the file"
+                ) from error
+        return self._row_counts[key]
+
+    def _warn_of_gaps(self, coverage: Coverage) -> None:
+        gaps = [f"{e.fragment.key} ({e.why})" for e in coverage.present if not e.is_known]
+        gaps += [f"{key} (gone)" for key in coverage.vanished]
+        if gaps and self._warned != tuple(gaps):
+            self._warned = tuple(gaps)
+            shown = ", ".join(gaps[:3]) + (f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else "")
+            warnings.warn(
+                f"{len(gaps):,} of {len(self._source.fragments):,} files are not as they were "
+                f"indexed and are read whole if they are there: {shown}; call "
+                "create_scalar_index again to index them",
+                StaleIndexWarning,
+                stacklevel=5,
+            )
+
+    # Showing
+
+    def __repr__(self) -> str:
+        count = len(self._source.fragments)
+        lines = [
+            f"<zonebloom.Dataset {self._source.root}: {count:,} "
+            f"{self._source.format.default_extname} {'file' if count == 1 else 'files'}, "
+            f"{len(self.schema.names)} columns>"
+        ]
+        lines += [f"  {_index_line(each)}" for each in self.describe_indices()]
+        if len(lines) == 1:
+            lines.append("  no index; make one with create_scalar_index(column)")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from zonebloom.display import bytes_text, table_html
+
+        title, *_ = repr(self).splitlines()
+        rows = [
+            (
+                each.name,
+                each.column,
+                each.num_zones,
+                f"{each.num_fragments_indexed:,} of {each.num_fragments:,}",
+                bytes_text(each.num_bytes),
+            )
+            for each in self.describe_indices()
+        ]
+        headers = ["index", "column", "zones", "fragments covered", "size"]
+        return table_html(headers, rows, title.strip("<>"))
+
+
+def _fragment_plan(each: PresentFragment, rows: Any) -> FragmentPlan:
+    if not each.is_known:
+        return FragmentPlan(each.fragment, None, each.why)
+    if len(rows) == each.num_rows:
+        return FragmentPlan(each.fragment, None, "every zone may match")
+    return FragmentPlan(each.fragment, rows)
+
+
+def _index_line(each: IndexDescription) -> str:
+    from zonebloom.display import bytes_text
+
+    return (
+        f"{each.name}: {each.index_type} on {each.column}, {each.num_zones:,} zones of "
+        f"{each.number_of_items:,} rows, {bytes_text(each.num_bytes)}, "
+        f"{each.num_fragments_indexed:,} of {each.num_fragments:,} fragments covered"
+    )
+
+
+def _parameters(index_type: str | IndexConfig, given: dict[str, Any]) -> ZoneParameters:
+    if isinstance(index_type, IndexConfig):
+        given = {**given, **index_type.parameters}
+        index_type = index_type.index_type
+    if not isinstance(index_type, str) or index_type.upper() != _INDEX_TYPE:
+        raise InvalidArgument(f"index_type is {index_type!r}; zonebloom builds {_INDEX_TYPE!r}")
+    known = [each.name for each in fields(ZoneParameters)]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise InvalidArgument(
+            f"unknown parameter {', '.join(map(repr, unknown))}; there is {', '.join(known)}"
+        )
+    return ZoneParameters(**given)
+
+
+def _session(spark: Any) -> Any:
+    """The session to build on, None for this process."""
+    import sys
+
+    if spark is False:
+        return None
+    if spark is None:
+        # Without pyspark imported there is no active session.
+        sql = sys.modules.get("pyspark.sql")
+        return sql.SparkSession.getActiveSession() if sql is not None else None
+    return spark
+
+
+def _reporting(progress: bool | Callable[[int, int], Any] | None, total: int, title: str) -> Any:
+    from zonebloom.progress import reporting
+
+    return reporting(progress, total, title)
+
+
+__all__ = ["Dataset", "IndexConfig", "IndexDescription", "Progress", "dataset"]

@@ -1,0 +1,309 @@
+"""Building the segments of an index: the work cut into tasks, and one task's training.
+
+Every engine runs the same tasks: threads of this process (`train_locally`), or Spark
+(`zonebloom.spark.build`). A task reads its column of its fragments once and writes one
+segment; the caller commits what all of them wrote, or deletes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom.errors import CommitConflict, FragmentUnreadable
+from zonebloom.index.catalog import Catalog, IndexEntry, KnownFragment, Segment, Version, now
+from zonebloom.index.table import TableWriter
+from zonebloom.index.zones import ZoneParameters, Zones, join, train
+from zonebloom.storage.columns import Column, ColumnReader, Run
+from zonebloom.storage.files import FileIdentity, identities
+from zonebloom.values import hash_domain
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pads
+
+# Data bytes a task: enough to be worth a segment, little enough to share out.
+_TASK_BYTES = 64 << 20
+_MAX_TASKS = 256
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainFragment:
+    """A fragment to train on: its id for the table, and what its file must be throughout."""
+
+    fragment_id: int
+    path: str
+    identity: FileIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class TrainTask:
+    """All a worker needs to write one segment; it pickles."""
+
+    segment: str
+    catalog: Catalog
+    format: pads.FileFormat
+    filesystem: pafs.FileSystem
+    schema: pa.Schema
+    column: Column
+    parameters: ZoneParameters
+    fragments: tuple[TrainFragment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedSegment:
+    """A segment as written, and the rows found in each of its fragments."""
+
+    segment: Segment
+    num_rows: dict[int, int]
+
+
+def cut_tasks(
+    prefix: str,
+    catalog: Catalog,
+    format: pads.FileFormat,
+    filesystem: pafs.FileSystem,
+    schema: pa.Schema,
+    column: Column,
+    parameters: ZoneParameters,
+    fragments: Sequence[TrainFragment],
+) -> list[TrainTask]:
+    """Share the fragments out over tasks of about equal bytes, the same for every engine."""
+    total = sum(fragment.identity.size for fragment in fragments)
+    limit = max(_TASK_BYTES, total // _MAX_TASKS)
+    groups: list[list[TrainFragment]] = [[]]
+    held = 0
+    for fragment in fragments:
+        if held and held + fragment.identity.size > limit:
+            groups.append([])
+            held = 0
+        groups[-1].append(fragment)
+        held += fragment.identity.size
+    return [
+        TrainTask(
+            f"{prefix}-{number:04d}",
+            catalog,
+            format,
+            filesystem,
+            schema,
+            column,
+            parameters,
+            tuple(group),
+        )
+        for number, group in enumerate(groups)
+    ]
+
+
+def train_task(
+    task: TrainTask, *, threads: int = 1, progress: Progress | None = None
+) -> TrainedSegment:
+    """Train one segment and write it.
+
+    Parameters
+    ----------
+    task : TrainTask
+    threads : int
+        How many threads may read row groups of one file.
+    progress : callable, optional
+        Told the number of rows done since it was last told.
+
+    Raises
+    ------
+    FragmentUnreadable
+        When a file cannot be read, or changes meanwhile.
+    SchemaMismatch
+    """
+    path = task.catalog.segment_path(task.segment)
+    target = task.catalog.filesystem
+    target.create_dir(os.path.dirname(path), recursive=True)
+    writer = TableWriter(target, path, task.parameters.number_of_items, task.parameters.probability)
+    num_rows: dict[int, int] = {}
+    try:
+        for fragment in task.fragments:
+            rows = 0
+            for zones in _fragment_zones(task, fragment, threads, progress):
+                writer.write(fragment.fragment_id, zones)
+                rows += int(zones.lengths.sum())
+            num_rows[fragment.fragment_id] = rows
+        _require_unchanged(task)
+    except BaseException:
+        writer.abort()
+        raise
+    written = writer.close()
+    segment = Segment(
+        task.segment,
+        written.num_bytes,
+        written.checksum,
+        written.num_zones,
+        tuple(fragment.fragment_id for fragment in task.fragments),
+    )
+    return TrainedSegment(segment, num_rows)
+
+
+def _fragment_zones(
+    task: TrainTask, fragment: TrainFragment, threads: int, progress: Progress | None
+) -> Iterator[Zones]:
+    reader = ColumnReader(task.format, task.filesystem, fragment.path, task.column, task.schema)
+    runs = reader.runs(split=threads > 1)
+
+    def trained(run: Run) -> Iterator[Zones]:
+        for zones in train(reader.read(run), task.parameters, run.first_row):
+            if progress is not None:
+                progress(int(zones.lengths.sum()))
+            yield zones
+
+    if threads > 1 and len(runs) > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            found = (
+                zones
+                for run in _in_order(pool, lambda run: list(trained(run)), runs, threads + 1)
+                for zones in run
+            )
+            yield from join(found, task.parameters.number_of_items)
+    else:
+        yield from join(
+            (zones for run in runs for zones in trained(run)), task.parameters.number_of_items
+        )
+
+
+def _in_order(pool: ThreadPoolExecutor, work: Callable, items: Iterable, window: int) -> Iterator:
+    """Results in order, with at most ``window`` of them under way or waiting."""
+    waiting: deque[Future] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) >= window:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _require_unchanged(task: TrainTask) -> None:
+    after = identities(task.filesystem, (fragment.path for fragment in task.fragments))
+    for fragment, identity in zip(task.fragments, after, strict=True):
+        if identity != fragment.identity:
+            raise FragmentUnreadable(
+                f"{fragment.path} changed while it was indexed; build again when writers are done"
+            )
+
+
+def train_locally(
+    tasks: Sequence[TrainTask], *, workers: int | None = None, progress: Progress | None = None
+) -> list[TrainedSegment]:
+    """Run tasks on threads of this process.
+
+    Parameters
+    ----------
+    tasks : sequence of TrainTask
+    workers : int, optional
+        Number of threads; the machine's cores by default.
+    progress : callable, optional
+
+    Returns
+    -------
+    list of TrainedSegment
+        In the order of the tasks.
+    """
+    workers = workers or _cores()
+    threads = max(1, workers // len(tasks))
+    with ThreadPoolExecutor(min(workers, len(tasks))) as pool:
+        return list(
+            _in_order(
+                pool,
+                lambda task: train_task(task, threads=threads, progress=progress),
+                tasks,
+                len(tasks) + 1,
+            )
+        )
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def commit_index(
+    catalog: Catalog,
+    base: Version,
+    name: str,
+    column: Column,
+    parameters: ZoneParameters,
+    fragments: Sequence[tuple[str, TrainFragment]],
+    trained: Sequence[TrainedSegment],
+    *,
+    replace_existing: bool,
+) -> Version:
+    """Commit what the tasks wrote as an index.
+
+    Parameters
+    ----------
+    base : Version
+        The version the fragments' ids were taken from.
+    fragments : sequence of (key, TrainFragment)
+
+    Raises
+    ------
+    CommitConflict
+        When another writer gave these ids to other files, or took the name.
+    """
+    rows = {fid: count for each in trained for fid, count in each.num_rows.items()}
+    built = {
+        key: KnownFragment(fragment.fragment_id, key, fragment.identity, rows[fragment.fragment_id])
+        for key, fragment in fragments
+    }
+    entry = IndexEntry(
+        name,
+        column.path,
+        hash_domain(column.type),
+        parameters,
+        tuple(each.segment for each in trained),
+        now(),
+    )
+
+    def change(latest: Version) -> Version:
+        _require_same_ids(latest, base, built, catalog)
+        if name in latest.indices and not replace_existing and name not in base.indices:
+            raise CommitConflict(
+                f"another writer made an index {name!r} meanwhile; give another name"
+            )
+        next_id = max([latest.next_fragment_id, *(f.fragment_id + 1 for f in built.values())])
+        return replace(
+            latest,
+            next_fragment_id=next_id,
+            fragments={**latest.fragments, **built},
+            indices={**latest.indices, name: entry},
+        )
+
+    return catalog.commit(change)
+
+
+def _require_same_ids(
+    latest: Version, base: Version, built: dict[str, KnownFragment], catalog: Catalog
+) -> None:
+    """Refuse when an id in the new segments means another file by now."""
+    for key, known in built.items():
+        theirs = latest.fragments.get(key)
+        if theirs is not None and theirs.fragment_id == known.fragment_id:
+            agreed = theirs.identity == known.identity
+        else:
+            # The id is ours to give if it was free when we took it and nobody gave any since.
+            agreed = (
+                known.fragment_id >= base.next_fragment_id
+                and latest.next_fragment_id == base.next_fragment_id
+            )
+        if not agreed:
+            raise CommitConflict(
+                f"{catalog.folder}: another writer indexed {key} meanwhile; build again"
+            )

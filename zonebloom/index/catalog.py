@@ -1,0 +1,350 @@
+"""Which fragments and indices there are: numbered versions of a catalog, beside the data.
+
+    _zonebloom/
+      versions/00000000000000000007.json    one catalog, whole; created once, never changed
+      versions/00000000000000000007-<checksum>.arrow   its fragments: id, key, size, mtime, rows
+      segments/<name>/bloomfilter.arrow     one table over a set of fragments
+
+A version is written under a name of its own and then linked to its number, which fails if
+the number is taken: of two writers one starts again on top of the other. A crash leaves the
+last version whole. Readers pin a version. Nothing read from here is trusted: sizes, ids,
+names and checksums are checked before use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import xxhash
+
+from zonebloom.errors import CommitConflict, CorruptIndex, IndexNotUsedWarning
+from zonebloom.index.table import FILE_NAME
+from zonebloom.index.zones import ZoneParameters
+from zonebloom.storage.files import FileIdentity, is_local
+
+FOLDER = "_zonebloom"
+FORMAT_VERSION = 1
+
+_VERSION_NAME = re.compile(r"(\d{20})\.json")
+_SEGMENT_NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_.-]*")
+_MAX_TRIES = 16
+# Half of what row addresses have room for: files not yet indexed take ids above.
+_MAX_FRAGMENT_ID = 1 << 30
+_FRAGMENT_FIELDS = pa.schema(
+    [
+        pa.field("fragment_id", pa.uint64(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("mtime_ns", pa.int64(), nullable=False),
+        pa.field("num_rows", pa.int64(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFragment:
+    """A fragment as it was when it was indexed."""
+
+    fragment_id: int
+    key: str
+    identity: FileIdentity
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One table over a set of fragments."""
+
+    name: str
+    num_bytes: int
+    checksum: str
+    num_zones: int
+    fragment_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One index: a column, what its values are hashed as, and its segments."""
+
+    name: str
+    column: tuple[str, ...]
+    domain: str
+    parameters: ZoneParameters
+    segments: tuple[Segment, ...]
+    created_at: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.num_bytes for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of the catalog; version 0 is the empty catalog of a folder without one."""
+
+    number: int = 0
+    next_fragment_id: int = 0
+    fragments: Mapping[str, KnownFragment] = field(default_factory=dict)
+    indices: Mapping[str, IndexEntry] = field(default_factory=dict)
+
+
+class Catalog:
+    """The index folder of one dataset.
+
+    Parameters
+    ----------
+    filesystem : pyarrow.fs.FileSystem
+    folder : str
+        Where versions and segments lie; made at the first commit.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, folder: str):
+        self.filesystem = filesystem
+        self.folder = folder
+
+    def segment_path(self, name: str) -> str:
+        """Path of a segment's table."""
+        return posixpath.join(self.folder, "segments", name, FILE_NAME)
+
+    def latest(self) -> Version:
+        """The newest version that can be read; a damaged one is reported and passed over."""
+        for number in sorted(self._numbers(), reverse=True):
+            try:
+                return self._read(number)
+            except CorruptIndex as error:
+                warnings.warn(str(error), IndexNotUsedWarning, stacklevel=3)
+        return Version()
+
+    def commit(self, change: Callable[[Version], Version]) -> Version:
+        """Put a change on top of the newest version.
+
+        Parameters
+        ----------
+        change : callable
+            Makes the next version's content of the newest one; called again on top of
+            another writer's commit. It may refuse with `CommitConflict`.
+
+        Raises
+        ------
+        CommitConflict
+            When other writers were faster every time.
+        """
+        for _ in range(_MAX_TRIES):
+            # A damaged version still has its number: ours comes after it.
+            number = max(self._numbers(), default=0) + 1
+            version = replace(change(self.latest()), number=number)
+            if self._create(version):
+                return version
+        raise CommitConflict(
+            f"{self.folder}: other writers committed {_MAX_TRIES} times in between; try again"
+        )
+
+    def new_segment_prefix(self) -> str:
+        """A prefix of segment names no other build uses."""
+        return uuid.uuid4().hex[:16]
+
+    def delete_segments(self, prefix: str, keep: Iterable[str] = ()) -> None:
+        """Delete the segments of a build that are not to be kept, and folders left empty."""
+        kept = set(keep)
+        base = posixpath.join(self.folder, "segments")
+        for info in self.filesystem.get_file_info(pafs.FileSelector(base, allow_not_found=True)):
+            if info.base_name.startswith(prefix) and info.base_name not in kept:
+                self.filesystem.delete_dir(info.path)
+        if is_local(self.filesystem):
+            for folder in (base, self.folder):
+                try:
+                    os.rmdir(folder)
+                except OSError:
+                    break
+
+    def _numbers(self) -> list[int]:
+        selector = pafs.FileSelector(posixpath.join(self.folder, "versions"), allow_not_found=True)
+        names = (
+            _VERSION_NAME.fullmatch(i.base_name) for i in self.filesystem.get_file_info(selector)
+        )
+        return [int(name[1]) for name in names if name]
+
+    def _path(self, number: int, suffix: str) -> str:
+        return posixpath.join(self.folder, "versions", f"{number:020d}.{suffix}")
+
+    def _create(self, version: Version) -> bool:
+        """Write a version unless its number is taken."""
+        folder = posixpath.join(self.folder, "versions")
+        self.filesystem.create_dir(folder, recursive=True)
+        fragments = _fragments_to_bytes(version.fragments.values())
+        # Named by content: a version can only ever refer to the bytes it was made with.
+        listing = f"{version.number:020d}-{xxhash.xxh3_64_hexdigest(fragments)}.arrow"
+        document = _to_json(version, listing, fragments)
+        self._write(posixpath.join(folder, listing), fragments)
+        path = self._path(version.number, "json")
+        if not is_local(self.filesystem):
+            if self.filesystem.get_file_info(path).type != pafs.FileType.NotFound:
+                return False
+            self._write(path, document)
+            return True
+        draft = posixpath.join(folder, f".{uuid.uuid4().hex}")
+        self._write(draft, document)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(draft)
+        _sync_folder(folder)
+        return True
+
+    def _write(self, path: str, data: bytes) -> None:
+        """Write a file so that nobody sees a part of it."""
+        if not is_local(self.filesystem):
+            with self.filesystem.open_output_stream(path) as sink:
+                sink.write(data)
+            return
+        draft = posixpath.join(posixpath.dirname(path), f".{uuid.uuid4().hex}")
+        try:
+            with open(draft, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except BaseException:
+            if os.path.exists(draft):
+                os.unlink(draft)
+            raise
+
+    def _read(self, number: int) -> Version:
+        path = self._path(number, "json")
+        try:
+            with self.filesystem.open_input_file(path) as file:
+                document = json.loads(file.read())
+            if document["format_version"] > FORMAT_VERSION:
+                raise CorruptIndex(
+                    f"{path} was written by a newer zonebloom (format "
+                    f"{document['format_version']}); update this one. The data is scanned"
+                )
+            listing = document["fragments"]
+            name = _plain_name(listing["file"])
+            with self.filesystem.open_input_file(
+                posixpath.join(self.folder, "versions", name)
+            ) as file:
+                fragments = file.read()
+            if xxhash.xxh3_64_hexdigest(fragments) != listing["checksum"]:
+                raise ValueError("the checksum of its fragments does not match")
+            return _from_json(number, document, _fragments_from_bytes(fragments))
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+            pa.ArrowException,
+        ) as error:
+            raise CorruptIndex(
+                f"{path} cannot be read ({error}); the version before it is used"
+            ) from error
+
+
+def _sync_folder(folder: str) -> None:
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _plain_name(name: Any) -> str:
+    if not isinstance(name, str) or not _SEGMENT_NAME.fullmatch(name) or ".." in name:
+        raise ValueError(f"{name!r} is not a file name of ours")
+    return name
+
+
+def now() -> str:
+    """The time of a commit, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _to_json(version: Version, listing: str, fragments: bytes) -> bytes:
+    document = {
+        "format_version": FORMAT_VERSION,
+        "version": version.number,
+        "next_fragment_id": version.next_fragment_id,
+        "fragments": {"file": listing, "checksum": xxhash.xxh3_64_hexdigest(fragments)},
+        "indices": [asdict(entry) for entry in version.indices.values()],
+    }
+    return json.dumps(document, indent=1).encode()
+
+
+def _from_json(number: int, document: Any, fragments: dict[str, KnownFragment]) -> Version:
+    known = {fragment.fragment_id for fragment in fragments.values()}
+    indices = {}
+    for entry in document["indices"]:
+        segments = tuple(
+            Segment(
+                _plain_name(each["name"]),
+                int(each["num_bytes"]),
+                str(each["checksum"]),
+                int(each["num_zones"]),
+                tuple(int(i) for i in each["fragment_ids"]),
+            )
+            for each in entry["segments"]
+        )
+        indices[entry["name"]] = IndexEntry(
+            str(entry["name"]),
+            tuple(str(part) for part in entry["column"]),
+            str(entry["domain"]),
+            ZoneParameters(**entry["parameters"]),
+            segments,
+            str(entry["created_at"]),
+        )
+    next_id = int(document["next_fragment_id"])
+    if not 0 <= next_id <= _MAX_FRAGMENT_ID:
+        raise ValueError(f"next_fragment_id is {next_id}")
+    if any(fragment_id >= next_id for fragment_id in known):
+        raise ValueError("a fragment's id is not below next_fragment_id")
+    return Version(number, next_id, fragments, indices)
+
+
+def _fragments_to_bytes(fragments: Iterable[KnownFragment]) -> bytes:
+    rows = [
+        (f.fragment_id, f.key, f.identity.size, f.identity.mtime_ns, f.num_rows) for f in fragments
+    ]
+    columns = list(zip(*rows, strict=True)) or [()] * len(_FRAGMENT_FIELDS)
+    batch = pa.record_batch(
+        [pa.array(c, f.type) for c, f in zip(columns, _FRAGMENT_FIELDS, strict=True)],
+        schema=_FRAGMENT_FIELDS,
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, _FRAGMENT_FIELDS) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def _fragments_from_bytes(data: bytes) -> dict[str, KnownFragment]:
+    table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+    table.validate(full=True)
+    if not table.schema.equals(_FRAGMENT_FIELDS):
+        raise ValueError("its fragments have other columns")
+    columns = [column.to_pylist() for column in table.columns]
+    found = {}
+    for fragment_id, key, size, mtime_ns, num_rows in zip(*columns, strict=True):
+        if key in found or not 0 <= num_rows <= 1 << 32:
+            raise ValueError(f"its entry for fragment {key!r} does not hold")
+        found[key] = KnownFragment(fragment_id, key, FileIdentity(size, mtime_ns), num_rows)
+    if len({fragment.fragment_id for fragment in found.values()}) != len(found):
+        raise ValueError("two fragments share an id")
+    return found

@@ -1,0 +1,105 @@
+"""What a scan is going to read, and what it did read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zonebloom.ranges import RowRanges
+from zonebloom.storage.fragments import Fragment
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentPlan:
+    """What a scan reads of one fragment.
+
+    Attributes
+    ----------
+    fragment : Fragment
+    rows : RowRanges or None
+        Offsets of the rows to read; None reads all.
+    why : str
+        Why all is read, empty otherwise.
+    """
+
+    fragment: Fragment
+    rows: RowRanges | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexUse:
+    """What one index contributed to a plan."""
+
+    name: str
+    column: str
+    num_zones: int
+    kept_zones: int
+    num_bytes: int
+    read_bytes: int
+    covered_fragments: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """A scan before it runs; `str` and HTML show it.
+
+    Attributes
+    ----------
+    filter : str or None
+        The recheck, as pyarrow writes it.
+    columns : tuple of str
+    fragments : tuple of FragmentPlan
+        Those that are read, in order.
+    num_fragments : int
+        All of the dataset's.
+    skipped : int
+        Fragments without a row that could match.
+    indices : tuple of IndexUse
+    unanswered : tuple of (str, str)
+        Parts of the filter no index took, and why.
+    """
+
+    filter: str | None
+    columns: tuple[str, ...]
+    fragments: tuple[FragmentPlan, ...]
+    num_fragments: int
+    skipped: int
+    indices: tuple[IndexUse, ...] = ()
+    unanswered: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        from zonebloom.display import plan_text
+
+        return plan_text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from zonebloom.display import lines_html
+
+        return lines_html(str(self))
+
+
+@dataclass(slots=True)
+class ScanStats:
+    """What a scan read, counted where bytes come in.
+
+    Attributes
+    ----------
+    data_bytes, data_reads : int
+        Bytes and requests of the data files, footers included.
+    index_bytes : int
+        Bytes of index files brought into memory; 0 when they were there already.
+    rows_read, rows_found : int
+        Rows the filter was applied to (None where pyarrow read the whole fragment), rows out.
+    seconds : float
+    """
+
+    data_bytes: int = 0
+    data_reads: int = 0
+    index_bytes: int = 0
+    rows_read: int = 0
+    rows_found: int = 0
+    row_groups_read: int = 0
+    fragments_read: int = 0
+    seconds: float = 0.0

@@ -1,0 +1,210 @@
+"""One column of one fragment, read as a stream of small batches for training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from zonebloom.errors import FragmentUnreadable, SchemaMismatch
+from zonebloom.values import hash_domain
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pads
+    import pyarrow.parquet as pq
+
+# Rows a batch: large enough that calls cost nothing, small enough to stay in memory.
+_BATCH_ROWS = 1 << 17
+# Bytes read at a time within a column chunk, so that a chunk of gigabytes is never held.
+_READ_BYTES = 1 << 20
+# A run of row groups handed to one thread has at least this many rows.
+_RUN_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of one fragment that one thread reads.
+
+    Attributes
+    ----------
+    first_row, num_rows : int
+    row_groups : tuple of int, or None for a fragment read as a whole
+    """
+
+    first_row: int
+    num_rows: int | None
+    row_groups: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a dataset: its path of names, and its type in the dataset's schema."""
+
+    path: tuple[str, ...]
+    type: pa.DataType
+
+    @property
+    def name(self) -> str:
+        """The path joined by dots, for messages."""
+        return ".".join(self.path)
+
+
+class ColumnReader:
+    """Reads one column of one file.
+
+    Parameters
+    ----------
+    format : pyarrow.dataset.FileFormat
+    filesystem : pyarrow.fs.FileSystem
+    path : str
+    column : Column
+    schema : pyarrow.Schema
+        The dataset's.
+    """
+
+    def __init__(
+        self,
+        format: pads.FileFormat,
+        filesystem: pafs.FileSystem,
+        path: str,
+        column: Column,
+        schema: pa.Schema,
+    ):
+        self._format = format
+        self._filesystem = filesystem
+        self._path = path
+        self._column = column
+        self._schema = schema
+        self._metadata: pq.FileMetaData | None = None
+
+    def runs(self, split: bool) -> list[Run]:
+        """The runs of row groups to read, one after another in row order.
+
+        Parameters
+        ----------
+        split : bool
+            Whether several threads read the file.
+        """
+        if self._format.default_extname != "parquet":
+            return [Run(0, None, None)]
+        import pyarrow.parquet as pq
+
+        with self._reading():
+            metadata = pq.ParquetFile(self._filesystem.open_input_file(self._path)).metadata
+        self._metadata = metadata
+        rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        if not split:
+            return [Run(0, sum(rows), tuple(range(len(rows))))]
+        runs: list[Run] = []
+        first_row, held = 0, []
+        for i, _ in enumerate(rows):
+            held.append(i)
+            count = sum(rows[j] for j in held)
+            if count >= _RUN_ROWS or i == len(rows) - 1:
+                runs.append(Run(first_row, count, tuple(held)))
+                first_row, held = first_row + count, []
+        return runs
+
+    def read(self, run: Run) -> Iterator[pa.Array]:
+        """The values of a run, in row order.
+
+        Raises
+        ------
+        FragmentUnreadable
+            When the file cannot be opened or decoded.
+        SchemaMismatch
+            When the file holds the column with a type of other values than the dataset's.
+        """
+        with self._reading():
+            batches = self._whole() if run.row_groups is None else self._row_groups(run)
+            while (batch := next(batches, None)) is not None:
+                yield self._as_dataset_type(batch)
+
+    def _reading(self) -> _Reading:
+        return _Reading(self._path)
+
+    def _whole(self) -> Iterator[pa.Array]:
+        fragment = self._format.make_fragment(self._path, self._filesystem)
+        values = {"value": pc.field(*self._column.path)}
+        for batch in fragment.to_batches(
+            schema=self._schema, columns=values, batch_size=_BATCH_ROWS, use_threads=False
+        ):
+            yield batch.column(0)
+
+    def _row_groups(self, run: Run) -> Iterator[pa.Array]:
+        import pyarrow.parquet as pq
+
+        file = pq.ParquetFile(
+            self._filesystem.open_input_file(self._path),
+            metadata=self._metadata,
+            buffer_size=_READ_BYTES,
+            pre_buffer=False,
+        )
+        if self._column.path[0] not in file.schema_arrow.names:
+            # As a scan sees a fragment without the column: nulls.
+            rows = run.num_rows or 0
+            for at in range(0, rows, _BATCH_ROWS):
+                yield pa.nulls(min(_BATCH_ROWS, rows - at), self._column.type)
+            return
+        for batch in file.iter_batches(
+            batch_size=_BATCH_ROWS,
+            row_groups=list(run.row_groups or ()),
+            columns=[self._column.name],
+            use_threads=False,
+        ):
+            values = batch.column(self._column.path[0])
+            for name in self._column.path[1:]:
+                # Unlike StructArray.field, a null struct makes its leaf null.
+                values = pc.struct_field(values, name)  # pyright: ignore[reportAttributeAccessIssue]
+            yield values
+
+    def _as_dataset_type(self, values: pa.Array) -> pa.Array:
+        if values.type == self._column.type:
+            return values
+        if not _same_values(values.type, self._column.type):
+            raise SchemaMismatch(
+                f"{self._path} holds column {self._column.name!r} as {values.type}, the dataset's "
+                f"schema says {self._column.type}; rewrite the file, or open the dataset with a "
+                "schema both can be read as"
+            )
+        return values.cast(self._column.type)
+
+
+class _Reading:
+    """Turns what pyarrow raises while a file is read into an error that names the file."""
+
+    def __init__(self, path: str):
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, FragmentUnreadable | SchemaMismatch):
+            return
+        if isinstance(error, pa.ArrowException | OSError):
+            raise FragmentUnreadable(
+                f"cannot read {self._path}: {error}; repair or remove the file, then build again"
+            ) from error
+
+
+def _same_values(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether casting from one type to the other keeps every value what it is."""
+    if hash_domain(stored) == hash_domain(wanted) or pa.types.is_null(stored):
+        return True
+    t = pa.types
+    if t.is_integer(stored) and t.is_integer(wanted):
+        signed = t.is_signed_integer(stored), t.is_signed_integer(wanted)
+        if signed[0] == signed[1]:
+            return stored.bit_width <= wanted.bit_width
+        return signed == (False, True) and stored.bit_width < wanted.bit_width
+    if t.is_floating(stored) and t.is_floating(wanted):
+        return stored.bit_width <= wanted.bit_width
+    if t.is_timestamp(stored) and t.is_timestamp(wanted):
+        units = ["s", "ms", "us", "ns"]
+        return stored.tz == wanted.tz and units.index(stored.unit) <= units.index(wanted.unit)
+    return False

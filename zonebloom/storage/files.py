@@ -1,0 +1,151 @@
+"""Where bytes come from: file systems whose reads are counted, and what identifies a file."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """What a file must still be for an index of it to hold: size in bytes, mtime in ns."""
+
+    size: int
+    mtime_ns: int
+
+
+class ReadCounter:
+    """Bytes and requests of every read of a scan; threads may add to it together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.num_bytes = 0
+        self.num_requests = 0
+
+    def add(self, num_bytes: int) -> None:
+        """Count one read."""
+        with self._lock:
+            self.num_bytes += num_bytes
+            self.num_requests += 1
+
+    def __repr__(self) -> str:
+        return f"<ReadCounter {self.num_bytes:,} bytes in {self.num_requests:,} reads>"
+
+
+class _CountedFile:
+    """A Python file over a native one, for ``pyarrow.PythonFile``."""
+
+    def __init__(self, native: pa.NativeFile, counter: ReadCounter):
+        self._native = native
+        self._counter = counter
+
+    def read(self, num_bytes: int = -1) -> bytes:
+        data = self._native.read(num_bytes if num_bytes >= 0 else None)
+        self._counter.add(len(data))
+        return data
+
+    def read_buffer(self, num_bytes: int = -1) -> pa.Buffer:
+        data = self._native.read_buffer(num_bytes if num_bytes >= 0 else None)
+        self._counter.add(data.size)
+        return data
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        return self._native.seek(position, whence)
+
+    def tell(self) -> int:
+        return self._native.tell()
+
+    def size(self) -> int:
+        return self._native.size()
+
+    def close(self) -> None:
+        self._native.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._native.closed
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return True
+
+
+class _CountingHandler(pafs.FileSystemHandler):
+    """Reads of a file system, counted; nothing else is asked of it."""
+
+    def __init__(self, filesystem: pafs.FileSystem, counter: ReadCounter):
+        self._filesystem = filesystem
+        self._counter = counter
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def get_type_name(self) -> str:
+        return self._filesystem.type_name
+
+    def normalize_path(self, path: str) -> str:
+        return self._filesystem.normalize_path(path)
+
+    def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
+        return self._filesystem.get_file_info(list(paths))
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        return self._filesystem.get_file_info(selector)
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        native = self._filesystem.open_input_file(path)
+        return pa.PythonFile(_CountedFile(native, self._counter), mode="r")
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        return self.open_input_file(path)
+
+    def _read_only(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("a counted file system is only read from")
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _read_only
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _read_only
+
+
+def counted(filesystem: pafs.FileSystem, counter: ReadCounter) -> pafs.FileSystem:
+    """Wrap a file system so that what is read through it is added to a counter."""
+    return pafs.PyFileSystem(_CountingHandler(filesystem, counter))
+
+
+def is_local(filesystem: pafs.FileSystem) -> bool:
+    """Whether paths of the file system can be given to ``os``."""
+    return isinstance(filesystem, pafs.LocalFileSystem)
+
+
+def identities(filesystem: pafs.FileSystem, paths: Iterable[str]) -> list[FileIdentity | None]:
+    """Size and mtime of each file, None for one that is not there."""
+    if is_local(filesystem):
+        return [_local_identity(path) for path in paths]
+    infos = filesystem.get_file_info(list(paths))
+    return [
+        FileIdentity(info.size or 0, info.mtime_ns or 0)
+        if info.type == pafs.FileType.File
+        else None
+        for info in infos
+    ]
+
+
+def _local_identity(path: str) -> FileIdentity | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return FileIdentity(status.st_size, status.st_mtime_ns)

@@ -1,0 +1,190 @@
+"""How a source (folder, file, list, glob, URI, pyarrow dataset) becomes fragments.
+
+A fragment is one data file. Discovery, formats, schemas and partitions are
+``pyarrow.dataset``'s own, so that a scan sees what a pyarrow user would see, in the same
+order.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import posixpath
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom.errors import FragmentUnreadable, InvalidArgument, NoFragments, SourceError
+from zonebloom.storage.files import FileIdentity, identities
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pads
+
+_FORMATS = ("parquet", "ipc", "arrow", "feather", "csv", "json", "orc")
+_GLOB_CHARACTERS = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """One file of a dataset.
+
+    Attributes
+    ----------
+    path : str
+        In the dataset's file system.
+    key : str
+        The path below the dataset's root: its name in the catalog.
+    partition : pyarrow.dataset.Expression
+        What the path says of every row in it.
+    """
+
+    path: str
+    key: str
+    partition: pads.Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A dataset as pyarrow found it.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+    format : pyarrow.dataset.FileFormat
+    filesystem : pyarrow.fs.FileSystem
+    root : str
+        The folder all fragments lie below.
+    fragments : tuple of Fragment
+        In the order ``pyarrow.dataset`` scans them.
+    """
+
+    schema: pa.Schema
+    format: pads.FileFormat
+    filesystem: pafs.FileSystem
+    root: str
+    fragments: tuple[Fragment, ...]
+
+    def open(self, fragment: Fragment, filesystem: pafs.FileSystem) -> pads.Fragment:
+        """A pyarrow fragment that reads through the given file system, with nothing cached."""
+        return self.format.make_fragment(fragment.path, filesystem, fragment.partition)
+
+    def identities(self) -> list[FileIdentity | None]:
+        """What each fragment's file is now, None where it is gone."""
+        return identities(self.filesystem, (fragment.path for fragment in self.fragments))
+
+
+def open_source(
+    source: Any, format: str = "parquet", filesystem: pafs.FileSystem | None = None
+) -> Source:
+    """Discover the fragments of a source.
+
+    Parameters
+    ----------
+    source : str, path, list of them, or pyarrow.dataset.Dataset
+        A folder, a file, a glob pattern, a URI, several files, or a pyarrow dataset over
+        files.
+    format : str
+        One of pyarrow's file formats; not used for a pyarrow dataset.
+    filesystem : pyarrow.fs.FileSystem, optional
+        Where the paths are; the local one, or the URI's, by default.
+
+    Returns
+    -------
+    Source
+
+    Raises
+    ------
+    NoFragments
+        When nothing is there.
+    FragmentUnreadable
+        When the first file, which gives the schema, cannot be read.
+    SourceError
+        When the source is not one of the accepted kinds.
+    """
+    # Imported late, as everywhere: it brings pandas in.
+    import pyarrow.dataset as pads
+
+    if isinstance(source, pads.Dataset):
+        return _from_dataset(source, None)
+    if format not in _FORMATS:
+        raise InvalidArgument(f"format is {format!r}; it is one of {', '.join(_FORMATS)}")
+    if isinstance(source, str | os.PathLike):
+        return _open_path(os.fspath(source), format, filesystem)
+    if isinstance(source, Sequence) and source and not isinstance(source, bytes):
+        paths = [os.path.abspath(path) if filesystem is None else str(path) for path in source]
+        return _from_dataset(_open(paths, format, filesystem or pafs.LocalFileSystem()), None)
+    if isinstance(source, Sequence) and not isinstance(source, bytes):
+        raise NoFragments("the list of files is empty; give at least one file")
+    raise SourceError(
+        f"a {type(source).__name__} is not a dataset; give a folder, a file, a list of files, a "
+        "glob, a URI or a pyarrow.dataset.Dataset (write in-memory tables to Parquet first)"
+    )
+
+
+def _open_path(path: str, format: str, filesystem: pafs.FileSystem | None) -> Source:
+    if filesystem is None and "://" in path:
+        filesystem, path = pafs.FileSystem.from_uri(path)
+    elif filesystem is None:
+        filesystem = pafs.LocalFileSystem()
+        path = os.path.abspath(os.path.expanduser(path))
+        if not os.path.exists(path) and _GLOB_CHARACTERS.intersection(path):
+            found = sorted(file for file in glob.glob(path, recursive=True) if os.path.isfile(file))
+            if not found:
+                raise NoFragments(f"no file matches {path}; check the pattern")
+            return _from_dataset(_open(found, format, filesystem), None)
+    assert filesystem is not None
+    kind = filesystem.get_file_info(path).type
+    if kind == pafs.FileType.NotFound:
+        raise NoFragments(f"{path} does not exist; check the path")
+    root = path.rstrip("/") if kind == pafs.FileType.Directory else None
+    return _from_dataset(_open(path, format, filesystem), root)
+
+
+def _open(paths: str | list[str], format: str, filesystem: pafs.FileSystem) -> pads.Dataset:
+    import pyarrow.dataset as pads
+
+    try:
+        return pads.dataset(paths, format=format, filesystem=filesystem)
+    except FileNotFoundError as error:
+        raise NoFragments(f"{error}; check the path") from error
+    except (pa.ArrowException, OSError) as error:
+        raise FragmentUnreadable(
+            f"cannot read the schema of {paths if isinstance(paths, str) else paths[0]}: {error}; "
+            f"check that every file there is {format}, or name the files to use"
+        ) from error
+
+
+def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
+    import pyarrow.dataset as pads
+
+    if not isinstance(dataset, pads.FileSystemDataset):
+        raise SourceError(
+            f"a {type(dataset).__name__} does not lie in files, so nothing can be skipped; "
+            "give the folder or the list of files it was made of"
+        )
+    # The order of a scan is that of get_fragments; `files` may be sorted otherwise.
+    found = list(dataset.get_fragments())
+    if not found:
+        raise NoFragments(
+            f"{root or 'the source'} holds no data file; write some first, or check the path"
+        )
+    paths = [str(fragment.path) for fragment in found]
+    if root is None:
+        root = _common_folder(paths)
+    fragments = tuple(
+        Fragment(path, posixpath.relpath(path, root), each.partition_expression)
+        for path, each in zip(paths, found, strict=True)
+    )
+    return Source(dataset.schema, dataset.format, dataset.filesystem, root, fragments)
+
+
+def _common_folder(paths: Iterable[str]) -> str:
+    try:
+        return posixpath.commonpath([posixpath.dirname(path) for path in paths]) or "/"
+    except ValueError as error:
+        raise SourceError(
+            "the files do not share a folder; give an index_dir, or one dataset for each place"
+        ) from error
