@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
+import shutil
+import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +20,7 @@ import pyarrow.fs as pafs
 from zonebloom.errors import (
     CatalogError,
     ColumnNotFound,
+    CorruptIndex,
     FragmentUnreadable,
     IndexExists,
     IndexNotFound,
@@ -35,19 +40,22 @@ from zonebloom.index.coverage import Coverage, PresentFragment, cover
 from zonebloom.index.search import LoadedIndex, Search, Searcher, leaf_type
 from zonebloom.index.stats import index_statistics
 from zonebloom.index.zones import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
-from zonebloom.plan import FragmentPlan, IndexUse, ScanPlan, ScanStats
+from zonebloom.plan import (
+    DEFAULT_BATCH_ROWS,
+    FragmentPlan,
+    IndexUse,
+    Request,
+    ScanPlan,
+    ScanStats,
+)
 from zonebloom.predicates import translate
 from zonebloom.predicates.ast import Predicate
-from zonebloom.ranges import SearchResult, by_fragment
-from zonebloom.scan import (
-    DEFAULT_BATCH_ROWS,
-    Request,
-    Scanner,
-    check_columns,
-    require_column,
-)
+from zonebloom.ranges import RowRanges, SearchResult, by_fragment
+from zonebloom.scan import Scanner, check_columns, require_column
 from zonebloom.storage.columns import Column
 from zonebloom.storage.fragments import Source, open_source
+from zonebloom.storage.memory import TableSource, open_table
+from zonebloom.storage.parquet.pagemap import FilePages
 from zonebloom.values import require_indexable
 
 if TYPE_CHECKING:
@@ -57,6 +65,8 @@ Filter = str | pc.Expression | Sequence[Any] | None
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
 _INDEX_TYPE = "BLOOMFILTER"
+# With more of a fragment than this to read, reading it as a whole is quicker.
+_MOST = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +121,20 @@ class IndexDescription:
 def dataset(
     source: Any,
     format: str = "parquet",
-    filesystem: pafs.FileSystem | None = None,
+    filesystem: Any = None,
     index_dir: str | None = None,
 ) -> Dataset:
     """Open a dataset as it lies.
 
     Parameters
     ----------
-    source : str, path, list of them, or pyarrow.dataset.Dataset
-        A folder, a file, a glob pattern, a URI, several files, or a pyarrow dataset over
-        files.
+    source : str, path, list of them, pyarrow.dataset.Dataset, or pyarrow.Table
+        A folder, a file, a glob pattern, a URI, several files, a pyarrow dataset over files,
+        or a table in memory.
     format : str
         "parquet", or another format of ``pyarrow.dataset``; those are read a whole fragment
         at a time.
-    filesystem : pyarrow.fs.FileSystem, optional
+    filesystem : pyarrow.fs or fsspec file system, optional
         Where the paths are.
     index_dir : str, optional
         Folder of the index, in the same file system; ``_zonebloom`` beside the data by
@@ -140,6 +150,8 @@ def dataset(
     ------
     NoFragments, FragmentUnreadable, SourceError
     """
+    if isinstance(source, pa.Table):
+        return _in_memory(source, index_dir)
     opened = open_source(source, format, filesystem)
     if index_dir is None and opened.root in ("", "/"):
         raise SourceError(
@@ -147,14 +159,30 @@ def dataset(
             "give index_dir"
         )
     folder = index_dir or posixpath.join(opened.root, FOLDER)
-    return Dataset(opened, Catalog(opened.filesystem, folder))
+    title = os.fspath(source) if isinstance(source, str | os.PathLike) else opened.root
+    return Dataset(opened, Catalog(opened.filesystem, folder), title)
+
+
+def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
+    """A table with indices that live as long as the dataset."""
+    if index_dir is not None:
+        # Another table could not be told from this one later.
+        raise InvalidArgument(
+            "the index of a table in memory is gone with it; leave index_dir out, or write the "
+            "table to Parquet"
+        )
+    folder = tempfile.mkdtemp(prefix="zonebloom-")
+    opened = Dataset(open_table(table), Catalog(pafs.LocalFileSystem(), folder))
+    weakref.finalize(opened, shutil.rmtree, folder, ignore_errors=True)
+    return opened
 
 
 class Dataset:
     """Files with their indices; made by `dataset`."""
 
-    def __init__(self, source: Source, catalog: Catalog):
+    def __init__(self, source: Source, catalog: Catalog, title: str | None = None):
         self._source = source
+        self._title = title or source.root
         self._catalog = catalog
         self._row_counts: dict[Any, int] = {}
         self._use(catalog.latest())
@@ -278,6 +306,11 @@ class Dataset:
                 f"there is no column {name!r}, or more than one; the dataset has {known}"
             )
         require_indexable(found, name)
+        if path[0] in self._source.partition_columns():
+            raise InvalidArgument(
+                f"column {name!r} is read from the paths of the files, not from their rows, and a "
+                "scan passes over files by it already; index another column"
+            )
         return Column(path, found)
 
     def _build(
@@ -305,13 +338,15 @@ class Dataset:
             column,
             parameters,
             [fragment for _, fragment in fragments],
+            self._source.table if isinstance(self._source, TableSource) else None,
         )
         try:
             total = 0
             if progress:
                 total = sum(self._count_rows(each) for each in coverage.present)
             with _reporting(progress, total, f"indexing {column.name}") as report:
-                session = _session(spark)
+                # Rows in memory are here, not where Spark's workers are.
+                session = None if isinstance(self._source, TableSource) else _session(spark)
                 if session is None:
                     trained = train_locally(tasks, progress=report)
                 else:
@@ -418,6 +453,29 @@ class Dataset:
         for table in self._loaded[name].tables():
             # One word a page brings the mapped file in.
             np.bitwise_or.reduce(table.words[:: 4096 // 4])
+
+    def index_to_lance(self, name: str, path: str) -> None:
+        """Write an index as the ``bloomfilter.lance`` file of a Lance dataset.
+
+        Fragment ids in it are this dataset's. To have a Lance dataset use the file, see
+        `zonebloom.index.lance.commit_to_lance`.
+
+        Raises
+        ------
+        IndexNotFound, MissingDependency
+        CorruptIndex
+            When a segment is damaged.
+        """
+        from zonebloom.index.lance import to_lance
+
+        entry = self._entry(name)
+        tables = self._loaded[name].tables()
+        if len(tables) < len(entry.segments):
+            raise CorruptIndex(
+                f"{len(entry.segments) - len(tables):,} of {len(entry.segments):,} segments of "
+                f"index {name!r} are damaged; call create_scalar_index again"
+            )
+        to_lance(tables, path)
 
     def _entry(self, name: str) -> IndexEntry:
         if name not in self._version.indices:
@@ -527,10 +585,16 @@ class Dataset:
     def _search(self, predicate: Predicate) -> tuple[Coverage, Search]:
         coverage, searcher = self._current()
         if searcher is None:
+            from_paths = self._source.partition_columns()
             searcher = Searcher(
                 self.schema,
-                # The last index made on a column is the one used.
-                {index.entry.column: index for index in self._loaded.values()},
+                # The last index made on a column is the one used. A column that the paths
+                # give may hold other values in the files.
+                {
+                    index.entry.column: index
+                    for index in self._loaded.values()
+                    if index.entry.column[0] not in from_paths
+                },
                 coverage.live,
                 coverage.universe(self._count_rows),
                 {each.fragment_id: each.fragment.key for each in coverage.present},
@@ -539,7 +603,7 @@ class Dataset:
             self._state = (self._state[0], coverage, searcher)
         found = searcher.search(predicate)
         if found.used:
-            self._warn_of_gaps(coverage)
+            self._warn_of_gaps(coverage, found)
         return coverage, found
 
     def _plan(
@@ -556,8 +620,9 @@ class Dataset:
         before = {name: index.loaded_bytes for name, index in self._loaded.items()}
         coverage, found = self._search(predicate)
         kept = by_fragment(found.result.at_most)
+        covered = {name: by_fragment(view.covered) for name, view in found.used.items()}
         parts = tuple(
-            _fragment_plan(each, kept[each.fragment_id])
+            _fragment_plan(each, kept[each.fragment_id], covered, self._pages(each, found))
             for each in coverage.present
             if each.fragment_id in kept
         )
@@ -569,7 +634,7 @@ class Dataset:
                 view.kept_zones(found.result.at_most),
                 view.index.entry.num_bytes,
                 view.index.loaded_bytes - before[name],
-                len(by_fragment(view.covered)),
+                len(covered[name]),
             )
             for name, view in found.used.items()
         )
@@ -582,6 +647,14 @@ class Dataset:
             uses,
             tuple(found.unanswered),
         )
+
+    def _pages(self, each: PresentFragment, found: Search) -> FilePages | None:
+        """Where the pages of a fragment lie, as the map beside an index in use says."""
+        for view in found.used.values():
+            pages = view.index.pages(each.fragment_id, each.identity.size)
+            if pages is not None:
+                return pages
+        return None
 
     def _count_rows(self, each: PresentFragment) -> int:
         key = (each.fragment.path, each.identity)
@@ -597,8 +670,16 @@ class Dataset:
                 ) from error
         return self._row_counts[key]
 
-    def _warn_of_gaps(self, coverage: Coverage) -> None:
+    def _warn_of_gaps(self, coverage: Coverage, found: Search) -> None:
         gaps = [f"{e.fragment.key} ({e.why})" for e in coverage.present if not e.is_known]
+        for name in found.used:
+            # A file indexed again after it changed, for another index than this.
+            ids = {i for part in self._version.indices[name].segments for i in part.fragment_ids}
+            gaps += [
+                f"{e.fragment.key} (not in index {name})"
+                for e in coverage.present
+                if e.is_known and e.fragment_id not in ids
+            ]
         gaps += [f"{key} (gone)" for key in coverage.vanished]
         if gaps and self._warned != tuple(gaps):
             self._warned = tuple(gaps)
@@ -616,7 +697,7 @@ class Dataset:
     def __repr__(self) -> str:
         count = len(self._source.fragments)
         lines = [
-            f"<zonebloom.Dataset {self._source.root}: {count:,} "
+            f"<zonebloom.Dataset {self._title}: {count:,} "
             f"{self._source.format.default_extname} {'file' if count == 1 else 'files'}, "
             f"{len(self.schema.names)} columns>"
         ]
@@ -643,12 +724,21 @@ class Dataset:
         return table_html(headers, rows, title.strip("<>"))
 
 
-def _fragment_plan(each: PresentFragment, rows: Any) -> FragmentPlan:
+def _fragment_plan(
+    each: PresentFragment,
+    rows: RowRanges,
+    covered: Mapping[str, Mapping[int, RowRanges]],
+    pages: FilePages | None,
+) -> FragmentPlan:
     if not each.is_known:
         return FragmentPlan(each.fragment, None, each.why)
     if len(rows) == each.num_rows:
-        return FragmentPlan(each.fragment, None, "every zone may match")
-    return FragmentPlan(each.fragment, rows)
+        if any(each.fragment_id in ids for ids in covered.values()):
+            return FragmentPlan(each.fragment, None, "every zone may match")
+        return FragmentPlan(each.fragment, None, f"not covered by {', '.join(covered)}")
+    if len(rows) > _MOST * (each.num_rows or 0):
+        return FragmentPlan(each.fragment, None, "most zones may match")
+    return FragmentPlan(each.fragment, rows, "", each.identity, pages)
 
 
 def _index_line(each: IndexDescription) -> str:

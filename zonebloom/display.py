@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -86,17 +87,35 @@ def table_text(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     id_idx     29
     """
     cells = [[_cell_text(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(headers, *cells, strict=True)]
     right = [
         bool(rows) and all(isinstance(row[i], int | float) for row in rows)
         for i in range(len(headers))
     ]
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
+            padded(cell, width, to_right)
             for cell, width, to_right in zip(line, widths, right, strict=True)
         ).rstrip()
         for line in [list(headers), *cells]
+    )
+
+
+def padded(cell: str, width: int, to_right: bool) -> str:
+    """A cell brought to a width with spaces."""
+    space = " " * (width - text_width(cell))
+    return space + cell if to_right else cell + space
+
+
+def text_width(text: str) -> int:
+    """Columns a text takes in a terminal: East Asian characters two, combining ones none.
+
+    >>> text_width("Łódź"), text_width("城郊")
+    (4, 4)
+    """
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1
+        for each in text
     )
 
 

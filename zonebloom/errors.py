@@ -9,6 +9,7 @@ ZoneBloomError
 │   ├── NoFragments                     nothing to read where the source points
 │   ├── SchemaMismatch                  a fragment disagrees with the dataset's schema
 │   └── FragmentUnreadable              a file that cannot be opened or decoded
+│       └── FragmentChanged             a file that is another than it was
 ├── CatalogError                        the index folder
 │   ├── IndexNotFound (KeyError)        no index of that name
 │   ├── IndexExists                     a name taken, and ``replace=False``
@@ -63,6 +64,10 @@ class SchemaMismatch(SourceError):
 
 class FragmentUnreadable(SourceError):
     """A fragment cannot be opened or decoded."""
+
+
+class FragmentChanged(FragmentUnreadable):
+    """A fragment is not the file it was when the read was planned."""
 
 
 class CatalogError(ZoneBloomError):

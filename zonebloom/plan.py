@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import pyarrow.compute as pc
 
 from zonebloom.ranges import RowRanges
+from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.fragments import Fragment
+from zonebloom.storage.parquet.pagemap import FilePages
+
+DEFAULT_BATCH_ROWS = 1 << 17
+
+
+@dataclass(slots=True)
+class Request:
+    """What a scan was asked for, checked.
+
+    Attributes
+    ----------
+    columns : list of str, dict of str to pyarrow Expression, or None for all
+    filter : pyarrow.compute.Expression or None
+    """
+
+    columns: list[str] | dict[str, pc.Expression] | None
+    filter: pc.Expression | None
+    limit: int | None = None
+    batch_size: int = DEFAULT_BATCH_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +41,17 @@ class FragmentPlan:
         Offsets of the rows to read; None reads all.
     why : str
         Why all is read, empty otherwise.
+    identity : FileIdentity or None
+        What the file was when the plan was made; set where ``rows`` is.
+    pages : FilePages or None
+        Where its pages lie; None has its footer say.
     """
 
     fragment: Fragment
     rows: RowRanges | None
     why: str = ""
+    identity: FileIdentity | None = None
+    pages: FilePages | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +118,15 @@ class ScanStats:
         Bytes and requests of the data files, footers included.
     index_bytes : int
         Bytes of index files brought into memory; 0 when they were there already.
-    rows_read, rows_found : int
-        Rows the filter was applied to (None where pyarrow read the whole fragment), rows out.
+    rows_read : int
+        Rows decoded of fragments read in part, before the filter.
+    rows_found : int
+        Rows out.
+    row_groups_read : int
+        Row groups (record batches) of fragments read in part that were touched.
+    fragments_read : int
+    whole_row_groups : dict of str to int
+        Row groups that could not be read page by page: why, and how many.
     seconds : float
     """
 
@@ -102,4 +137,5 @@ class ScanStats:
     rows_found: int = 0
     row_groups_read: int = 0
     fragments_read: int = 0
+    whole_row_groups: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0

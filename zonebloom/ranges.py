@@ -163,6 +163,12 @@ class RowRanges:
         starts = np.maximum(self.starts[low:high], start) - start
         return RowRanges._of(starts, np.minimum(self.stops[low:high], stop) - start)
 
+    def offsets(self) -> np.ndarray:
+        """Every row of the set, ascending, int64."""
+        counts = self.stops - self.starts
+        firsts = np.cumsum(counts) - counts
+        return np.repeat(self.starts - firsts, counts) + np.arange(int(counts.sum()))
+
     def shift(self, rows: int) -> RowRanges:
         """The same ranges, ``rows`` further on."""
         return RowRanges._of(self.starts + rows, self.stops + rows)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
-def recheck(
-    table: pa.Table,
-    filter: pc.Expression | None,
-    columns: Sequence[str] | Mapping[str, pc.Expression] | None,
-) -> pa.Table:
+# Up to here runs of rows are sliced; beyond it a gather is quicker.
+_SLICED_RUNS = 32
+
+
+def recheck(table: pa.Table, filter: pc.Expression | None, columns: Columns) -> pa.Table:
     """Keep the rows a filter is true for, and of them the columns asked for.
 
     Parameters
@@ -28,34 +30,54 @@ def recheck(
     pyarrow.Table
         In the rows' own order.
     """
-    from pyarrow import acero
-
-    schema = table.schema
-    if holds_views(schema):
-        table = table.cast(_without_views(schema))
-    steps = [acero.Declaration("table_source", acero.TableSourceNodeOptions(table))]
     if filter is not None:
-        steps.append(acero.Declaration("filter", acero.FilterNodeOptions(filter)))
+        table = rows_of(table, matching_rows(table, filter))
+    return project(table, columns)
+
+
+def matching_rows(table: pa.Table, filter: pc.Expression) -> np.ndarray:
+    """Numbers of the rows a filter is true for, ascending."""
+    mask = _evaluate(table, [filter], ["mask"]).column(0)
+    # Null is not true.
+    return np.flatnonzero(mask.fill_null(False).to_numpy())
+
+
+def project(table: pa.Table, columns: Columns) -> pa.Table:
+    """The columns asked for, named or computed."""
+    if columns is None:
+        return table
     if isinstance(columns, Mapping):
-        names, expressions = list(columns), list(columns.values())
-    else:
-        names = schema.names if columns is None else list(columns)
-        expressions = [pc.field(name) for name in names]
-    if not names:
-        # A projection to nothing would lose the number of rows.
-        kept = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
-        return kept.select([])
-    steps.append(acero.Declaration("project", acero.ProjectNodeOptions(expressions, names)))
-    # One thread: for few rows that is quickest, and it keeps their order.
-    kept = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
-    if holds_views(schema) and not isinstance(columns, Mapping):
-        kept = kept.cast(pa.schema([schema.field(name) for name in names]))
-    return kept
+        return _evaluate(table, list(columns.values()), list(columns))
+    return table.select(list(columns))
+
+
+def rows_of(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Some rows of a table, by ascending number."""
+    if rows.size == table.num_rows:
+        return table
+    if rows.size == 0:
+        return table.slice(0, 0)
+    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
+    if cuts.size >= _SLICED_RUNS and not holds_views(table.schema):
+        return table.take(pa.array(rows))
+    runs = np.split(rows, cuts)
+    return pa.concat_tables([table.slice(int(run[0]), run.size) for run in runs])
 
 
 def holds_views(schema: pa.Schema) -> bool:
     """Whether a column is of a view type: Arrow has no kernel that filters those."""
     return any(_is_view(each.type) for each in schema)
+
+
+def _evaluate(table: pa.Table, expressions: list[pc.Expression], names: list[str]) -> pa.Table:
+    from pyarrow import acero
+
+    if holds_views(table.schema):
+        table = table.cast(_without_views(table.schema))
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    projected = acero.Declaration("project", acero.ProjectNodeOptions(expressions, names))
+    # One thread: for few rows that is quickest, and it keeps their order.
+    return acero.Declaration.from_sequence([source, projected]).to_table(use_threads=False)
 
 
 def _is_view(arrow_type: pa.DataType) -> bool:

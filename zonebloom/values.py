@@ -268,7 +268,7 @@ def _encode_float(column: pa.DataType, literal: _Literal, misfit: Probe) -> list
         return _maybe("engines disagree on NaN")
     code = {2: "<e", 4: "<f", 8: "<d"}[column.byte_width]
     try:
-        encoded = struct.pack(code, value)
+        encoded = struct.pack(code, float(value))
         exact = Decimal(struct.unpack(code, encoded)[0]) == Decimal(value)
     except (OverflowError, ValueError):
         exact, encoded = False, b""

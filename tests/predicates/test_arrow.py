@@ -69,7 +69,8 @@ FIELDS = [pc.field(name) for name in TABLE.column_names] + [pc.field("st", "x"),
 LITERALS = [
     pa.scalar(v, t)
     for v, t in [
-        (0, pa.int64()), (5, pa.int8()), (5, pa.uint64()), (-1, pa.int64()), (2**53 + 1, pa.int64()),
+        (0, pa.int64()), (5, pa.int8()), (5, pa.uint64()), (-1, pa.int64()),
+        (2**53 + 1, pa.int64()),
         (127, pa.int32()), (2**64 - 1, pa.uint64()), (0.0, pa.float64()), (-0.0, pa.float64()),
         (5.0, pa.float32()), (5.5, pa.float64()), (0.1, pa.float64()), (0.1, pa.float32()),
         (2.0**53, pa.float64()), (NAN, pa.float64()), (1.5, pa.float64()),

@@ -8,21 +8,24 @@ segment; the caller commits what all of them wrote, or deletes it.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import xxhash
 
 from zonebloom.errors import CommitConflict, FragmentUnreadable
 from zonebloom.index.catalog import Catalog, IndexEntry, KnownFragment, Segment, Version, now
 from zonebloom.index.table import TableWriter
-from zonebloom.index.zones import ZoneParameters, Zones, join, train
-from zonebloom.storage.columns import Column, ColumnReader, Run
-from zonebloom.storage.files import FileIdentity, identities
+from zonebloom.index.zones import ZoneParameters, Zones, join, regroup, train
+from zonebloom.storage.columns import Column, ColumnReader, Run, TableColumn
+from zonebloom.storage.files import FileIdentity, ReadCounter, identities
+from zonebloom.storage.parquet.pagemap import FooterPages, map_rows, page_map_file, read_footer
+from zonebloom.storage.ranges import RangeFile
+from zonebloom.threads import cores, in_order
 from zonebloom.values import hash_domain
 
 if TYPE_CHECKING:
@@ -46,7 +49,10 @@ class TrainFragment:
 
 @dataclass(frozen=True, slots=True)
 class TrainTask:
-    """All a worker needs to write one segment; it pickles."""
+    """All a worker needs to write one segment; it pickles.
+
+    ``table`` holds the rows of a dataset in memory, whose one fragment has no file.
+    """
 
     segment: str
     catalog: Catalog
@@ -56,6 +62,7 @@ class TrainTask:
     column: Column
     parameters: ZoneParameters
     fragments: tuple[TrainFragment, ...]
+    table: pa.Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,7 @@ def cut_tasks(
     column: Column,
     parameters: ZoneParameters,
     fragments: Sequence[TrainFragment],
+    table: pa.Table | None = None,
 ) -> list[TrainTask]:
     """Share the fragments out over tasks of about equal bytes, the same for every engine."""
     total = sum(fragment.identity.size for fragment in fragments)
@@ -97,6 +105,7 @@ def cut_tasks(
             column,
             parameters,
             tuple(group),
+            table,
         )
         for number, group in enumerate(groups)
     ]
@@ -138,12 +147,15 @@ def train_task(
         writer.abort()
         raise
     written = writer.close()
+    map_bytes, map_checksum = _write_page_map(task)
     segment = Segment(
         task.segment,
         written.num_bytes,
         written.checksum,
         written.num_zones,
         tuple(fragment.fragment_id for fragment in task.fragments),
+        map_bytes,
+        map_checksum,
     )
     return TrainedSegment(segment, num_rows)
 
@@ -151,7 +163,10 @@ def train_task(
 def _fragment_zones(
     task: TrainTask, fragment: TrainFragment, threads: int, progress: Progress | None
 ) -> Iterator[Zones]:
-    reader = ColumnReader(task.format, task.filesystem, fragment.path, task.column, task.schema)
+    if task.table is not None:
+        reader = TableColumn(task.table, task.column)
+    else:
+        reader = ColumnReader(task.format, task.filesystem, fragment.path, task.column, task.schema)
     runs = reader.runs(split=threads > 1)
 
     def trained(run: Run) -> Iterator[Zones]:
@@ -164,32 +179,41 @@ def _fragment_zones(
         with ThreadPoolExecutor(threads) as pool:
             found = (
                 zones
-                for run in _in_order(pool, lambda run: list(trained(run)), runs, threads + 1)
+                for run in in_order(pool, lambda run: list(trained(run)), runs, threads + 1)
                 for zones in run
             )
-            yield from join(found, task.parameters.number_of_items)
+            yield from regroup(join(found, task.parameters.number_of_items), task.parameters)
     else:
-        yield from join(
-            (zones for run in runs for zones in trained(run)), task.parameters.number_of_items
-        )
+        found = (zones for run in runs for zones in trained(run))
+        yield from regroup(join(found, task.parameters.number_of_items), task.parameters)
 
 
-def _in_order(pool: ThreadPoolExecutor, work: Callable, items: Iterable, window: int) -> Iterator:
-    """Results in order, with at most ``window`` of them under way or waiting."""
-    waiting: deque[Future] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) >= window:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
+def _write_page_map(task: TrainTask) -> tuple[int, str]:
+    """Keep where the pages of the task's files lie; a file that cannot be mapped is left out."""
+    if task.table is not None or task.format.default_extname != "parquet":
+        return 0, ""
+    rows = []
+    for fragment in task.fragments:
+        counter = ReadCounter()
+        try:
+            with RangeFile(task.filesystem, fragment.path, fragment.identity, counter) as file:
+                pages = FooterPages(read_footer(file.num_bytes, file.read), file.read)
+                pages.load_all()
+                rows += map_rows(fragment.fragment_id, pages)
+        except FragmentUnreadable:
+            # Encrypted columns, say: its lookups read row groups.
+            continue
+    data = page_map_file(rows)
+    with task.catalog.filesystem.open_output_stream(
+        task.catalog.page_map_path(task.segment)
+    ) as sink:
+        sink.write(data)
+    return data.size, xxhash.xxh3_64_hexdigest(data)
 
 
 def _require_unchanged(task: TrainTask) -> None:
+    if task.table is not None:
+        return
     after = identities(task.filesystem, (fragment.path for fragment in task.fragments))
     for fragment, identity in zip(task.fragments, after, strict=True):
         if identity != fragment.identity:
@@ -215,23 +239,17 @@ def train_locally(
     list of TrainedSegment
         In the order of the tasks.
     """
-    workers = workers or _cores()
+    workers = workers or cores()
     threads = max(1, workers // len(tasks))
     with ThreadPoolExecutor(min(workers, len(tasks))) as pool:
         return list(
-            _in_order(
+            in_order(
                 pool,
                 lambda task: train_task(task, threads=threads, progress=progress),
                 tasks,
                 len(tasks) + 1,
             )
         )
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def commit_index(
@@ -283,7 +301,8 @@ def commit_index(
             latest,
             next_fragment_id=next_id,
             fragments={**latest.fragments, **built},
-            indices={**latest.indices, name: entry},
+            # Last, also when it replaces one: of several on a column the last made is used.
+            indices={**{k: v for k, v in latest.indices.items() if k != name}, name: entry},
         )
 
     return catalog.commit(change)

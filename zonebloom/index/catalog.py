@@ -4,6 +4,7 @@
       versions/00000000000000000007.json    one catalog, whole; created once, never changed
       versions/00000000000000000007-<checksum>.arrow   its fragments: id, key, size, mtime, rows
       segments/<name>/bloomfilter.arrow     one table over a set of fragments
+      segments/<name>/pages.arrow           where the pages of those fragments lie
 
 A version is written under a name of its own and then linked to its number, which fails if
 the number is taken: of two writers one starts again on top of the other. A crash leaves the
@@ -32,6 +33,7 @@ from zonebloom.errors import CommitConflict, CorruptIndex, IndexNotUsedWarning
 from zonebloom.index.table import FILE_NAME
 from zonebloom.index.zones import ZoneParameters
 from zonebloom.storage.files import FileIdentity, is_local
+from zonebloom.storage.parquet.pagemap import FILE_NAME as PAGE_MAP
 
 FOLDER = "_zonebloom"
 FORMAT_VERSION = 1
@@ -64,13 +66,15 @@ class KnownFragment:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One table over a set of fragments."""
+    """One table over a set of fragments, and the map of their pages if they are Parquet."""
 
     name: str
     num_bytes: int
     checksum: str
     num_zones: int
     fragment_ids: tuple[int, ...]
+    page_map_bytes: int = 0
+    page_map_checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,10 @@ class Catalog:
     def segment_path(self, name: str) -> str:
         """Path of a segment's table."""
         return posixpath.join(self.folder, "segments", name, FILE_NAME)
+
+    def page_map_path(self, name: str) -> str:
+        """Path of a segment's page map."""
+        return posixpath.join(self.folder, "segments", name, PAGE_MAP)
 
     def latest(self) -> Version:
         """The newest version that can be read; a damaged one is reported and passed over."""
@@ -291,8 +299,15 @@ def _to_json(version: Version, listing: str, fragments: bytes) -> bytes:
 
 def _from_json(number: int, document: Any, fragments: dict[str, KnownFragment]) -> Version:
     known = {fragment.fragment_id for fragment in fragments.values()}
+    next_id = int(document["next_fragment_id"])
+    if not 0 <= next_id <= _MAX_FRAGMENT_ID:
+        raise ValueError(f"next_fragment_id is {next_id}")
+    if any(fragment_id >= next_id for fragment_id in known):
+        raise ValueError("a fragment's id is not below next_fragment_id")
     indices = {}
     for entry in document["indices"]:
+        if not isinstance(entry["name"], str):
+            raise ValueError(f"{entry['name']!r} is not the name of an index")
         segments = tuple(
             Segment(
                 _plain_name(each["name"]),
@@ -300,22 +315,21 @@ def _from_json(number: int, document: Any, fragments: dict[str, KnownFragment]) 
                 str(each["checksum"]),
                 int(each["num_zones"]),
                 tuple(int(i) for i in each["fragment_ids"]),
+                int(each["page_map_bytes"]),
+                str(each["page_map_checksum"]),
             )
             for each in entry["segments"]
         )
+        if any(not 0 <= i < next_id for segment in segments for i in segment.fragment_ids):
+            raise ValueError("a segment covers a fragment whose id was never given")
         indices[entry["name"]] = IndexEntry(
-            str(entry["name"]),
+            entry["name"],
             tuple(str(part) for part in entry["column"]),
             str(entry["domain"]),
             ZoneParameters(**entry["parameters"]),
             segments,
             str(entry["created_at"]),
         )
-    next_id = int(document["next_fragment_id"])
-    if not 0 <= next_id <= _MAX_FRAGMENT_ID:
-        raise ValueError(f"next_fragment_id is {next_id}")
-    if any(fragment_id >= next_id for fragment_id in known):
-        raise ValueError("a fragment's id is not below next_fragment_id")
     return Version(number, next_id, fragments, indices)
 
 

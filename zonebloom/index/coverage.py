@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zonebloom.errors import NoFragments, SourceError
 from zonebloom.index.catalog import Version
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
-from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity
 from zonebloom.storage.fragments import Fragment
 
 
@@ -86,12 +86,14 @@ def cover(
             vanished.append(fragment.key)
             continue
         known = version.fragments.get(fragment.key)
-        if known is not None and known.identity == identity:
+        if known is not None and known.identity == identity and identity.mtime_ns >= 0:
             present.append(
                 PresentFragment(fragment, identity, known.fragment_id, True, known.num_rows)
             )
             continue
         why = "not indexed" if known is None else "changed since it was indexed"
+        if identity.mtime_ns == UNKNOWN_MTIME:
+            why = "its file system does not say when it was written"
         present.append(PresentFragment(fragment, identity, next_id, False, None, why))
         next_id += 1
     if not present:

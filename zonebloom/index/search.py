@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_, or_
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
-from zonebloom.index.catalog import Catalog, IndexEntry
-from zonebloom.index.table import ZoneTable, read_table
+from zonebloom.index.catalog import Catalog, IndexEntry, Segment
+from zonebloom.index.table import ZoneTable, read_file, read_table
 from zonebloom.predicates.ast import (
     And,
     Constant,
@@ -32,6 +33,7 @@ from zonebloom.predicates.ast import (
 )
 from zonebloom.ranges import OFFSET_BITS, RowRanges, SearchResult
 from zonebloom.sbbf.blocks_numpy import check_one
+from zonebloom.storage.parquet.pagemap import FilePages, PageMap
 from zonebloom.values import Probe, hash_domain, probe, probe_many
 
 # Below this many block checks NumPy answers before Numba would have loaded.
@@ -45,6 +47,12 @@ class LoadedIndex:
         self.entry = entry
         self._catalog = catalog
         self._tables: list[ZoneTable] | None = None
+        self._page_maps: dict[str, PageMap | None] = {}
+        self._segments = {
+            fragment_id: segment
+            for segment in entry.segments
+            for fragment_id in segment.fragment_ids
+        }
         self.loaded_bytes = 0
 
     def tables(self) -> list[ZoneTable]:
@@ -60,11 +68,7 @@ class LoadedIndex:
                     tables.append(table)
                     self.loaded_bytes += table.num_bytes
                 except CorruptIndex as error:
-                    warnings.warn(
-                        f"index {self.entry.name!r}: {error}. Its fragments are scanned meanwhile",
-                        IndexNotUsedWarning,
-                        stacklevel=2,
-                    )
+                    self._report(error, "Its fragments are scanned meanwhile")
             self._tables = tables
         return self._tables
 
@@ -72,6 +76,44 @@ class LoadedIndex:
     def is_loaded(self) -> bool:
         """Whether the tables are in memory."""
         return self._tables is not None
+
+    def pages(self, fragment_id: int, file_bytes: int) -> FilePages | None:
+        """Where the pages of a fragment lie, None when that is not known.
+
+        Raises nothing: a damaged map is reported once, and the file's footer is used.
+        """
+        segment = self._segments.get(fragment_id)
+        if segment is None or not segment.page_map_bytes:
+            return None
+        if segment.name not in self._page_maps:
+            self._page_maps[segment.name] = self._load_page_map(segment)
+        page_map = self._page_maps[segment.name]
+        try:
+            return page_map.file(fragment_id, file_bytes) if page_map is not None else None
+        except CorruptIndex as error:
+            self._page_maps[segment.name] = None
+            self._report(error, "Footers are read instead")
+            return None
+
+    def _load_page_map(self, segment: Segment) -> PageMap | None:
+        path = self._catalog.page_map_path(segment.name)
+        try:
+            buffer = read_file(
+                self._catalog.filesystem,
+                path,
+                segment.page_map_bytes,
+                segment.page_map_checksum,
+            )
+            self.loaded_bytes += buffer.size
+            return PageMap(buffer, path)
+        except CorruptIndex as error:
+            self._report(error, "Footers are read instead")
+            return None
+
+    def _report(self, error: CorruptIndex, instead: str) -> None:
+        warnings.warn(
+            f"index {self.entry.name!r}: {error}. {instead}", IndexNotUsedWarning, stacklevel=3
+        )
 
 
 class IndexView:
@@ -81,10 +123,11 @@ class IndexView:
         self.index = index
         self.num_zones = 0
         self._zones: list[tuple[ZoneTable, np.ndarray | None, np.ndarray, np.ndarray]] = []
-        starts, stops = [], []
+        starts: list[np.ndarray] = []
+        stops: list[np.ndarray] = []
         ids = np.fromiter(live, dtype=np.uint64, count=len(live))
         for table in index.tables():
-            kept: np.ndarray = np.isin(table.fragment_ids, ids)
+            kept: Any = np.isin(table.fragment_ids, ids)
             first = (table.fragment_ids << np.uint64(OFFSET_BITS)) + table.starts
             address = first.astype(np.int64)
             stop = address + table.lengths.astype(np.int64)

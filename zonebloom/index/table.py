@@ -178,9 +178,19 @@ class ZoneTable:
         "number_of_items",
         "probability",
         "starts",
-        "uniform_blocks",
         "words",
     )
+
+    fragment_ids: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+    has_null: np.ndarray
+    words: np.ndarray
+    first_words: np.ndarray
+    num_blocks: np.ndarray
+    number_of_items: int
+    probability: float
+    num_bytes: int
 
     def __init__(self, buffer: pa.Buffer, where: str):
         """Read a table from its file's bytes.
@@ -287,14 +297,25 @@ def _fill(table: ZoneTable, buffer: pa.Buffer, batches: list[pa.RecordBatch]) ->
     limit = np.uint64(1 << 32)
     if (table.lengths > limit).any() or (table.starts > limit - table.lengths).any():
         raise ValueError("it holds a zone past 2**32 rows")
-    blocks = np.unique(table.num_blocks)
-    table.uniform_blocks = int(blocks[0]) if blocks.size == 1 else None
 
 
 def read_table(
     filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
 ) -> ZoneTable:
-    """Open a table, memory-mapped where the file is local.
+    """Open a table; the parameters are those of `read_file`.
+
+    Raises
+    ------
+    CorruptIndex
+        When the file is missing, or is not what was written.
+    """
+    return ZoneTable(read_file(filesystem, path, num_bytes, checksum), path)
+
+
+def read_file(
+    filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
+) -> pa.Buffer:
+    """The bytes of a file of the index, memory-mapped where it is local.
 
     Parameters
     ----------
@@ -323,4 +344,4 @@ def read_table(
         )
     if checksum is not None and xxhash.xxh3_64_hexdigest(buffer) != checksum:
         raise CorruptIndex(f"the checksum of {path} does not match; build the index again")
-    return ZoneTable(buffer, path)
+    return buffer

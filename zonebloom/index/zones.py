@@ -80,6 +80,11 @@ class Zones:
     def __len__(self) -> int:
         return self.starts.size
 
+    def slice(self, start: int, stop: int) -> Zones:
+        """Some of the zones, sharing memory."""
+        part = slice(start, stop)
+        return Zones(self.starts[part], self.lengths[part], self.has_null[part], self.filters[part])
+
 
 def train(
     arrays: Iterable[pa.Array], parameters: ZoneParameters, first_row: int = 0
@@ -104,7 +109,7 @@ def train(
 
     items = parameters.number_of_items
     words = parameters.filter_bytes // 4
-    capacity = max(1, _BUFFER_BYTES // parameters.filter_bytes)
+    capacity = _capacity(parameters)
     base = first_row // items
     filters = np.zeros((capacity, words), dtype=np.uint32)
     has_null = np.zeros(capacity, dtype=bool)
@@ -171,8 +176,8 @@ def join(runs: Iterable[Zones], number_of_items: int) -> Iterator[Zones]:
             yield run
             continue
         if len(run) > 1:
-            yield Zones(run.starts[:-1], run.lengths[:-1], run.has_null[:-1], run.filters[:-1])
-        held = Zones(run.starts[-1:], run.lengths[-1:], run.has_null[-1:], run.filters[-1:])
+            yield run.slice(0, len(run) - 1)
+        held = run.slice(len(run) - 1, len(run))
     if held is not None:
         yield held
 
@@ -182,3 +187,50 @@ def _merge_into_first(run: Zones, held: Zones) -> None:
     run.has_null[0] |= held.has_null[0]
     run.lengths[0] += held.lengths[0]
     run.starts[0] = held.starts[0]
+
+
+def _capacity(parameters: ZoneParameters) -> int:
+    """How many zones are made, and written, at a time."""
+    return max(1, _BUFFER_BYTES // parameters.filter_bytes)
+
+
+def regroup(runs: Iterable[Zones], parameters: ZoneParameters) -> Iterator[Zones]:
+    """Cut the zones of one fragment anew, so that a table does not show how they were made.
+
+    Parameters
+    ----------
+    runs : iterable of Zones
+        In row order.
+    parameters : ZoneParameters
+
+    Yields
+    ------
+    Zones
+        As many at a time as one thread makes, the last ones excepted.
+    """
+    capacity = _capacity(parameters)
+    held: list[Zones] = []
+    count = 0
+    for run in runs:
+        at = 0
+        while at < len(run):
+            part = run.slice(at, at + capacity - count)
+            held.append(part)
+            count += len(part)
+            at += len(part)
+            if count == capacity:
+                yield _concatenate(held)
+                held, count = [], 0
+    if held:
+        yield _concatenate(held)
+
+
+def _concatenate(parts: list[Zones]) -> Zones:
+    if len(parts) == 1:
+        return parts[0]
+    return Zones(
+        np.concatenate([part.starts for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+        np.concatenate([part.has_null for part in parts]),
+        np.concatenate([part.filters for part in parts]),
+    )

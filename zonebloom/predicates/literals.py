@@ -228,7 +228,7 @@ def place(literal: Literal, type_: pa.DataType) -> Placed:
         return Placed(pa.scalar(literal.value, type_))
     if is_bytes(type_) and literal.kind in ("bytes", "text"):
         raw = literal.value.encode() if literal.kind == "text" else literal.value
-        return Placed(pa.scalar(raw, pa.binary()))
+        return Placed(pa.scalar(raw, pa.binary() if pt.is_fixed_size_binary(type_) else type_))
     if pt.is_boolean(type_) and literal.kind == "bool":
         return Placed(pa.scalar(literal.value, type_))
     if pt.is_floating(type_) and literal.kind == "number":

@@ -11,6 +11,7 @@ import pyarrow as pa
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf import sizing as _sizing
 from zonebloom.sbbf.hashing import hash_array
+from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header, encode_header
 
 
 class Sbbf:
@@ -33,7 +34,7 @@ class Sbbf:
     >>> bloom.check(pa.array(["N14228", "N00000"])).tolist()
     [True, False]
     >>> bloom
-    <Sbbf 1024 blocks, 32,768 bytes, 0.006% of bits set>
+    <Sbbf 1,024 blocks, 32,768 bytes, 0.006% of bits set>
     """
 
     __slots__ = ("_words",)
@@ -63,6 +64,42 @@ class Sbbf:
     def to_bytes(self) -> bytes:
         """The blocks, little-endian words one after another."""
         return self._words.astype("<u4", copy=False).tobytes()
+
+    @classmethod
+    def from_parquet_bytes(cls, data: Any) -> Sbbf:
+        """Make a filter of what lies at a column chunk's ``bloom_filter_offset`` in Parquet.
+
+        Parameters
+        ----------
+        data : bytes-like
+            The header and the blocks, copied; bytes after them are ignored, as files of older
+            writers do not say where a filter ends.
+
+        Raises
+        ------
+        InvalidArgument
+            When the header is malformed, of another algorithm, hash or compression, claims
+            over 128 MiB or no whole blocks, or when there are fewer bytes than it claims.
+        """
+        view = memoryview(data).cast("B")
+        num_bytes, start = decode_header(view[:MAX_HEADER_BYTES].tobytes())
+        blocks = view[start : start + num_bytes]
+        if len(blocks) < num_bytes:
+            raise InvalidArgument(
+                f"a Bloom filter header claims {num_bytes} bytes, {len(blocks)} follow it"
+            )
+        return cls.from_bytes(blocks)
+
+    def to_parquet_bytes(self) -> bytes:
+        """The filter as Parquet embeds it: a Thrift header, then the blocks.
+
+        Examples
+        --------
+        >>> bloom = Sbbf(10, 0.01)
+        >>> Sbbf.from_parquet_bytes(bloom.to_parquet_bytes()) == bloom
+        True
+        """
+        return encode_header(self.nbytes) + self.to_bytes()
 
     @property
     def num_blocks(self) -> int:
@@ -177,7 +214,7 @@ class Sbbf:
         )
 
 
-def _chunks(values: pa.Array | pa.ChunkedArray | Iterable[Any]) -> list[pa.Array]:
+def _chunks(values: Any) -> list[pa.Array]:
     if isinstance(values, pa.Array):
         return [values]
     if isinstance(values, pa.ChunkedArray):

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 # Types as Spark names them; the batches returned must match them exactly.
 _RESULT_DDL = (
     "task bigint, segment string, num_bytes bigint, checksum string, num_zones bigint, "
-    "fragment_ids array<bigint>, num_rows array<bigint>, error string, message string"
+    "fragment_ids array<bigint>, num_rows array<bigint>, page_map_bytes bigint, "
+    "page_map_checksum string, error string, message string"
 )
 _RESULT_SCHEMA = pa.schema(
     [
@@ -42,6 +43,8 @@ _RESULT_SCHEMA = pa.schema(
         ("num_zones", pa.int64()),
         ("fragment_ids", pa.list_(pa.int64())),
         ("num_rows", pa.list_(pa.int64())),
+        ("page_map_bytes", pa.int64()),
+        ("page_map_checksum", pa.string()),
         ("error", pa.string()),
         ("message", pa.string()),
     ]
@@ -105,7 +108,13 @@ def train_on_spark(
         if row.error is not None:
             raise _DATA_ERRORS[row.error](row.message)
         segment = Segment(
-            row.segment, row.num_bytes, row.checksum, row.num_zones, tuple(row.fragment_ids)
+            row.segment,
+            row.num_bytes,
+            row.checksum,
+            row.num_zones,
+            tuple(row.fragment_ids),
+            row.page_map_bytes,
+            row.page_map_checksum,
         )
         found[row.task] = TrainedSegment(
             segment, dict(zip(row.fragment_ids, row.num_rows, strict=True))
@@ -147,6 +156,8 @@ def _attempt(number: int, task: TrainTask) -> pa.RecordBatch:
             num_zones=trained.segment.num_zones,
             fragment_ids=list(trained.num_rows),
             num_rows=list(trained.num_rows.values()),
+            page_map_bytes=trained.segment.page_map_bytes,
+            page_map_checksum=trained.segment.page_map_checksum,
         )
     return pa.RecordBatch.from_pylist([row], schema=_RESULT_SCHEMA)
 

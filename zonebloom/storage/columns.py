@@ -133,7 +133,10 @@ class ColumnReader:
         for batch in fragment.to_batches(
             schema=self._schema, columns=values, batch_size=_BATCH_ROWS, use_threads=False
         ):
-            yield batch.column(0)
+            values = batch.column(0)
+            # The buffers of an IPC file are used as they lie: offsets are checked first.
+            values.validate(full=True)
+            yield values
 
     def _row_groups(self, run: Run) -> Iterator[pa.Array]:
         import pyarrow.parquet as pq
@@ -144,8 +147,8 @@ class ColumnReader:
             buffer_size=_READ_BYTES,
             pre_buffer=False,
         )
-        if self._column.path[0] not in file.schema_arrow.names:
-            # As a scan sees a fragment without the column: nulls.
+        if not self._is_stored(file.schema_arrow):
+            # As a scan sees a fragment without the column, or without the leaf: nulls.
             rows = run.num_rows or 0
             for at in range(0, rows, _BATCH_ROWS):
                 yield pa.nulls(min(_BATCH_ROWS, rows - at), self._column.type)
@@ -156,11 +159,22 @@ class ColumnReader:
             columns=[self._column.name],
             use_threads=False,
         ):
-            values = batch.column(self._column.path[0])
-            for name in self._column.path[1:]:
-                # Unlike StructArray.field, a null struct makes its leaf null.
-                values = pc.struct_field(values, name)  # pyright: ignore[reportAttributeAccessIssue]
-            yield values
+            yield _leaf(batch.column(self._column.path[0]), self._column.path)
+
+    def _is_stored(self, schema: pa.Schema) -> bool:
+        """Whether the file has the column, or the leaf."""
+        fields: pa.Schema | pa.StructType = schema
+        for name in self._column.path[:-1]:
+            if name not in fields.names:
+                return False
+            inner = fields.field(name).type
+            if not isinstance(inner, pa.StructType):
+                raise SchemaMismatch(
+                    f"{self._path} holds {name!r} as {inner}, so there is no "
+                    f"{self._column.name!r} in it; rewrite the file, or leave it out"
+                )
+            fields = inner
+        return self._column.path[-1] in fields.names
 
     def _as_dataset_type(self, values: pa.Array) -> pa.Array:
         if values.type == self._column.type:
@@ -172,6 +186,30 @@ class ColumnReader:
                 "schema both can be read as"
             )
         return values.cast(self._column.type)
+
+
+class TableColumn:
+    """Reads one column of a table in memory, as `ColumnReader` does of a file."""
+
+    def __init__(self, table: pa.Table, column: Column):
+        self._table = table
+        self._column = column
+
+    def runs(self, split: bool) -> list[Run]:
+        """All rows as one run."""
+        return [Run(0, self._table.num_rows, None)]
+
+    def read(self, run: Run) -> Iterator[pa.Array]:
+        """The values, chunk by chunk."""
+        for chunk in self._table.column(self._column.path[0]).chunks:
+            yield _leaf(chunk, self._column.path)
+
+
+def _leaf(values: pa.Array, path: tuple[str, ...]) -> pa.Array:
+    for name in path[1:]:
+        # Unlike StructArray.field, a null struct makes its leaf null.
+        values = pc.struct_field(values, name)  # pyright: ignore[reportAttributeAccessIssue]
+    return values
 
 
 class _Reading:

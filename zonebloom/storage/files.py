@@ -10,6 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import xxhash
+
+
+# Of a file whose file system does not say when it was written: nothing known of it can be
+# trusted later.
+UNKNOWN_MTIME = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +142,23 @@ def identities(filesystem: pafs.FileSystem, paths: Iterable[str]) -> list[FileId
         return [_local_identity(path) for path in paths]
     infos = filesystem.get_file_info(list(paths))
     return [
-        FileIdentity(info.size or 0, info.mtime_ns or 0)
+        FileIdentity(info.size or 0, _changed(filesystem, info))
         if info.type == pafs.FileType.File
         else None
         for info in infos
     ]
+
+
+def _changed(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> int:
+    """When a file was last written, or a number that is another once it is written again."""
+    if info.mtime_ns is not None:
+        return info.mtime_ns
+    handler = getattr(filesystem, "handler", None)
+    if isinstance(handler, pafs.FSSpecHandler):
+        # Of an object store: its entity tag and the like.
+        key = str(handler.fs.ukey(info.path)).encode()
+        return xxhash.xxh64_intdigest(key) >> 1
+    return UNKNOWN_MTIME
 
 
 def _local_identity(path: str) -> FileIdentity | None:

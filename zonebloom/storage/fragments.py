@@ -71,14 +71,52 @@ class Source:
         """A pyarrow fragment that reads through the given file system, with nothing cached."""
         return self.format.make_fragment(fragment.path, filesystem, fragment.partition)
 
+    def partition_columns(self) -> set[str]:
+        """Columns whose value the path of a file gives, whatever the file holds."""
+        import pyarrow.dataset as pads
+
+        keys = (pads.get_partition_keys(fragment.partition) for fragment in self.fragments)
+        return {name for found in keys for name in found}
+
+    def constants(self, fragment: Fragment) -> dict[str, Any]:
+        """Columns whose value the fragment's path gives, with that value."""
+        import pyarrow.dataset as pads
+
+        return pads.get_partition_keys(fragment.partition)
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether fragments are Parquet read with pyarrow's default options.
+
+        Options such as columns read as dictionaries change types; those are left to pyarrow.
+        """
+        import pyarrow.dataset as pads
+
+        return (
+            isinstance(self.format, pads.ParquetFileFormat)
+            and self.format.read_options == pads.ParquetReadOptions()
+        )
+
+    @property
+    def is_ipc(self) -> bool:
+        """Whether fragments are Arrow IPC files."""
+        import pyarrow.dataset as pads
+
+        return isinstance(self.format, pads.IpcFileFormat)
+
+    def scan_whole(self, fragments: Sequence[Fragment], filesystem: pafs.FileSystem) -> Any:
+        """Some fragments as a pyarrow dataset that reads through the given file system."""
+        import pyarrow.dataset as pads
+
+        opened = [self.open(fragment, filesystem) for fragment in fragments]
+        return pads.FileSystemDataset(opened, self.schema, self.format, filesystem)
+
     def identities(self) -> list[FileIdentity | None]:
         """What each fragment's file is now, None where it is gone."""
         return identities(self.filesystem, (fragment.path for fragment in self.fragments))
 
 
-def open_source(
-    source: Any, format: str = "parquet", filesystem: pafs.FileSystem | None = None
-) -> Source:
+def open_source(source: Any, format: str = "parquet", filesystem: Any = None) -> Source:
     """Discover the fragments of a source.
 
     Parameters
@@ -88,7 +126,7 @@ def open_source(
         files.
     format : str
         One of pyarrow's file formats; not used for a pyarrow dataset.
-    filesystem : pyarrow.fs.FileSystem, optional
+    filesystem : pyarrow.fs or fsspec file system, optional
         Where the paths are; the local one, or the URI's, by default.
 
     Returns
@@ -111,6 +149,7 @@ def open_source(
         return _from_dataset(source, None)
     if format not in _FORMATS:
         raise InvalidArgument(f"format is {format!r}; it is one of {', '.join(_FORMATS)}")
+    filesystem = _as_arrow(filesystem)
     if isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source), format, filesystem)
     if isinstance(source, Sequence) and source and not isinstance(source, bytes):
@@ -122,6 +161,17 @@ def open_source(
         f"a {type(source).__name__} is not a dataset; give a folder, a file, a list of files, a "
         "glob, a URI or a pyarrow.dataset.Dataset (write in-memory tables to Parquet first)"
     )
+
+
+def _as_arrow(filesystem: Any) -> pafs.FileSystem | None:
+    """A file system of pyarrow's, or fsspec's made one."""
+    if filesystem is None or isinstance(filesystem, pafs.FileSystem):
+        return filesystem
+    if not hasattr(filesystem, "open") or not hasattr(filesystem, "info"):
+        raise InvalidArgument(
+            f"filesystem is a {type(filesystem).__name__}; give one of pyarrow.fs or fsspec"
+        )
+    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
 
 
 def _open_path(path: str, format: str, filesystem: pafs.FileSystem | None) -> Source:

@@ -1,0 +1,111 @@
+"""Every measurement stands beside a peer or a floor, taken in the same run.
+
+Run ``pytest bench``; ``--rows`` sets the size of the data (20 million by default), which is
+made once a size in the system's temporary folder. A Markdown table of ratios closes the run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+_FILES = 4
+_ROW_GROUP_ROWS = 1_000_000
+_RESULTS: list[tuple[str, str, float, float]] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rows", type=int, default=20_000_000, help="rows of the data set")
+
+
+@pytest.fixture(scope="session")
+def lake(request: pytest.FixtureRequest) -> Path:
+    """Four Parquet files: random int64 id, 36-byte uuid string, float64, int64."""
+    rows = request.config.getoption("--rows")
+    folder = Path(tempfile.gettempdir()) / f"zonebloom-bench-{rows}"
+    done = folder / "_done"
+    if not done.exists():
+        folder.mkdir(exist_ok=True)
+        random = np.random.default_rng(1)
+        for number in range(_FILES):
+            pq.write_table(
+                _rows(random, rows // _FILES),
+                folder / f"part-{number}.parquet",
+                row_group_size=_ROW_GROUP_ROWS,
+                write_page_index=True,
+            )
+        done.touch()
+    return folder
+
+
+def _rows(random: np.random.Generator, count: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": random.integers(-(2**63), 2**63 - 1, count),
+            "uuid": uuids(random, count),
+            "x": random.random(count),
+            "y": random.integers(0, 1000, count),
+        }
+    )
+
+
+def uuids(random: np.random.Generator, count: int) -> pa.Array:
+    """Random UUIDs as text, shape ``(count,)``."""
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    text = np.full((count, 36), ord("-"), np.uint8)
+    at = [i for i in range(36) if i not in (8, 13, 18, 23)]
+    text[:, at] = digits[random.integers(0, 16, (count, 32), dtype=np.uint8)]
+    offsets = np.arange(0, 36 * (count + 1), 36, dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+@pytest.fixture
+def versus(benchmark, request: pytest.FixtureRequest):
+    """Measure ours under pytest-benchmark and each peer just before it; keep the ratios."""
+
+    def run(ours: Callable[[], object], peers: dict[str, Callable[[], object]], rounds: int = 5):
+        ours()
+        medians = {}
+        for name, peer in peers.items():
+            peer()
+            medians[name] = statistics.median(_seconds(peer) for _ in range(rounds))
+        benchmark.pedantic(ours, rounds=rounds, iterations=1)
+        mine = benchmark.stats.stats.median
+        for name, seconds in medians.items():
+            benchmark.extra_info[f"times {name}"] = mine / seconds
+            _RESULTS.append((request.node.name, name, mine, seconds))
+
+    return run
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    if not _RESULTS:
+        return
+    write = terminalreporter.write_line
+    write("")
+    write("| measurement | against | ours | theirs | ours / theirs |")
+    write("| --- | --- | ---: | ---: | ---: |")
+    for name, peer, mine, theirs in _RESULTS:
+        label = name.removeprefix("test_")
+        write(f"| {label} | {peer} | {_text(mine)} | {_text(theirs)} | {mine / theirs:.2f} |")
+
+
+def _text(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

@@ -1,0 +1,78 @@
+"""The whole build from Parquet, against pylance on its own format and against only reading."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+
+import zonebloom as zb
+
+
+@pytest.fixture(scope="session")
+def lance_lake(lake: Path):
+    """The same rows in Lance's format."""
+    import lance
+
+    folder = lake / "_lance"
+    if not folder.exists():
+        reader = pads.dataset(lake, format="parquet").scanner().to_reader()
+        lance.write_dataset(reader, folder, max_rows_per_file=reader_rows(lake))
+    return lance.dataset(folder)
+
+
+def reader_rows(lake: Path) -> int:
+    return max(pq.ParquetFile(file).metadata.num_rows for file in lake.glob("*.parquet"))
+
+
+def read_column(lake: Path, column: str) -> None:
+    """Decode a column batch by batch on two threads, the files shared out."""
+
+    def read(file: Path) -> None:
+        for _ in pq.ParquetFile(file).iter_batches(1 << 17, columns=[column], use_threads=False):
+            pass
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(read, sorted(lake.glob("*.parquet"))))
+
+
+@pytest.mark.parametrize("column", ["id", "uuid"])
+def test_build_in_process(versus, lake, lance_lake, column):
+    folder = lake / "_zonebloom"
+    dataset = zb.dataset(lake)
+
+    def ours() -> None:
+        dataset.create_scalar_index(column, spark=False)
+
+    versus(
+        ours,
+        {
+            "pylance": lambda: lance_lake.create_scalar_index(column, "BLOOMFILTER", replace=True),
+            "pyarrow reading the column": lambda: read_column(lake, column),
+        },
+        rounds=3,
+    )
+    shutil.rmtree(folder)
+
+
+def test_build_on_spark(versus, lake, monkeypatch):
+    """A warm session, against the same build in this process."""
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    dataset = zb.dataset(lake)
+    try:
+        versus(
+            lambda: dataset.create_scalar_index("id", spark=spark),
+            {"in process": lambda: dataset.create_scalar_index("id", spark=False)},
+            rounds=3,
+        )
+    finally:
+        spark.stop()
+        shutil.rmtree(lake / "_zonebloom")

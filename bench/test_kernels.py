@@ -1,0 +1,72 @@
+"""Hashing, inserting and checking on one core, against what NumPy takes to add two arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bench.conftest import uuids
+from zonebloom.index.zones import ZoneParameters, train
+from zonebloom.sbbf import blocks, xxh64
+from zonebloom.sbbf.hashing import hash_array
+
+ROWS = 1 << 20
+RANDOM = np.random.default_rng(7)
+VALUES = RANDOM.integers(0, 2**64, ROWS, dtype=np.uint64)
+OTHER = RANDOM.integers(0, 2**64, ROWS, dtype=np.uint64)
+OUT = np.empty(ROWS, dtype=np.uint64)
+FLOOR = {"numpy add": lambda: np.add(VALUES, OTHER, out=OUT)}
+HASHES = np.empty(ROWS, dtype=np.uint64)
+xxh64.hash_width_8(VALUES, HASHES)
+
+
+def test_hash_int64(versus):
+    versus(lambda: xxh64.hash_width_8(VALUES, HASHES), FLOOR, rounds=50)
+
+
+def test_hash_and_insert_int64(versus):
+    """Into 32 KiB filters, one a zone of 8192 rows, as a build does."""
+    array = pa.array(VALUES)
+    versus(lambda: list(train([array], ZoneParameters())), FLOOR, rounds=20)
+
+
+def test_insert(versus):
+    words = np.zeros(8192, dtype=np.uint32)
+    versus(lambda: blocks.insert(words, HASHES), FLOOR, rounds=50)
+
+
+def test_check(versus):
+    words = np.zeros(8192, dtype=np.uint32)
+    blocks.insert(words, HASHES[:8192])
+    found = np.empty(ROWS, dtype=bool)
+    versus(lambda: blocks.check(words, HASHES, found), FLOOR, rounds=50)
+
+
+def test_hash_36_byte_strings(versus):
+    import xxhash
+
+    strings = uuids(RANDOM, 1 << 17)
+    as_bytes = strings.cast(pa.binary()).to_pylist()
+    digest = xxhash.xxh64_intdigest
+    versus(
+        lambda: hash_array(strings),
+        {"xxhash in a Python loop": lambda: [digest(value) for value in as_bytes]},
+        rounds=10,
+    )
+
+
+@pytest.mark.parametrize("zones", [2_441])
+def test_one_key_in_all_zones(versus, zones):
+    """A key of 20 M rows checked in every zone, against NumPy doing the same."""
+    from zonebloom.sbbf.blocks_numpy import check_one
+
+    words = np.zeros(zones * 8192, dtype=np.uint32)
+    first = np.arange(zones, dtype=np.uint64) * np.uint64(8192)
+    size = np.full(zones, 1024, dtype=np.uint64)
+    key = HASHES[:1]
+
+    def kernel() -> None:
+        blocks.check_any(words, first, size, key, np.zeros(zones, dtype=bool))
+
+    versus(kernel, {"numpy": lambda: check_one(words, first, size, int(key[0]))}, rounds=200)

@@ -1,0 +1,9 @@
+"""Settings every test runs under."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+# No deadline: the first example of a kernel also loads or compiles it.
+settings.register_profile("zonebloom", deadline=None, max_examples=60, print_blob=True)
+settings.load_profile("zonebloom")

@@ -1,0 +1,400 @@
+"""Real Parquet files and what to compare with: shared by the tests that go end to end."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import os
+import random
+import struct
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+import zonebloom as zb
+from zonebloom.index.catalog import Catalog
+from zonebloom.index.table import ZoneTable, read_table
+from zonebloom.ranges import RowRanges, by_fragment
+
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_STORAGE = {
+    1: (pa.int8(), pa.uint8()),
+    2: (pa.int16(), pa.uint16()),
+    4: (pa.int32(), pa.uint32()),
+    8: (pa.int64(), pa.uint64()),
+}
+
+
+# Files
+
+
+def write_files(folder: Path, tables: Sequence[pa.Table], **options: Any) -> list[Path]:
+    """One Parquet file a table, named so that they are scanned in order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"part-{number:03d}.parquet" for number in range(len(tables))]
+    for path, table in zip(paths, tables, strict=True):
+        pq.write_table(table, path, **options)
+    return paths
+
+
+def numbered(first: int, rows: int, **columns: Any) -> pa.Table:
+    """A table with the column ``row``: the row's number in the whole dataset."""
+    return pa.table({"row": pa.array(range(first, first + rows), pa.int64()), **columns})
+
+
+def plain_dataset(folder: Path, rows: int = 1000, files: int = 3, **options: Any) -> Path:
+    """Files of ``row``, ``id`` (= 10 * row), ``name`` and ``value``, a tenth of names null."""
+    tables = []
+    for number in range(files):
+        at = range(number * rows, (number + 1) * rows)
+        tables.append(
+            numbered(
+                number * rows,
+                rows,
+                id=pa.array([10 * i for i in at], pa.int64()),
+                name=pa.array([None if i % 10 == 3 else f"name {i}" for i in at]),
+                value=pa.array([i % 7 for i in at], pa.int32()),
+            )
+        )
+    write_files(folder, tables, **options)
+    return folder
+
+
+def build(ds: zb.Dataset, column: str, **options: Any) -> None:
+    """Build in this process, whatever session another test left active."""
+    ds.create_scalar_index(column, "BLOOMFILTER", spark=False, **options)
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder with its bytes, and every folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"<folder>"
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def touch_later(path: Path) -> None:
+    """Give a file an mtime no write of the same moment has."""
+    status = os.stat(path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_000))
+
+
+# What to compare with
+
+
+def assert_equals_pyarrow(
+    ds: zb.Dataset, folder: Any, filter: Any, expression: Any, columns: Any = None
+) -> pa.Table:
+    """Same rows in the same order as ``pyarrow.dataset`` finds; returns them."""
+    source = folder if isinstance(folder, pads.Dataset) else pads.dataset(folder)
+    expected = source.to_table(columns=columns, filter=expression)
+    found = ds.to_table(columns=columns, filter=filter)
+    assert same_tables(found, expected), f"{filter}: {found.num_rows}, not {expected.num_rows} rows"
+    return found
+
+
+def same_tables(found: pa.Table, expected: pa.Table) -> bool:
+    """Whether tables are equal, NaN being NaN."""
+    if found.equals(expected):
+        return True
+    return found.schema.equals(expected.schema) and repr(found.to_pylist()) == repr(
+        expected.to_pylist()
+    )
+
+
+def rows_in(ds: zb.Dataset, ranges: RowRanges, paths: dict[int, str]) -> set[int]:
+    """Numbers of rows in the whole dataset, of row addresses."""
+    first, at = {}, 0
+    for path in ds.files:
+        first[path] = at
+        at += _num_rows(path, os.stat(path).st_mtime_ns)
+    root = os.path.commonpath([os.path.dirname(path) for path in ds.files])
+    found: set[int] = set()
+    for fragment_id, kept in by_fragment(ranges).items():
+        base = first[os.path.join(root, paths[fragment_id])]
+        for start, stop in kept:
+            found.update(range(base + start, base + stop))
+    return found
+
+
+@functools.cache
+def _num_rows(path: str, mtime_ns: int) -> int:
+    return pq.ParquetFile(path).metadata.num_rows
+
+
+def at_most_rows(ds: zb.Dataset, filter: Any) -> set[int]:
+    """Numbers of the rows `Dataset.search` leaves as possible."""
+    result = ds.search(filter)
+    return rows_in(ds, result.at_most, result.paths)
+
+
+def tables_of(ds: zb.Dataset, name: str) -> list[ZoneTable]:
+    """The segments of an index, read from disk."""
+    local = pafs.LocalFileSystem()
+    catalog = Catalog(local, ds.index_dir)
+    return [
+        read_table(local, catalog.segment_path(each.name), each.num_bytes, each.checksum)
+        for each in catalog.latest().indices[name].segments
+    ]
+
+
+def zones_of(ds: zb.Dataset, name: str) -> list[tuple[int, int, int]]:
+    """(fragment id, start, length) of every zone, in order."""
+    return [
+        (int(fragment), int(start), int(length))
+        for table in tables_of(ds, name)
+        for fragment, start, length in zip(
+            table.fragment_ids, table.starts, table.lengths, strict=True
+        )
+    ]
+
+
+class CountingFileSystem(pafs.FileSystemHandler):
+    """A local file system of our own that counts the bytes it hands out, index files apart."""
+
+    def __init__(self) -> None:
+        self.local = pafs.LocalFileSystem()
+        self.data_bytes = 0
+        self.data_reads = 0
+        self.index_bytes = 0
+
+    def wrapped(self) -> pafs.PyFileSystem:
+        return pafs.PyFileSystem(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def get_type_name(self) -> str:
+        return "counting"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+        return self.local.get_file_info(paths)
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        return self.local.get_file_info(selector)
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        self.local.create_dir(path, recursive=recursive)
+
+    def delete_dir(self, path: str) -> None:
+        self.local.delete_dir(path)
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        self.local.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
+
+    def delete_root_dir_contents(self) -> None:
+        raise NotImplementedError
+
+    def delete_file(self, path: str) -> None:
+        self.local.delete_file(path)
+
+    def move(self, source: str, target: str) -> None:
+        self.local.move(source, target)
+
+    def copy_file(self, source: str, target: str) -> None:
+        self.local.copy_file(source, target)
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        return pa.PythonFile(_CountedFile(path, self), mode="r")
+
+    def open_input_stream(self, path: str) -> pa.PythonFile:
+        return self.open_input_file(path)
+
+    def open_output_stream(self, path: str, metadata: Any) -> pa.NativeFile:
+        return self.local.open_output_stream(path)
+
+    def open_append_stream(self, path: str, metadata: Any) -> pa.NativeFile:
+        return self.local.open_append_stream(path)
+
+
+class _CountedFile:
+    def __init__(self, path: str, owner: CountingFileSystem):
+        self._file = open(path, "rb")  # noqa: SIM115
+        self._owner = owner
+        self._is_index = "_zonebloom" in path
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size if size is not None else -1)
+        if self._is_index:
+            self._owner.index_bytes += len(data)
+        else:
+            self._owner.data_bytes += len(data)
+            self._owner.data_reads += 1
+        return data
+
+    def size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def column_chunk_bytes(path: Path, row_groups: Iterable[int], columns: Iterable[str]) -> int:
+    """Compressed bytes of the column chunks, from the footer."""
+    metadata = pq.ParquetFile(path).metadata
+    wanted = set(columns)
+    total = 0
+    for group in row_groups:
+        for index in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(index)
+            if chunk.path_in_schema in wanted:
+                total += chunk.total_compressed_size
+    return total
+
+
+# Values of every type
+
+
+def is_ticks(arrow_type: pa.DataType) -> bool:
+    """Whether values are whole numbers of some unit: integers, dates, times, durations."""
+    t = pa.types
+    return t.is_integer(arrow_type) or t.is_temporal(arrow_type)
+
+
+def raw_values(arrow_type: pa.DataType, count: int, seed: int = 0) -> list[Any]:
+    """Distinct plain values, extremes first: whole ticks, floats, Decimals, texts, bytes."""
+    rng = random.Random(seed)
+    found: dict[Any, None] = dict.fromkeys(_extremes(arrow_type))
+    while len(found) < count:
+        found[_random_raw(arrow_type, rng)] = None
+    return list(found)[:count]
+
+
+def _bounds(arrow_type: pa.DataType) -> tuple[int, int]:
+    t = pa.types
+    if t.is_unsigned_integer(arrow_type):
+        return 0, 2**arrow_type.bit_width - 1
+    if t.is_date64(arrow_type):
+        # Parquet keeps whole days, in 32 bits.
+        return -(2**31), 2**31 - 1
+    if t.is_time(arrow_type):
+        return 0, 86_400 * UNITS[arrow_type.unit] - 1
+    if t.is_timestamp(arrow_type) and arrow_type.unit == "s":
+        # Parquet has no seconds; they are stored as milliseconds.
+        return -(2**63 // 1000), 2**63 // 1000
+    bits = arrow_type.bit_width
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
+def _extremes(arrow_type: pa.DataType) -> list[Any]:
+    t = pa.types
+    if t.is_date64(arrow_type):
+        return [day * 86_400_000 for day in (*_bounds(arrow_type), 0, 1)]
+    if is_ticks(arrow_type):
+        return [*_bounds(arrow_type), 0, 1]
+    if t.is_floating(arrow_type):
+        info = np.finfo(arrow_type.to_pandas_dtype())
+        tiny = float(info.smallest_subnormal)
+        return [float(info.max), float(info.min), tiny, float("inf"), float("-inf"), 0.0, 1.0]
+    if t.is_decimal(arrow_type):
+        top = 10**arrow_type.precision - 1
+        return [Decimal(f"{n}E{-arrow_type.scale}") for n in (top, -top, 0, 1, -1)]
+    if t.is_fixed_size_binary(arrow_type):
+        return [b"\0" * arrow_type.byte_width, b"\xff" * arrow_type.byte_width]
+    if is_text(arrow_type):
+        return ["", "a", "\0", "it's", "naïve 😀", "x" * 5000]
+    return [b"", b"\0", b"\xff\xfe", b"y" * 5000]
+
+
+def is_text(arrow_type: pa.DataType) -> bool:
+    """Whether values are texts."""
+    t = pa.types
+    return t.is_string(arrow_type) or t.is_large_string(arrow_type) or t.is_string_view(arrow_type)
+
+
+def _random_raw(arrow_type: pa.DataType, rng: random.Random) -> Any:
+    t = pa.types
+    if t.is_date(arrow_type):
+        days = rng.randint(-60_000, 60_000)
+        return days if t.is_date32(arrow_type) else days * 86_400_000
+    if t.is_timestamp(arrow_type):
+        return rng.randint(-(2**33), 2**33) * UNITS[arrow_type.unit] + rng.randrange(
+            UNITS[arrow_type.unit]
+        )
+    if is_ticks(arrow_type):
+        return rng.randint(*_bounds(arrow_type))
+    if t.is_float16(arrow_type):
+        return struct.unpack("<e", struct.pack("<e", rng.uniform(-1000, 1000)))[0]
+    if t.is_float32(arrow_type):
+        return struct.unpack("<f", struct.pack("<f", rng.uniform(-1e9, 1e9)))[0]
+    if t.is_floating(arrow_type):
+        return rng.uniform(-1e18, 1e18)
+    if t.is_decimal(arrow_type):
+        top = 10**arrow_type.precision - 1
+        return Decimal(f"{rng.randint(-top, top)}E{-arrow_type.scale}")
+    if t.is_fixed_size_binary(arrow_type):
+        return rng.randbytes(arrow_type.byte_width)
+    if is_text(arrow_type):
+        return "".join(rng.choices("abcXYZ0189 'é€😀", k=rng.randrange(1, 30)))
+    return rng.randbytes(rng.randrange(1, 30))
+
+
+def array_of(arrow_type: pa.DataType, raws: Sequence[Any]) -> pa.Array:
+    """An array of plain values, None for null."""
+    t = pa.types
+    if t.is_dictionary(arrow_type):
+        return array_of(arrow_type.value_type, raws).dictionary_encode().cast(arrow_type)
+    if is_ticks(arrow_type):
+        signed, unsigned = _STORAGE[arrow_type.bit_width // 8]
+        storage = unsigned if t.is_unsigned_integer(arrow_type) else signed
+        return pa.array(raws, storage).view(arrow_type)
+    if t.is_float16(arrow_type):
+        raws = [None if raw is None else np.float16(raw) for raw in raws]
+    return pa.array(raws, arrow_type)
+
+
+def scalar_of(arrow_type: pa.DataType, raw: Any) -> pa.Scalar:
+    """A scalar of a plain value; of a dictionary type, a value's."""
+    if pa.types.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
+    return array_of(arrow_type, [raw])[0]
+
+
+def sql_literal(arrow_type: pa.DataType, raw: Any) -> str | None:
+    """The value as SQL, None where SQL has no words for it (years past 9999, infinities)."""
+    t = pa.types
+    if t.is_dictionary(arrow_type):
+        return sql_literal(arrow_type.value_type, raw)
+    if t.is_integer(arrow_type) or t.is_decimal(arrow_type):
+        return f"{raw:f}" if isinstance(raw, Decimal) else str(raw)
+    if t.is_floating(arrow_type):
+        return repr(raw) if np.isfinite(raw) else None
+    if is_text(arrow_type):
+        return "'" + raw.replace("'", "''") + "'" if "\0" not in raw else None
+    if isinstance(raw, bytes):
+        return f"X'{raw.hex()}'"
+    if t.is_duration(arrow_type):
+        unit = {"s": "SECOND", "ms": "MILLISECOND", "us": "MICROSECOND", "ns": "NANOSECOND"}
+        return f"INTERVAL '{raw}' {unit[arrow_type.unit]}"
+    if t.is_date32(arrow_type):
+        seconds, fraction, digits = raw * 86_400, 0, 0
+    elif t.is_date64(arrow_type):
+        seconds, fraction, digits = raw // 1000, 0, 0
+    else:
+        per = UNITS[arrow_type.unit]
+        seconds, fraction = divmod(raw, per)
+        digits = len(str(per)) - 1
+    if not -62_135_596_800 <= seconds < 253_402_300_800:
+        return None
+    moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
+    tail = f".{fraction:0{digits}d}" if digits else ""
+    if t.is_date(arrow_type):
+        return f"DATE '{moment.date().isoformat()}'"
+    if t.is_time(arrow_type):
+        return f"TIME '{moment.time().isoformat()}{tail}'"
+    zone = "" if arrow_type.tz is None else "+00:00"
+    day = f"{moment.year:04d}-{moment.month:02d}-{moment.day:02d}"
+    return f"TIMESTAMP '{day} {moment.time().isoformat()}{tail}{zone}'"

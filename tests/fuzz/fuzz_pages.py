@@ -1,0 +1,239 @@
+"""Damaged Parquet files: a clear error, or what pyarrow reads from the same damaged file.
+
+    python tests/fuzz/fuzz_pages.py --seconds 600
+
+Cases run in a child process, so that a crash of the decoder is seen as one; a case is named by
+its number and can be run again: ``--first 1234 --cases 1``. Damage to values that no checksum
+covers cannot be noticed by anyone, so the measure is pyarrow's own read of the whole row group.
+A crash or an error of pyarrow alone is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from storage.parquet.parquet_helpers import TYPES, File, same, sample, sliced, some_rows, written
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.ranges import RowRanges
+from zonebloom.storage.parquet.headers import page_header
+
+Found = tuple[int, int, RowRanges, pa.ChunkedArray]
+
+# Of files of a few ten kilobytes.
+MOST_BYTES = 64 << 20
+MOST_SECONDS = 20
+ADDRESS_SPACE = 8 << 30
+
+
+@lru_cache(maxsize=32)
+def base_file(number: int) -> tuple[bytes, tuple[int, ...]]:
+    """A sound file and where its page headers are."""
+    rng = random.Random(number)
+    names = rng.sample(sorted(TYPES), 3) + ["int64", "string", "list<item: int64>"]
+    columns = [sample(TYPES.get(name, pa.list_(pa.int64())), 400, rng) for name in names]
+    table = pa.Table.from_arrays(columns, [f"c{i}" for i in range(len(names))])
+    data = written(
+        table,
+        row_group_size=300,
+        data_page_version=rng.choice(["1.0", "2.0"]),
+        compression=rng.choice(["none", "snappy", "gzip", "brotli", "zstd", "lz4"]),
+        use_dictionary=rng.random() < 0.5,
+        write_page_index=rng.random() < 0.8,
+        write_page_checksum=rng.random() < 0.2,
+        store_schema=rng.random() < 0.8,
+    )
+    file = File(data)
+    headers = []
+    for group in file.footer.row_groups:
+        for chunk in group.chunks:
+            at = chunk.start
+            while at < chunk.stop:
+                headers.append(at)
+                at += page_header(data[at : chunk.stop]).size
+    return data, tuple(headers)
+
+
+def damaged(case: int) -> bytes:
+    """A file with one to three things wrong."""
+    rng = random.Random(f"case {case}")
+    data, headers = base_file(case % 24)
+    footer = int.from_bytes(data[-8:-4], "little")
+    pages_end = max(headers)
+    result = bytearray(data)
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        where = rng.random()
+        if where < 0.3:
+            at = rng.randrange(len(data) - 8 - footer, len(data))
+        elif where < 0.5:
+            at = rng.randrange(pages_end, len(data) - 8 - footer)
+        elif where < 0.8:
+            at = rng.choice(headers) + rng.randrange(24)
+        else:
+            at = rng.randrange(len(data))
+        how = rng.random()
+        at = min(at, len(result) - 1)
+        if how < 0.5:
+            result[at] ^= 1 << rng.randrange(8)
+        elif how < 0.75:
+            result[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFE, 0xFF, rng.randrange(256)])
+        elif how < 0.85:
+            result[at : at + 9] = b"\xff" * 8 + b"\x01"
+        elif how < 0.9:
+            del result[at : at + rng.randrange(1, 5)]
+        elif how < 0.95:
+            result[at:at] = rng.randbytes(rng.randrange(1, 5))
+        else:
+            length = rng.randrange(len(result))
+            result = result[:length] + (result[-8:] if rng.random() < 0.5 else b"")
+        if len(result) < 16:
+            break
+    return bytes(result)
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def peak_bytes() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def ours(case: int, data: bytes) -> list[Found]:
+    """Row group, field, rows and values of what can be read."""
+    rng = random.Random(f"rows {case}")
+    try:
+        file = File(data)
+    except FragmentUnreadable:
+        return []
+    found: list[Found] = []
+    for group, described in enumerate(file.footer.row_groups):
+        for located in (file.indexed, file.walked, file.nowhere):
+            for field in range(len(file.footer.schema.names)):
+                if not described.num_rows:
+                    continue
+                rows = some_rows(min(described.num_rows, 1 << 20), rng)
+                try:
+                    read = file.rows(group, rows, located, [field])[field]
+                    read.validate()
+                    found.append((group, field, rows, read))
+                except FragmentUnreadable:
+                    pass
+    return found
+
+
+def theirs(data: bytes, found: list[Found]) -> str:
+    """Hold what was read against pyarrow's whole read; what came of it."""
+    groups: dict[tuple[int, int], pa.ChunkedArray | None] = {}
+    wrong = []
+    for group, field, rows, read in found:
+        if (group, field) not in groups:
+            try:
+                file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
+                leaves = list(File(data).footer.schema.field_leaves[field])
+                table = file.reader.read_row_group(group, column_indices=leaves, use_threads=False)
+                column = table.column(0)
+                # It skips pages of unknown types, and ends early then.
+                short = len(column) != file.metadata.row_group(group).num_rows
+                groups[group, field] = None if short else column
+            except (pa.ArrowException, OSError, ValueError, IndexError, MemoryError):
+                groups[group, field] = None
+        whole = groups[group, field]
+        if whole is not None and not same(read, sliced(whole, rows)):
+            wrong.append((group, field, rows))
+    return f"wrong {wrong[0]}" if wrong else "read" if found else "refused"
+
+
+def work(first: int, cases: int) -> None:
+    """Run cases one after another, saying what came of each."""
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    for case in range(first, first + cases):
+        data = damaged(case)
+        say("case", case)
+        signal.alarm(MOST_SECONDS)
+        Path("/proc/self/clear_refs").write_text("5")
+        before = peak_bytes()
+        found = ours(case, data)
+        used = peak_bytes() - before
+        if used > MOST_BYTES:
+            say("huge", case, f"{used:,} bytes for a file of {len(data):,}")
+        say("peer", case)
+        say("done", case, theirs(data, found))
+        signal.alarm(0)
+
+
+def run(first: int, cases: int, seconds: float) -> tuple[Counter, list[str]]:
+    """Run cases in children until all are done or the time is over."""
+    deadline = time.monotonic() + seconds
+    outcomes: Counter = Counter()
+    failures: list[str] = []
+    last = first + cases
+    while first < last and time.monotonic() < deadline:
+        command = [sys.executable, __file__, "--work", "--first", str(first)]
+        command += ["--cases", str(last - first)]
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+        )
+        assert child.stdout is not None
+        assert child.stderr is not None
+        state = ""
+        for line in child.stdout:
+            state, number, *rest = line.split(maxsplit=2)
+            first = int(number) + (state == "done")
+            what = rest[0].strip() if rest else ""
+            if state == "huge" or what.startswith("wrong"):
+                failures.append(f"case {number}: {what}")
+            if state == "done":
+                outcomes[what.split()[0]] += 1
+                if time.monotonic() > deadline:
+                    child.kill()
+                    break
+        else:
+            code = child.wait()
+            if state == "peer":
+                outcomes["pyarrow alone failed"] += 1
+            elif code:
+                error = child.stderr.read().strip().splitlines()[-12:]
+                failures.append(f"case {first}: exit {code}\n" + "\n".join(error))
+            first += state != "done"
+        child.wait()
+    return outcomes, failures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=1 << 40)
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(options.first, options.cases)
+        return
+    outcomes, failures = run(options.first, options.cases, options.seconds)
+    print(", ".join(f"{count:,} {what}" for what, count in sorted(outcomes.items())))
+    for failure in failures:
+        print(failure)
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()

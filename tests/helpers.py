@@ -1,0 +1,124 @@
+"""What several test files share: every indexable type with values and the bytes they hash as."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from zonebloom.sbbf.reference import ReferenceSbbf
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "zonebloom"
+
+FIXED_TYPES = [
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint8(),
+    pa.uint16(),
+    pa.uint32(),
+    pa.uint64(),
+    pa.float16(),
+    pa.float32(),
+    pa.float64(),
+    pa.decimal32(7, 2),
+    pa.decimal64(16, 4),
+    pa.decimal128(38, 10),
+    pa.decimal256(76, 0),
+    pa.date32(),
+    pa.date64(),
+    pa.time32("s"),
+    pa.time32("ms"),
+    pa.time64("us"),
+    pa.time64("ns"),
+    pa.timestamp("s"),
+    pa.timestamp("ms", "UTC"),
+    pa.timestamp("us", "Europe/Paris"),
+    pa.timestamp("ns"),
+    pa.duration("s"),
+    pa.duration("ns"),
+    pa.binary(1),
+    pa.binary(4),
+    pa.binary(13),
+    pa.binary(16),
+    pa.binary(32),
+    pa.binary(37),
+]
+STRING_TYPES = [pa.string(), pa.large_string(), pa.string_view()]
+BINARY_TYPES = [pa.binary(), pa.large_binary(), pa.binary_view()]
+VARIABLE_TYPES = STRING_TYPES + BINARY_TYPES
+PLAIN_TYPES = FIXED_TYPES + VARIABLE_TYPES
+
+REFUSED_TYPES = [
+    pa.bool_(),
+    pa.null(),
+    pa.list_(pa.int32()),
+    pa.large_list(pa.int32()),
+    pa.list_(pa.int32(), 2),
+    pa.struct([("a", pa.int32())]),
+    pa.map_(pa.string(), pa.int32()),
+    pa.month_day_nano_interval(),
+]
+
+
+def sample(
+    arrow_type: pa.DataType, rows: int = 100, *, nulls: float = 0.2, seed: int = 0
+) -> tuple[pa.Array, list[bytes | None]]:
+    """Random values of a plain type, a share of them null, and the bytes each is hashed as."""
+    rng = random.Random(seed)
+    is_null = [rng.random() < nulls for _ in range(rows)]
+    if arrow_type in STRING_TYPES:
+        texts = ["".join(rng.choices("aZ0é€😀", k=rng.randrange(40))) for _ in range(rows)]
+        array = pa.array(texts, arrow_type, mask=np.array(is_null))
+        encoded = [text.encode() for text in texts]
+    elif arrow_type in BINARY_TYPES:
+        encoded = [rng.randbytes(rng.randrange(60)) for _ in range(rows)]
+        array = pa.array(encoded, arrow_type, mask=np.array(is_null))
+    else:
+        encoded = [rng.randbytes(arrow_type.byte_width) for _ in range(rows)]
+        bitmap = np.packbits(np.logical_not(is_null), bitorder="little")
+        buffers = [pa.py_buffer(bitmap), pa.py_buffer(b"".join(encoded))]
+        array = pa.Array.from_buffers(arrow_type, rows, buffers)
+    return array, [None if null else data for data, null in zip(encoded, is_null, strict=True)]
+
+
+def xxh64(data: bytes) -> int:
+    """XXH64 with seed 0, by the xxhash package."""
+    return xxhash.xxh64_intdigest(data)
+
+
+def hashes_of(values: list[bytes]) -> np.ndarray:
+    """XXH64 of each value, by the xxhash package."""
+    return np.array([xxh64(data) for data in values], dtype=np.uint64)
+
+
+def reference_filter(num_blocks: int, values: list[bytes | None]) -> bytes:
+    """Bytes of a filter of those values that are not None, by the plain-Python reference."""
+    filter = ReferenceSbbf(num_blocks)
+    for value in values:
+        if value is not None:
+            filter.insert(value)
+    return filter.to_bytes()
+
+
+def run_python(code: str, *arguments: object, **environment: str) -> str:
+    """Run code in a fresh process that finds the package; what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

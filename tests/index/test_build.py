@@ -1,0 +1,224 @@
+"""Cutting a build into tasks and training one: the same filters however the work is shared."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+import pytest
+from e2e_helpers import array_of, numbered, raw_values, touch_later, write_files
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.index import build as building
+from zonebloom.index.build import TrainFragment, TrainTask, cut_tasks, train_locally, train_task
+from zonebloom.index.catalog import Catalog
+from zonebloom.index.table import ZoneTable, read_table
+from zonebloom.index.zones import ZoneParameters, join, train
+from zonebloom.sbbf.reference import ReferenceSbbf
+from zonebloom.storage import columns
+from zonebloom.storage.columns import Column
+from zonebloom.storage.files import FileIdentity, identities
+
+LOCAL = pafs.LocalFileSystem()
+
+
+def task_of(folder: Path, column: str, prefix: str = "t", **parameters: Any) -> TrainTask:
+    schema = pads.dataset(folder).schema
+    paths = sorted(str(path) for path in folder.glob("*.parquet"))
+    fragments = [
+        TrainFragment(number, path, identity)
+        for number, (path, identity) in enumerate(zip(paths, identities(LOCAL, paths), strict=True))
+        if identity is not None
+    ]
+    (task,) = cut_tasks(
+        prefix,
+        Catalog(LOCAL, str(folder / "_zonebloom")),
+        pads.ParquetFileFormat(),
+        LOCAL,
+        schema,
+        Column((column,), schema.field(column).type),
+        ZoneParameters(**parameters),
+        fragments,
+    )
+    return task
+
+
+def segment_path(task: TrainTask) -> Path:
+    return Path(task.catalog.segment_path(task.segment))
+
+
+def table_of(task: TrainTask, trained: Any) -> ZoneTable:
+    segment = trained.segment
+    return read_table(LOCAL, str(segment_path(task)), segment.num_bytes, segment.checksum)
+
+
+@pytest.mark.parametrize("arrow_type", [pa.int64(), pa.string()], ids=str)
+@pytest.mark.parametrize("items", [8192, 1000])
+def test_threads_write_the_same_bytes_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrow_type: pa.DataType, items: int
+):
+    rows = 60_000
+    distinct = raw_values(arrow_type, 500)
+    picked = np.random.default_rng(0).integers(0, 500, rows)
+    raws = [None if i % 9001 == 5 else distinct[k] for i, k in enumerate(picked)]
+    table = numbered(0, rows, key=array_of(arrow_type, raws))
+    write_files(tmp_path, [table, table.slice(7, 12_345)], row_group_size=2500)
+    # Runs of three row groups: several a file, none of whole zones.
+    monkeypatch.setattr(columns, "_RUN_ROWS", 7500)
+    found = {}
+    for threads in (1, 2, 5):
+        task = task_of(tmp_path, "key", f"threads{threads}", number_of_items=items)
+        trained = train_task(task, threads=threads)
+        assert trained.num_rows == {0: rows, 1: 12_345}
+        assert trained.segment.num_bytes == segment_path(task).stat().st_size
+        found[threads] = table_of(task, trained).to_table(), segment_path(task).read_bytes()
+    assert found[2][0].equals(found[1][0])
+    assert found[5][0].equals(found[1][0])
+    assert found[2][1] == found[1][1]
+    assert found[5][1] == found[1][1]
+
+
+def test_filters_are_those_of_the_plain_reference(tmp_path: Path):
+    ids = [None if row % 5 == 0 else row * 7 for row in range(100)]
+    write_files(tmp_path, [numbered(0, 100, id=pa.array(ids, pa.int32()))], row_group_size=11)
+    task = task_of(tmp_path, "id", number_of_items=30)
+    table = table_of(task, train_task(task))
+    assert table.lengths.tolist() == [30, 30, 30, 10]
+    for zone, start in enumerate(table.starts.tolist()):
+        filter = ReferenceSbbf(int(table.num_blocks[zone]))
+        for value in ids[start : start + 30]:
+            if value is not None:
+                filter.insert(value.to_bytes(4, "little"))
+        assert table.filter_words(zone).tobytes() == filter.to_bytes()
+
+
+def test_batches_of_any_cut_train_the_same_zones():
+    values = pa.array([None if i % 10 == 3 else f"v{i % 300}" for i in range(1000)])
+    parameters = ZoneParameters(number_of_items=64)
+    encoded = values.dictionary_encode()
+    longer = pa.concat_arrays([values.slice(0, 9), values, values.slice(0, 5)])
+    layouts = {
+        "whole": [values],
+        "single rows": [values.slice(i, 1) for i in range(1000)],
+        "with empty chunks": [values.slice(0, 0), values.slice(0, 63), values.slice(63)],
+        "sliced": [longer.slice(9, 500), longer.slice(509, 500)],
+        "dictionary": [encoded.slice(0, 333), encoded.slice(333)],
+        "large": [values.cast(pa.large_string())],
+        "views": [values.cast(pa.string_view())],
+    }
+    found = {name: list(train(arrays, parameters)) for name, arrays in layouts.items()}
+    for name, runs in found.items():
+        (zones,), (expected,) = runs, found["whole"]
+        assert zones.filters.tobytes() == expected.filters.tobytes(), name
+        assert zones.has_null.tolist() == expected.has_null.tolist(), name
+        assert zones.lengths.tolist() == [64] * 15 + [40], name
+
+
+@pytest.mark.parametrize("cut", [1, 63, 64, 65, 500, 999])
+def test_runs_that_begin_inside_a_zone_are_joined(cut: int):
+    values = pa.array([None if i in (10, 990) else i for i in range(1000)], pa.int64())
+    parameters = ZoneParameters(number_of_items=64)
+    (expected,) = train([values], parameters)
+    runs = [
+        *train([values.slice(0, cut)], parameters),
+        *train([values.slice(cut)], parameters, cut),
+    ]
+    joined = list(join(runs, 64))
+    assert np.concatenate([z.starts for z in joined]).tolist() == expected.starts.tolist()
+    assert np.concatenate([z.lengths for z in joined]).tolist() == expected.lengths.tolist()
+    assert np.concatenate([z.has_null for z in joined]).tolist() == expected.has_null.tolist()
+    filters = np.concatenate([z.filters for z in joined])
+    assert filters.tobytes() == expected.filters.tobytes()
+
+
+def test_progress_tells_every_row_once(tmp_path: Path):
+    write_files(tmp_path, [numbered(0, 1000, id=pa.array(range(1000)))], row_group_size=300)
+    for threads in (1, 3):
+        told: list[int] = []
+        train_task(task_of(tmp_path, "id", f"p{threads}"), threads=threads, progress=told.append)
+        assert sum(told) == 1000
+
+
+def test_task_pickles_and_trains_the_same_elsewhere(tmp_path: Path):
+    write_files(tmp_path, [numbered(0, 1000, id=pa.array(range(1000)))])
+    task = task_of(tmp_path, "id", "here")
+    trained = train_task(task)
+    before = segment_path(task).read_bytes()
+    again = train_task(pickle.loads(pickle.dumps(task)))
+    assert again == trained
+    assert segment_path(task).read_bytes() == before
+
+
+def test_tasks_share_fragments_out_in_order_by_bytes(tmp_path: Path):
+    sizes = [40 << 20, 10 << 20, 20 << 20, 200 << 20, 1, 0, 63 << 20]
+    fragments = [
+        TrainFragment(number, f"f{number}", FileIdentity(size, 0))
+        for number, size in enumerate(sizes)
+    ]
+    tasks = cut_tasks(
+        "p",
+        Catalog(LOCAL, str(tmp_path)),
+        pads.ParquetFileFormat(),
+        LOCAL,
+        pa.schema({"a": pa.int64()}),
+        Column(("a",), pa.int64()),
+        ZoneParameters(),
+        fragments,
+    )
+    assert [[f.fragment_id for f in task.fragments] for task in tasks] == [
+        [0, 1],
+        [2],
+        [3],
+        [4, 5, 6],
+    ]
+    assert [task.segment for task in tasks] == ["p-0000", "p-0001", "p-0002", "p-0003"]
+
+
+def test_many_segments_answer_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(building, "_TASK_BYTES", 1)
+    tables = [numbered(i * 50, 50, id=pa.array(range(i * 50, i * 50 + 50))) for i in range(6)]
+    write_files(tmp_path, tables)
+    ds = zb.dataset(tmp_path)
+    ds.create_scalar_index("id", spark=False, number_of_items=16)
+    assert ds.describe_indices()[0].num_segments == 6
+    for row in range(0, 300, 7):
+        assert ds.to_table(["row"], f"id = {row}")["row"].to_pylist() == [row]
+
+
+def test_workers_in_parallel_return_segments_in_order_of_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tables = [numbered(0, 20 + i, id=pa.array(range(20 + i))) for i in range(8)]
+    paths = write_files(tmp_path, tables)
+    schema = tables[0].schema
+    monkeypatch.setattr(building, "_TASK_BYTES", 1)
+    fragments = [
+        TrainFragment(i, str(path), identities(LOCAL, [str(path)])[0])  # type: ignore[arg-type]
+        for i, path in enumerate(paths)
+    ]
+    tasks = cut_tasks(
+        "p",
+        Catalog(LOCAL, str(tmp_path / "_zonebloom")),
+        pads.ParquetFileFormat(),
+        LOCAL,
+        schema,
+        Column(("id",), pa.int64()),
+        ZoneParameters(),
+        fragments,
+    )
+    trained = train_locally(tasks, workers=4)
+    assert [each.num_rows for each in trained] == [{i: 20 + i} for i in range(8)]
+
+
+def test_file_that_changes_while_it_is_indexed_is_an_error(tmp_path: Path):
+    (path,) = write_files(tmp_path, [numbered(0, 10, id=pa.array(range(10)))])
+    task = task_of(tmp_path, "id")
+    touch_later(path)
+    with pytest.raises(errors.FragmentUnreadable, match=r"part-000\.parquet changed while it was"):
+        train_task(task)

@@ -1,0 +1,616 @@
+"""The catalog: versions, writers at once, crashes, damage and hostile files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+import xxhash
+
+from zonebloom.errors import CommitConflict, IndexNotUsedWarning
+from zonebloom.index import catalog as catalog_module
+from zonebloom.index.catalog import (
+    FORMAT_VERSION,
+    Catalog,
+    IndexEntry,
+    KnownFragment,
+    Segment,
+    Version,
+    now,
+)
+from zonebloom.index.zones import ZoneParameters
+from zonebloom.storage.files import FileIdentity
+
+LOCAL = pafs.LocalFileSystem()
+
+
+def fragment(number, key=None):
+    return KnownFragment(number, key or f"part/{number}.parquet", FileIdentity(10, 20), 30)
+
+
+def entry(name="id_idx", segments=1):
+    return IndexEntry(
+        name,
+        ("st", "id"),
+        "int64",
+        ZoneParameters(100, 0.01, "exact"),
+        tuple(Segment(f"abc-{i:04d}", 1000 + i, "00ff", 7, (0, 1)) for i in range(segments)),
+        "2026-01-01T00:00:00+00:00",
+    )
+
+
+def adding(name, fragments=2):
+    """A change that adds an index and knows fragments."""
+
+    def change(latest):
+        known = {f.key: f for f in map(fragment, range(fragments))}
+        return replace(
+            latest,
+            next_fragment_id=max(latest.next_fragment_id, fragments),
+            fragments={**latest.fragments, **known},
+            indices={**latest.indices, name: entry(name)},
+        )
+
+    return change
+
+
+@pytest.fixture(params=["local", "other"])
+def catalog(request, tmp_path):
+    """A catalog on the local file system, and on one os functions cannot reach."""
+    if request.param == "local":
+        return Catalog(LOCAL, str(tmp_path / "_zonebloom"))
+    return Catalog(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "_zonebloom")
+
+
+@pytest.fixture
+def local(tmp_path):
+    return Catalog(LOCAL, str(tmp_path / "_zonebloom"))
+
+
+def versions_of(catalog):
+    return Path(catalog.folder) / "versions"
+
+
+def json_of(catalog, number):
+    return versions_of(catalog) / f"{number:020d}.json"
+
+
+def tree(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+# Versions
+
+
+def test_a_folder_without_a_catalog_is_version_0_and_stays_untouched(catalog, tmp_path):
+    assert catalog.latest() == Version()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_round_trip_of_a_version(catalog):
+    written = catalog.commit(
+        lambda latest: Version(
+            99,
+            5,
+            {f.key: f for f in (fragment(0), fragment(4, "a=1/é x.parquet"))},
+            {e.name: e for e in (entry("one"), entry("two", segments=3))},
+        )
+    )
+    assert written.number == 1
+    assert catalog.latest() == written
+    assert catalog.latest().indices["two"].num_bytes == 1000 + 1001 + 1002
+
+
+def test_round_trip_of_an_empty_version(catalog):
+    assert catalog.commit(lambda latest: latest) == Version(1)
+    assert catalog.latest() == Version(1)
+
+
+def test_versions_are_numbered_one_after_another_and_never_changed(local):
+    local.commit(adding("a"))
+    first = tree(versions_of(local))
+    for number in range(2, 12):
+        assert local.commit(adding(f"b{number}")).number == number
+    after = tree(versions_of(local))
+    assert {name: after[name] for name in first} == first
+    assert [int(name[:20]) for name in sorted(after) if name.endswith(".json")] == list(
+        range(1, 12)
+    )
+    assert not [name for name in after if name.startswith(".")]
+
+
+def test_a_reader_pins_its_version(catalog):
+    catalog.commit(adding("a"))
+    pinned = catalog.latest()
+    catalog.commit(adding("b"))
+    assert list(pinned.indices) == ["a"]
+    assert list(catalog.latest().indices) == ["a", "b"]
+
+
+def test_reading_writes_nothing(local, tmp_path):
+    local.commit(adding("a"))
+    before = tree(tmp_path)
+    local.latest()
+    assert tree(tmp_path) == before
+
+
+def test_a_change_that_refuses_leaves_nothing(local, tmp_path):
+    def refuse(latest):
+        raise CommitConflict("no")
+
+    with pytest.raises(CommitConflict, match="no"):
+        local.commit(refuse)
+    assert tree(tmp_path) == {}
+
+
+def test_time_of_a_commit_is_utc():
+    assert now().endswith("+00:00")
+
+
+# Several writers
+
+
+def test_eight_writers_at_once_all_get_in_and_readers_never_see_a_part(local):
+    names = [f"idx{i}" for i in range(8)]
+    barrier = threading.Barrier(len(names))
+    done = threading.Event()
+    trouble = []
+
+    def write(name):
+        barrier.wait()
+        return local.commit(adding(name, fragments=40)).number
+
+    def read():
+        seen = 0
+        try:
+            # A version that cannot be read warns, and warnings are errors in tests.
+            while not done.is_set():
+                latest = local.latest()
+                assert latest.number >= seen
+                assert len(latest.indices) == latest.number
+                seen = latest.number
+        except Exception as error:  # noqa: BLE001 - handed to the test's thread
+            trouble.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with ThreadPoolExecutor(len(names)) as pool:
+        numbers = list(pool.map(write, names))
+    done.set()
+    reader.join()
+    assert trouble == []
+    assert sorted(numbers) == list(range(1, 9))
+    assert sorted(local.latest().indices) == names
+
+
+def test_a_writer_that_lost_leaves_the_winners_version_whole_at_every_instant(local, monkeypatch):
+    first = local.commit(adding("a"))
+
+    def fail(descriptor):
+        raise OSError("disk full")
+
+    # The same number and the same fragments, so the same listing: the loser dies writing it.
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        local._create(first)
+    monkeypatch.undo()
+    assert local.latest() == first
+    assert not local._create(replace(first, indices={}))
+    assert local.latest() == first
+
+
+def test_a_writer_that_was_overtaken_starts_again_on_top(local):
+    calls = []
+
+    def change(latest):
+        calls.append(latest.number)
+        if len(calls) == 1:
+            local.commit(adding("other"))
+        return adding("mine")(latest)
+
+    assert local.commit(change).number == 2
+    assert calls == [0, 1]
+    assert sorted(local.latest().indices) == ["mine", "other"]
+
+
+def test_a_writer_that_is_always_overtaken_gives_up_clearly(local, monkeypatch):
+    monkeypatch.setattr(catalog_module, "_MAX_TRIES", 3)
+
+    def change(latest):
+        local._create(replace(adding("other")(latest), number=latest.number + 1))
+        return adding("mine")(latest)
+
+    with pytest.raises(CommitConflict, match="3 times in between; try again"):
+        local.commit(change)
+    assert list(local.latest().indices) == ["other"]
+
+
+# Crashes
+
+
+def test_what_a_crash_leaves_is_passed_over(local):
+    first = local.commit(adding("a"))
+    folder = versions_of(local)
+    (folder / ".0123456789abcdef").write_bytes(b'{"format_version": 1')
+    (folder / f"{2:020d}-0000000000000000.arrow").write_bytes(b"ARROW1")
+    (folder / "2.json").write_bytes(b"{}")
+    (folder / f"{9:020d}.json.tmp").write_bytes(b"{}")
+    assert local.latest() == first
+    second = local.commit(adding("b"))
+    assert second.number == 2
+    assert local.latest() == second
+
+
+@pytest.mark.parametrize("call", ["link", "fsync", "replace"])
+def test_a_crash_while_committing_leaves_the_last_version_and_the_next_commit_works(
+    local, monkeypatch, call
+):
+    first = local.commit(adding("a"))
+
+    def crash(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, call, crash)
+    with pytest.raises(KeyboardInterrupt):
+        local.commit(adding("b"))
+    monkeypatch.undo()
+    assert local.latest() == first
+    assert not [name for name in tree(versions_of(local)) if name.startswith(".")]
+    assert local.commit(adding("b")).number == 2
+
+
+# Damage
+
+
+def check_falls_back(catalog, expected, match="cannot be read"):
+    with pytest.warns(IndexNotUsedWarning, match=match) as caught:
+        assert catalog.latest() == expected
+    assert len(caught) == 1
+
+
+def listing_of(catalog, number):
+    (listing,) = versions_of(catalog).glob(f"{number:020d}-*.arrow")
+    return listing
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])
+@pytest.mark.parametrize("which", [json_of, listing_of])
+def test_a_damaged_newest_version_is_reported_and_the_one_before_is_used(local, which, damage):
+    first = local.commit(adding("a"))
+    local.commit(adding("b", fragments=3))
+    path = which(local, 2)
+    if damage == "gone" and which is json_of:
+        path.unlink()
+        assert local.latest() == first
+        return
+    data = bytearray(path.read_bytes())
+    if damage == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    elif damage == "flip":
+        data[0] ^= 0xFF
+        path.write_bytes(data)
+    elif damage == "empty":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    check_falls_back(local, first)
+    with pytest.warns(IndexNotUsedWarning):
+        third = local.commit(adding("c"))
+    assert third.number == 3
+    assert sorted(third.indices) == ["a", "c"]
+    assert local.latest() == third
+
+
+def test_every_flipped_byte_of_the_fragment_listing_is_found(local):
+    first = local.commit(adding("a"))
+    local.commit(adding("b", fragments=3))
+    path = listing_of(local, 2)
+    data = path.read_bytes()
+    for at in range(0, len(data), 37):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        path.write_bytes(damaged)
+        check_falls_back(local, first, "checksum")
+
+
+def test_a_catalog_with_nothing_but_damage_is_empty(local):
+    local.commit(adding("a"))
+    json_of(local, 1).write_bytes(b"\xff\x00")
+    check_falls_back(local, Version())
+
+
+# Files made to deceive
+
+
+def forge(catalog, number, change):
+    """Rewrite the JSON of a version."""
+    path = json_of(catalog, number)
+    document = json.loads(path.read_text())
+    changed = change(document)
+    path.write_text(json.dumps(document if changed is None else changed))
+
+
+def first_index(document):
+    return document["indices"][0]
+
+
+def put(*path, value):
+    def change(document):
+        at = document
+        for step in path[:-1]:
+            at = at[step]
+        at[path[-1]] = value
+
+    change.__name__ = f"{'.'.join(map(str, path))}={str(value)[:30]}"
+    return change
+
+
+def dropped(*path):
+    def change(document):
+        at = document
+        for step in path[:-1]:
+            at = at[step]
+        del at[path[-1]]
+
+    change.__name__ = f"no {'.'.join(map(str, path))}"
+    return change
+
+
+SEGMENT = ("indices", 0, "segments", 0)
+
+HOSTILE = [
+    *(
+        put(*where, value=name)
+        for where in (("fragments", "file"), (*SEGMENT, "name"))
+        for name in (
+            "../../etc/passwd",
+            "/etc/passwd",
+            "..",
+            "a/b",
+            "a\\..\\b",
+            "a..b",
+            ".hidden",
+            "",
+            "a\0b",
+            "a\n",
+            None,
+            7,
+            ["a"],
+        )
+    ),
+    put("next_fragment_id", value=-1),
+    put("next_fragment_id", value=1),
+    put("next_fragment_id", value=2**63),
+    put("next_fragment_id", value="many"),
+    put("next_fragment_id", value=None),
+    put("next_fragment_id", value=float("inf")),
+    put("next_fragment_id", value=float("nan")),
+    put(*SEGMENT, "num_bytes", value="x"),
+    put(*SEGMENT, "num_bytes", value=float("inf")),
+    put(*SEGMENT, "num_zones", value=None),
+    put(*SEGMENT, "fragment_ids", value=5),
+    put(*SEGMENT, "fragment_ids", value=[None]),
+    put(*SEGMENT, "fragment_ids", value=[-1]),
+    put(*SEGMENT, "fragment_ids", value=[2**70]),
+    put("indices", value=5),
+    put("indices", value=[[]]),
+    put("indices", 0, "segments", value="abc"),
+    put("indices", 0, "name", value=None),
+    put("indices", 0, "name", value=["a"]),
+    put("indices", 0, "name", value=7),
+    put("indices", 0, "column", value=7),
+    put("indices", 0, "parameters", value=None),
+    put("indices", 0, "parameters", value={"number_of_items": 0}),
+    put("indices", 0, "parameters", value={"number_of_items": [8192]}),
+    put("indices", 0, "parameters", value={"probability": 2}),
+    put("indices", 0, "parameters", value={"probability": "0.1"}),
+    put("indices", 0, "parameters", value={"sizing": "best"}),
+    put("indices", 0, "parameters", value={"evil": 1}),
+    put("fragments", value=[]),
+    put("fragments", "checksum", value="0"),
+    put("fragments", "checksum", value=None),
+    put("format_version", value="1"),
+    put("format_version", value=None),
+    dropped("format_version"),
+    dropped("next_fragment_id"),
+    dropped("fragments"),
+    dropped("fragments", "file"),
+    dropped("indices"),
+    dropped(*SEGMENT, "checksum"),
+    dropped("indices", 0, "domain"),
+    lambda document: [],
+    lambda document: "text",
+    lambda document: None if document.clear() else {},
+]
+
+
+@pytest.mark.parametrize("change", HOSTILE, ids=lambda change: change.__name__)
+def test_a_version_that_does_not_hold_is_not_used(local, change):
+    first = local.commit(adding("a"))
+    local.commit(adding("b"))
+    forge(local, 2, change)
+    check_falls_back(local, first)
+
+
+def test_json_nested_beyond_reason_is_not_used(local):
+    first = local.commit(adding("a"))
+    local.commit(adding("b"))
+    json_of(local, 2).write_text("[" * 200_000)
+    check_falls_back(local, first)
+
+
+def test_a_version_of_a_newer_format_is_named_as_such(local):
+    first = local.commit(adding("a"))
+    local.commit(adding("b"))
+    forge(local, 2, put("format_version", value=FORMAT_VERSION + 1))
+    check_falls_back(local, first, match="newer zonebloom .*update this one")
+
+
+FRAGMENT_FIELDS = [
+    ("fragment_id", pa.uint64()),
+    ("key", pa.string()),
+    ("size", pa.int64()),
+    ("mtime_ns", pa.int64()),
+    ("num_rows", pa.int64()),
+]
+
+
+def forge_listing(catalog, number, rows, fields=FRAGMENT_FIELDS, nullable=False):
+    """Replace the fragments of a version, with a checksum that holds."""
+    schema = pa.schema([pa.field(n, t, nullable=nullable) for n, t in fields])
+    columns = [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    data = sink.getvalue().to_pybytes()
+    listing_of(catalog, number).write_bytes(data)
+    forge(catalog, number, put("fragments", "checksum", value=xxhash.xxh3_64_hexdigest(data)))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([(0, "a", 1, 1, -1), (1, "b", 1, 1, 1)], id="negative rows"),
+        pytest.param([(0, "a", 1, 1, 2**32 + 1), (1, "b", 1, 1, 1)], id="too many rows"),
+        pytest.param([(0, "a", 1, 1, 1), (0, "b", 1, 1, 1)], id="an id twice"),
+        pytest.param([(0, "a", 1, 1, 1), (1, "a", 1, 1, 1)], id="a key twice"),
+        pytest.param([(0, "a", 1, 1, 1), (2, "b", 1, 1, 1)], id="an id not given yet"),
+        pytest.param([(2**64 - 1, "a", 1, 1, 1)], id="an id of 64 bits"),
+        pytest.param([(0, "a", 1, 1, None)], id="null"),
+    ],
+)
+def test_fragments_that_do_not_hold_are_not_used(local, rows):
+    first = local.commit(adding("a"))
+    local.commit(adding("b", fragments=2))
+    forge_listing(local, 2, rows)
+    check_falls_back(local, first)
+
+
+def test_fragments_with_other_columns_are_not_used(local):
+    first = local.commit(adding("a"))
+    local.commit(adding("b", fragments=2))
+    forge_listing(local, 2, [(0, "a", 1, 1)], FRAGMENT_FIELDS[:4])
+    check_falls_back(local, first)
+
+
+def test_a_well_formed_forgery_is_read(local):
+    # That the tests above fail for their own reason, and not for the forging.
+    local.commit(adding("a"))
+    forge(local, 1, lambda document: None)
+    forge_listing(local, 1, [(1, "x", 5, 6, 7)])
+    assert local.latest().fragments == {"x": KnownFragment(1, "x", FileIdentity(5, 6), 7)}
+
+
+# Folders that cannot be written
+
+
+@contextlib.contextmanager
+def without_privileges():
+    """Root may write anywhere, so as somebody else."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def open_folder():
+    """A folder anybody may enter, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def test_a_folder_that_is_only_readable_is_read_and_refuses_commits(open_folder):
+    catalog = Catalog(LOCAL, str(open_folder / "_zonebloom"))
+    first = catalog.commit(adding("a"))
+    before = tree(open_folder)
+    for path in (open_folder, *open_folder.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    with without_privileges():
+        assert catalog.latest() == first
+        with pytest.raises(PermissionError):
+            catalog.commit(adding("b"))
+    open_folder.chmod(0o755)
+    assert tree(open_folder) == before
+
+
+def test_a_file_where_the_folder_should_be_is_no_catalog(local, tmp_path):
+    (tmp_path / "_zonebloom").write_bytes(b"x")
+    assert local.latest() == Version()
+    with pytest.raises(OSError, match="_zonebloom"):
+        local.commit(adding("a"))
+    assert (tmp_path / "_zonebloom").read_bytes() == b"x"
+
+
+# Segments
+
+
+def segment_files(catalog, *names):
+    for name in names:
+        path = catalog.segment_path(name)
+        catalog.filesystem.create_dir(os.path.dirname(path), recursive=True)
+        with catalog.filesystem.open_output_stream(path) as sink:
+            sink.write(b"x")
+
+
+def segments_of(catalog):
+    base = os.path.dirname(os.path.dirname(catalog.segment_path("x")))
+    selector = pafs.FileSelector(base, allow_not_found=True)
+    return sorted(info.base_name for info in catalog.filesystem.get_file_info(selector))
+
+
+def test_segments_lie_apart_from_versions(catalog):
+    assert catalog.segment_path("abc-0000").endswith("segments/abc-0000/bloomfilter.arrow")
+
+
+def test_segment_prefixes_are_never_the_same():
+    catalog = Catalog(LOCAL, "x")
+    assert len({catalog.new_segment_prefix() for _ in range(1000)}) == 1000
+
+
+def test_segments_of_a_build_are_deleted_but_those_to_keep(catalog):
+    segment_files(catalog, "aa-0000", "aa-0001", "aa-0002", "bb-0000")
+    catalog.delete_segments("aa", keep=["aa-0001"])
+    assert segments_of(catalog) == ["aa-0001", "bb-0000"]
+    catalog.delete_segments("aa")
+    assert segments_of(catalog) == ["bb-0000"]
+
+
+def test_deleting_segments_where_there_are_none_does_nothing(catalog, tmp_path):
+    catalog.delete_segments("aa")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_first_build_that_failed_leaves_no_folder(local, tmp_path):
+    segment_files(local, "aa-0000")
+    local.delete_segments("aa")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_deleting_the_last_segment_keeps_the_versions(local):
+    first = local.commit(adding("a"))
+    segment_files(local, "aa-0000")
+    local.delete_segments("aa")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert local.latest() == first

@@ -1,0 +1,121 @@
+"""Which files are the ones that were indexed, and what ids the others get."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow.compute as pc
+import pytest
+
+from zonebloom.errors import NoFragments, SourceError
+from zonebloom.index.catalog import KnownFragment, Version
+from zonebloom.index.coverage import cover
+from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS
+from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.fragments import Fragment
+
+SAME = FileIdentity(1000, 5_000_000_000)
+
+
+def files(*keys):
+    return [Fragment(f"/data/{key}", key, pc.scalar(True)) for key in keys]
+
+
+def version(*keys, next_fragment_id=10):
+    known = {key: KnownFragment(i, key, SAME, 100 + i) for i, key in enumerate(keys)}
+    return Version(3, next_fragment_id, known, {})
+
+
+def shown(coverage):
+    return [(p.fragment.key, p.fragment_id, p.is_known, p.num_rows) for p in coverage.present]
+
+
+def test_files_as_they_were_keep_their_ids_and_rows():
+    coverage = cover(files("a", "b"), [SAME, SAME], version("a", "b"))
+    assert shown(coverage) == [("a", 0, True, 100), ("b", 1, True, 101)]
+    assert coverage.live == {0, 1}
+    assert coverage.vanished == ()
+    assert [each.why for each in coverage.present] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        FileIdentity(SAME.size + 1, SAME.mtime_ns),
+        FileIdentity(SAME.size, SAME.mtime_ns + 1),
+        FileIdentity(SAME.size, SAME.mtime_ns - 1),
+    ],
+    ids=["size", "newer by a nanosecond", "older by a nanosecond"],
+)
+def test_a_file_that_changed_is_another_fragment(identity):
+    coverage = cover(files("a", "b"), [identity, SAME], version("a", "b"))
+    assert shown(coverage) == [("a", 10, False, None), ("b", 1, True, 101)]
+    assert coverage.live == {1}
+    assert coverage.present[0].why == "changed since it was indexed"
+    assert coverage.present[0].identity == identity
+
+
+def test_new_files_get_ids_nobody_had():
+    coverage = cover(files("x", "a", "y"), [SAME] * 3, version("a", next_fragment_id=7))
+    assert shown(coverage) == [("x", 7, False, None), ("a", 0, True, 100), ("y", 8, False, None)]
+    assert coverage.present[0].why == "not indexed"
+
+
+def test_the_id_of_a_file_that_is_gone_is_not_given_again():
+    before = version("a", "b", next_fragment_id=2)
+    coverage = cover(files("c"), [SAME], before)
+    assert shown(coverage) == [("c", 2, False, None)]
+    # Nor after the catalog forgot it.
+    coverage = cover(files("c"), [SAME], replace(before, fragments={}))
+    assert shown(coverage) == [("c", 2, False, None)]
+
+
+def test_a_file_that_moved_is_another_fragment():
+    coverage = cover(files("day=2/a"), [SAME], version("day=1/a"))
+    assert shown(coverage) == [("day=2/a", 10, False, None)]
+
+
+def test_files_that_vanished_are_named_and_left_out():
+    coverage = cover(files("a", "b", "new"), [None, SAME, None], version("a", "b"))
+    assert shown(coverage) == [("b", 1, True, 101)]
+    assert coverage.vanished == ("a", "new")
+    assert coverage.live == {1}
+
+
+def test_fragments_stay_in_scan_order_whatever_their_ids():
+    keys = ["d", "a", "c", "b"]
+    coverage = cover(files(*keys), [SAME] * 4, version("a", "b", "c", "d"))
+    assert [each.fragment.key for each in coverage.present] == keys
+    assert [each.fragment_id for each in coverage.present] == [3, 0, 2, 1]
+
+
+def test_a_dataset_whose_files_are_all_gone_is_an_error():
+    with pytest.raises(NoFragments, match="open it again"):
+        cover(files("a", "b"), [None, None], version("a"))
+
+
+def test_the_universe_is_every_row_and_only_unknown_files_are_counted():
+    coverage = cover(files("a", "new"), [SAME, SAME], version("a"))
+    counted = []
+
+    def count(fragment):
+        counted.append(fragment.fragment.key)
+        return 42
+
+    assert list(coverage.universe(count)) == [
+        (0, 100),
+        (10 << OFFSET_BITS, (10 << OFFSET_BITS) + 42),
+    ]
+    assert counted == ["new"]
+
+
+def test_an_empty_fragment_is_no_part_of_the_universe():
+    coverage = cover(files("a", "new"), [SAME, SAME], version("a"))
+    assert list(coverage.universe(lambda _: 0)) == [(0, 100)]
+
+
+def test_a_fragment_of_too_many_rows_for_an_address_is_an_error():
+    coverage = cover(files("new"), [SAME], version())
+    assert len(coverage.universe(lambda _: MAX_ROWS_PER_FRAGMENT)) == MAX_ROWS_PER_FRAGMENT
+    with pytest.raises(SourceError, match=r"/data/new has 4,294,967,296 rows"):
+        coverage.universe(lambda _: MAX_ROWS_PER_FRAGMENT + 1)

@@ -1,0 +1,414 @@
+"""The bloomfilter table: its schema and bytes, and what damage does to it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zonebloom.errors import CorruptIndex
+from zonebloom.index import table as table_module
+from zonebloom.index.table import FIELDS, TableWriter, ZoneTable, read_table, table_schema, to_batch
+from zonebloom.index.zones import ZoneParameters, train
+from zonebloom.sbbf import blocks
+
+LOCAL = pafs.LocalFileSystem()
+PARAMETERS = ZoneParameters(10, 0.01)
+
+
+def zones_of(count, first=0, parameters=PARAMETERS):
+    numbers = [None if n % 13 == 0 else n for n in range(first, first + count)]
+    return list(train([pa.array(numbers, pa.int64())], parameters))
+
+
+def write(path, fragments, parameters=PARAMETERS):
+    writer = TableWriter(LOCAL, str(path), parameters.number_of_items, parameters.probability)
+    for fragment_id, runs in fragments:
+        for zones in runs:
+            writer.write(fragment_id, zones)
+    return writer.close()
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A table of two fragments: its path, what was written, and the runs."""
+    fragments = [(3, zones_of(95)), (7, zones_of(41, first=1000))]
+    path = tmp_path / "bloomfilter.arrow"
+    return path, write(path, fragments), fragments
+
+
+def opened(path, done):
+    return read_table(LOCAL, str(path), done.num_bytes, done.checksum)
+
+
+def stored(columns, schema=None):
+    """The bytes of an IPC file of one batch."""
+    schema = schema or table_schema(8192, 0.00057)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as file:
+        file.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return sink.getvalue()
+
+
+def columns_of(filters, **changed):
+    count = len(filters)
+    columns = {
+        "fragment_id": pa.array([0] * count, pa.uint64()),
+        "zone_start": pa.array(range(0, 8192 * count, 8192), pa.uint64()),
+        "zone_length": pa.array([8192] * count, pa.uint64()),
+        "has_null": pa.array([False] * count, pa.bool_()),
+        "bloom_filter_data": pa.array(filters, pa.binary()),
+        **changed,
+    }
+    return list(columns.values())
+
+
+# The form
+
+
+def test_schema_is_lances():
+    schema = table_schema(8192, 0.00057)
+    assert schema.names == [
+        "fragment_id",
+        "zone_start",
+        "zone_length",
+        "has_null",
+        "bloom_filter_data",
+    ]
+    assert schema.types == [pa.uint64(), pa.uint64(), pa.uint64(), pa.bool_(), pa.binary()]
+    assert not any(field.nullable for field in schema)
+    assert schema.metadata == {
+        b"bloomfilter_item": b"8192",
+        b"bloomfilter_probability": b"0.00057",
+    }
+
+
+@pytest.mark.parametrize(
+    ("probability", "text"),
+    [
+        (0.00057, b"0.00057"),
+        (0.5, b"0.5"),
+        (1e-5, b"0.00001"),
+        (1e-7, b"0.0000001"),
+        (np.float64(0.25), b"0.25"),
+        (np.nextafter(1, 0), b"0.9999999999999999"),
+    ],
+)
+def test_probability_is_written_as_lance_writes_it(probability, text):
+    written = table_schema(1, probability).metadata[b"bloomfilter_probability"]
+    assert written == text
+    assert float(written) == probability
+
+
+def test_the_file_is_an_uncompressed_ipc_file_any_arrow_reads(written):
+    path, done, fragments = written
+    with pa.memory_map(str(path)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    table.validate(full=True)
+    assert table.schema.equals(table_schema(10, 0.01), check_metadata=True)
+    runs = [(fragment, zones) for fragment, part in fragments for zones in part]
+    assert table["fragment_id"].to_pylist() == [f for f, zones in runs for _ in range(len(zones))]
+    for name, attribute in [
+        ("zone_start", "starts"),
+        ("zone_length", "lengths"),
+        ("has_null", "has_null"),
+    ]:
+        expected = [value for _, zones in runs for value in getattr(zones, attribute).tolist()]
+        assert table[name].to_pylist() == expected
+    filters = [row.tobytes() for _, zones in runs for row in zones.filters]
+    assert table["bloom_filter_data"].to_pylist() == filters
+    assert done.num_zones == table.num_rows == 15
+
+
+def test_what_was_written_describes_the_file(written):
+    path, done, _ = written
+    data = path.read_bytes()
+    assert done.num_bytes == len(data)
+    assert done.checksum == xxhash.xxh3_64_hexdigest(data)
+
+
+def test_batches_hold_whole_filters_below_a_limit(tmp_path, monkeypatch):
+    size = PARAMETERS.filter_bytes
+    monkeypatch.setattr(table_module, "_MAX_BATCH_BYTES", 3 * size + 1)
+    done = write(tmp_path / "t", [(0, zones_of(95))])
+    with pa.memory_map(str(tmp_path / "t")) as source:
+        file = pa.ipc.open_file(source)
+        lengths = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
+    assert lengths == [3, 3, 3, 1]
+    monkeypatch.undo()
+    again = write(tmp_path / "u", [(0, zones_of(95))])
+    assert opened(tmp_path / "t", done).to_table().equals(opened(tmp_path / "u", again).to_table())
+
+
+def test_a_batch_shares_the_memory_of_the_filters():
+    (zones,) = zones_of(95)
+    batch = to_batch(0, zones, table_schema(10, 0.01))
+    assert batch.column("bloom_filter_data").buffers()[2].address == zones.filters.ctypes.data
+
+
+# Reading
+
+
+def test_round_trip(written):
+    path, done, fragments = written
+    table = opened(path, done)
+    runs = [(fragment, zones) for fragment, part in fragments for zones in part]
+    assert len(table) == done.num_zones
+    assert table.fragment_ids.tolist() == [f for f, zones in runs for _ in range(len(zones))]
+    assert table.starts.tolist() == [s for _, z in runs for s in z.starts.tolist()]
+    assert table.lengths.tolist() == [s for _, z in runs for s in z.lengths.tolist()]
+    assert table.has_null.tolist() == [s for _, z in runs for s in z.has_null.tolist()]
+    for zone, expected in enumerate(row for _, zones in runs for row in zones.filters):
+        assert np.array_equal(table.filter_words(zone), expected)
+    assert (table.number_of_items, table.probability) == (10, 0.01)
+    assert table.num_bytes == done.num_bytes
+    with pa.memory_map(str(path)) as source:
+        assert table.to_table().equals(pa.ipc.open_file(source).read_all(), check_metadata=True)
+
+
+def test_the_kernel_looks_values_up_where_the_file_lies(written):
+    path, done, _ = written
+    table = opened(path, done)
+    hit = np.zeros(len(table), dtype=bool)
+    hashes = np.array([xxhash.xxh64_intdigest((1005).to_bytes(8, "little"))], dtype=np.uint64)
+    blocks.check_any(table.words, table.first_words, table.num_blocks, hashes, hit)
+    assert hit[10]
+    assert hit.sum() < 4
+
+
+def test_a_local_file_is_memory_mapped_and_not_copied(tmp_path):
+    parameters = ZoneParameters(8192, 0.00057)
+    done = write(tmp_path / "t", [(0, zones_of(8192 * 64, parameters=parameters))], parameters)
+    assert done.num_bytes > 2 << 20
+    before = pa.total_allocated_bytes()
+    table = opened(tmp_path / "t", done)
+    assert pa.total_allocated_bytes() - before < 1 << 16
+    assert not table.words.flags.owndata
+    assert not table.words.flags.writeable
+    assert all(np.shares_memory(table.filter_words(zone), table.words) for zone in (0, 63))
+
+
+def test_a_file_that_is_not_local_is_read_the_same(written):
+    path, done, _ = written
+    elsewhere = pafs.SubTreeFileSystem(str(path.parent), LOCAL)
+    table = read_table(elsewhere, path.name, done.num_bytes, done.checksum)
+    assert table.to_table().equals(opened(path, done).to_table())
+
+
+def test_a_table_of_no_zones(tmp_path):
+    done = write(tmp_path / "t", [])
+    table = opened(tmp_path / "t", done)
+    assert done.num_zones == len(table) == 0
+    assert table.to_table().num_rows == 0
+    assert table.to_table().schema.equals(table_schema(10, 0.01), check_metadata=True)
+
+
+def test_filters_may_differ_in_size_from_zone_to_zone():
+    filters = [bytes([i]) * 32 * z for i, z in enumerate((1, 604, 2, 1024), 1)]
+    table = ZoneTable(stored(columns_of(filters)), "t")
+    assert table.num_blocks.tolist() == [1, 604, 2, 1024]
+    assert [table.filter_words(zone).tobytes() for zone in range(4)] == filters
+
+
+def test_an_aborted_file_is_no_table(tmp_path):
+    writer = TableWriter(LOCAL, str(tmp_path / "t"), 10, 0.01)
+    writer.write(0, zones_of(50)[0])
+    writer.abort()
+    with pytest.raises(CorruptIndex):
+        ZoneTable(pa.py_buffer((tmp_path / "t").read_bytes()), "t")
+
+
+# Damage
+
+
+def is_within_bounds(table):
+    """Every zone's filter lies in the file, so that no lookup can leave it."""
+    ends = table.first_words + table.num_blocks * np.uint64(8)
+    assert (table.first_words <= ends).all()
+    assert (ends <= table.words.size).all()
+    assert (table.num_blocks > 0).all()
+    assert (table.lengths <= 1 << 32).all()
+    assert (table.starts <= np.uint64(1 << 32) - table.lengths).all()
+    hit = np.zeros(len(table), dtype=bool)
+    hashes = np.array([0, 2**64 - 1], dtype=np.uint64)
+    blocks.check_any(table.words, table.first_words, table.num_blocks, hashes, hit)
+
+
+def check_survives(data):
+    """Damaged bytes, unchecked, are refused or give a table within bounds."""
+    try:
+        table = ZoneTable(pa.py_buffer(bytes(data)), "t")
+    except CorruptIndex:
+        return
+    is_within_bounds(table)
+
+
+def test_every_flipped_byte_is_found_by_the_checksum(written):
+    path, done, _ = written
+    data = path.read_bytes()
+    rng = random.Random(5)
+    for at in [0, len(data) - 1, *rng.sample(range(len(data)), 300)]:
+        damaged = bytearray(data)
+        damaged[at] ^= rng.randrange(1, 256)
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptIndex, match="checksum"):
+            opened(path, done)
+        check_survives(damaged)
+
+
+def test_every_truncation_is_found(written):
+    path, done, _ = written
+    data = path.read_bytes()
+    for size in [0, 1, 7, 8, *random.Random(6).sample(range(len(data)), 100), len(data) - 1]:
+        path.write_bytes(data[:size])
+        with pytest.raises(CorruptIndex):
+            opened(path, done)
+        with pytest.raises(CorruptIndex):
+            read_table(LOCAL, str(path), size, None)
+        check_survives(data[:size])
+
+
+_SMALL_TABLE = stored(columns_of([b"\x11" * 64, b"\x22" * 32])).to_pybytes()
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(_SMALL_TABLE) - 1), st.integers(0, 255)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_no_damage_crashes_or_leads_outside_the_file(changes):
+    damaged = bytearray(_SMALL_TABLE)
+    for at, byte in changes:
+        damaged[at] = byte
+    check_survives(damaged)
+
+
+def test_a_grown_file_is_found(written):
+    path, done, _ = written
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(CorruptIndex, match=r"bytes, .* were written"):
+        opened(path, done)
+
+
+def test_a_missing_file_is_found(tmp_path):
+    for filesystem in (LOCAL, pafs.SubTreeFileSystem(str(tmp_path), LOCAL)):
+        with pytest.raises(CorruptIndex, match=r"cannot open .*build the index again"):
+            read_table(filesystem, str(tmp_path / "none"), 100, None)
+
+
+# Tables made to deceive
+
+BLOCK = bytes(32)
+LENGTHS = FIELDS.get_field_index("zone_length")
+
+
+def nullable(schema):
+    return pa.schema([field.with_nullable(True) for field in schema], schema.metadata)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        pytest.param(lambda: stored(columns_of([BLOCK, b"x" * 33])), id="filter not whole blocks"),
+        pytest.param(lambda: stored(columns_of([BLOCK, b""])), id="filter of no bytes"),
+        pytest.param(lambda: stored(columns_of([bytes((1 << 27) + 32)])), id="filter over 128 MiB"),
+        pytest.param(
+            lambda: stored(
+                columns_of([BLOCK], zone_start=pa.array([2**32 - 1], pa.uint64())),
+            ),
+            id="zone past 2**32",
+        ),
+        pytest.param(
+            lambda: stored(
+                columns_of(
+                    [BLOCK],
+                    zone_start=pa.array([2**64 - 1], pa.uint64()),
+                    zone_length=pa.array([2], pa.uint64()),
+                ),
+            ),
+            id="zone that wraps around",
+        ),
+        pytest.param(
+            lambda: stored(
+                columns_of([BLOCK], zone_length=pa.array([2**64 - 1], pa.uint64())),
+            ),
+            id="zone of 2**64 rows",
+        ),
+        pytest.param(
+            lambda: stored(columns_of([BLOCK, None]), nullable(table_schema(8192, 0.00057))),
+            id="nullable columns",
+        ),
+        pytest.param(
+            lambda: stored(columns_of([BLOCK, None])), id="null in a column declared without"
+        ),
+        pytest.param(
+            lambda: stored(columns_of([BLOCK], has_null=pa.array([None], pa.bool_()))),
+            id="null flag that is null",
+        ),
+        pytest.param(
+            lambda: stored(columns_of([BLOCK])[:4], pa.schema(list(table_schema(1, 0.5))[:4])),
+            id="a column short",
+        ),
+        pytest.param(
+            lambda: stored(
+                columns_of([BLOCK], zone_start=pa.array([0], pa.int64())),
+                table_schema(1, 0.5).set(1, pa.field("zone_start", pa.int64(), nullable=False)),
+            ),
+            id="column of another type",
+        ),
+        pytest.param(lambda: stored(columns_of([BLOCK]), FIELDS), id="no metadata"),
+        pytest.param(
+            lambda: stored(
+                columns_of([BLOCK]),
+                FIELDS.with_metadata(
+                    {"bloomfilter_item": "many", "bloomfilter_probability": "0.1"}
+                ),
+            ),
+            id="metadata that is no number",
+        ),
+        pytest.param(lambda: pa.py_buffer(b"ARROW1\0\0" + bytes(100)), id="not Arrow"),
+        pytest.param(lambda: pa.py_buffer(b""), id="nothing"),
+    ],
+)
+def test_hostile_tables_are_refused(hostile):
+    with pytest.raises(CorruptIndex, match="is not a bloomfilter table"):
+        ZoneTable(hostile(), "there")
+
+
+def test_offsets_that_run_backwards_or_outside_are_refused():
+    honest = stored(columns_of([BLOCK, BLOCK, BLOCK])).to_pybytes()
+    offsets = np.array([0, 32, 64, 96], dtype=np.int32).tobytes()
+    assert honest.count(offsets) == 1
+    for bad in ([0, 64, 32, 96], [0, 32, 64, 2**31 - 32], [-32, 0, 32, 64], [0, 32, 64, 1 << 20]):
+        forged = honest.replace(offsets, np.array(bad, dtype=np.int32).tobytes())
+        with pytest.raises(CorruptIndex):
+            ZoneTable(pa.py_buffer(forged), "there")
+
+
+def test_a_compressed_table_is_refused_rather_than_read_outside_its_file():
+    schema = table_schema(8192, 0.00057)
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(sink, schema, options=options) as file:
+        columns = columns_of([bytes(32 * 1024)])
+        file.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    with pytest.raises(CorruptIndex, match="outside its file"):
+        ZoneTable(sink.getvalue(), "there")
+
+
+def test_filters_that_do_not_begin_at_a_word_are_refused():
+    honest = stored(columns_of([BLOCK * 2, BLOCK, BLOCK])).to_pybytes()
+    offsets = np.array([0, 64, 96, 128], dtype=np.int32).tobytes()
+    assert honest.count(offsets) == 1
+    shifted = np.array([1, 33, 65, 97], dtype=np.int32).tobytes()
+    with pytest.raises(CorruptIndex, match="outside its file"):
+        ZoneTable(pa.py_buffer(honest.replace(offsets, shifted)), "there")

@@ -1,0 +1,220 @@
+"""Zones: where rows fall, and that no way of cutting a run changes a filter."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from helpers import PLAIN_TYPES, reference_filter, sample
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonebloom.errors import InvalidArgument, UnsupportedType
+from zonebloom.index import zones as zones_module
+from zonebloom.index.zones import ZoneParameters, Zones, join, train
+
+SMALL = ZoneParameters(7, 0.05)
+
+
+def encode(numbers):
+    return [None if n is None else n.to_bytes(8, "little", signed=True) for n in numbers]
+
+
+def listed(runs):
+    """Runs of zones as one list of (start, length, has_null, filter bytes)."""
+    return [
+        (start, length, null, filter.tobytes())
+        for run in runs
+        for start, length, null, filter in zip(
+            run.starts.tolist(),
+            run.lengths.tolist(),
+            run.has_null.tolist(),
+            run.filters,
+            strict=True,
+        )
+    ]
+
+
+def expected(encoded, parameters, first_row=0):
+    """Zones of a run by the reference: every row in the zone its number says."""
+    found = {}
+    for row, data in enumerate(encoded, first_row):
+        found.setdefault(row // parameters.number_of_items, []).append((row, data))
+    num_blocks = parameters.filter_bytes // 32
+    return [
+        (
+            rows[0][0],
+            len(rows),
+            None in [data for _, data in rows],
+            reference_filter(num_blocks, [data for _, data in rows]),
+        )
+        for rows in found.values()
+    ]
+
+
+def pieces(array, cuts):
+    bounds = [0, *sorted(cuts), len(array)]
+    return [array.slice(a, b - a) for a, b in pairwise(bounds)]
+
+
+rows = st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=60)
+
+
+@pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
+def test_zones_of_every_type_equal_the_reference(arrow_type):
+    array, encoded = sample(arrow_type)
+    assert listed(train([array], SMALL)) == expected(encoded, SMALL)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a: a.dictionary_encode(),
+        lambda a: pa.concat_arrays([pa.array(["x"] * 5), a, pa.array([None], a.type)]).slice(
+            5, len(a)
+        ),
+        lambda a: pa.DictionaryArray.from_arrays(
+            pa.array(range(len(a)), pa.int32()), a.cast(pa.string_view())
+        ),
+    ],
+    ids=["dictionary", "slice", "dictionary of views with nulls"],
+)
+def test_zones_of_encoded_and_sliced_arrays_equal_the_plain_ones(make):
+    array = pa.array([None if i % 11 == 5 else f"N{i % 30}" for i in range(100)])
+    assert listed(train([make(array)], SMALL)) == listed(train([array], SMALL))
+
+
+@given(rows, st.data(), st.integers(0, 30), st.integers(1, 9), st.sampled_from(["log2", "exact"]))
+def test_any_batches_give_the_zones_of_the_reference(numbers, data, first_row, items, sizing):
+    parameters = ZoneParameters(items, 0.05, sizing)
+    cuts = data.draw(st.lists(st.integers(0, len(numbers)), max_size=6))
+    batches = pieces(pa.array(numbers, pa.int64()), cuts)
+    found = listed(train(batches, parameters, first_row))
+    assert found == expected(encode(numbers), parameters, first_row)
+
+
+@given(rows, st.data(), st.integers(1, 9))
+def test_runs_split_anywhere_and_joined_equal_an_unsplit_run(numbers, data, items):
+    parameters = ZoneParameters(items, 0.05)
+    cuts = data.draw(st.lists(st.integers(0, len(numbers)), max_size=8))
+    first, runs = 0, []
+    for piece in pieces(pa.array(numbers, pa.int64()), cuts):
+        runs.extend(train([piece], parameters, first))
+        first += len(piece)
+    joined = listed(join(runs, items))
+    assert joined == expected(encode(numbers), parameters)
+
+
+@given(rows, st.integers(1, 5), st.integers(1, 4))
+def test_small_buffers_give_the_same_zones(numbers, items, capacity):
+    # As many yields and hash slices as a run of gigabytes has.
+    parameters = ZoneParameters(items, 0.05)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zones_module, "_BUFFER_BYTES", capacity * parameters.filter_bytes)
+        patch.setattr(zones_module, "_HASH_ROWS", 3)
+        runs = list(train([pa.array(numbers, pa.int64())], parameters))
+    assert all(len(run) <= capacity for run in runs)
+    assert listed(runs) == expected(encode(numbers), parameters)
+
+
+def test_zones_yielded_early_are_not_touched_later():
+    parameters = ZoneParameters(2, 0.05)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zones_module, "_BUFFER_BYTES", parameters.filter_bytes)
+        runs = train([pa.array([None, 1, 2, 3])], parameters)
+        first = next(runs)
+        before = listed([first])
+        rest = list(runs)
+    assert listed([first]) == before
+    assert len(rest) == 1
+
+
+def test_three_times_ten_thousand_rows():
+    # A shape that made Lance 1.0 lose rows.
+    numbers = list(range(30_000))
+    parameters = ZoneParameters()
+    array = pa.array(numbers, pa.int64())
+    batches = [array.slice(at, 10_000) for at in (0, 10_000, 20_000)]
+    found = listed(train(batches, parameters))
+    assert [zone[:2] for zone in found] == [(0, 8192), (8192, 8192), (16_384, 8192), (24_576, 5424)]
+    assert found == expected(encode(numbers), parameters)
+    runs = [run for i, b in enumerate(batches) for run in train([b], parameters, i * 10_000)]
+    assert listed(join(runs, 8192)) == found
+
+
+def test_the_last_zone_is_short_and_a_full_one_is_followed_by_none():
+    def lengths(count):
+        array = pa.array(range(count), pa.int64())
+        return [run.lengths.tolist() for run in train([array], SMALL)]
+
+    assert lengths(20) == [[7, 7, 6]]
+    assert lengths(21) == [[7, 7, 7]]
+    assert lengths(1) == [[1]]
+
+
+def test_zero_rows_give_no_zone():
+    assert list(train([], SMALL)) == []
+    assert list(train([pa.array([], pa.int64())], SMALL, 5)) == []
+    assert list(join([], 7)) == []
+
+
+def test_all_null_zones_have_empty_filters():
+    array = pa.concat_arrays([pa.nulls(7, pa.int64()), pa.array(range(7)), pa.nulls(3, pa.int64())])
+    found = listed(train([array], SMALL))
+    empty = bytes(SMALL.filter_bytes)
+    assert [(null, data == empty) for *_, null, data in found] == [
+        (True, True),
+        (False, False),
+        (True, True),
+    ]
+
+
+def test_joining_keeps_runs_that_do_not_touch_a_zone_together():
+    runs = list(train([pa.array(range(14), pa.int64())], SMALL))
+    runs += list(train([pa.array(range(14, 21), pa.int64())], SMALL, 14))
+    assert [run.starts.tolist() for run in join(runs, 7)] == [[0, 7], [14]]
+
+
+def test_types_are_refused_before_a_zone_is_made():
+    with pytest.raises(UnsupportedType):
+        list(train([pa.array([True])], SMALL))
+
+
+def test_number_of_zones():
+    filters = np.zeros((3, 8), np.uint32)
+    counts = np.arange(3, dtype=np.uint64)
+    assert len(Zones(counts, counts, np.zeros(3, bool), filters)) == 3
+
+
+# Parameters
+
+
+def test_default_parameters_are_lances():
+    parameters = ZoneParameters()
+    assert (parameters.number_of_items, parameters.probability) == (8192, 0.00057)
+    assert parameters.filter_bytes == 32_768
+    assert ZoneParameters(sizing="exact").filter_bytes == 19_328
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"number_of_items": 0},
+        {"number_of_items": 1.5},
+        {"number_of_items": True},
+        {"number_of_items": "8192"},
+        {"number_of_items": 2**32 + 1},
+        {"number_of_items": 2**31, "probability": 0.001},
+        {"probability": 0},
+        {"probability": 1},
+        {"probability": float("nan")},
+        {"probability": "0.1"},
+        {"sizing": "best"},
+    ],
+    ids=str,
+)
+def test_impossible_parameters_are_refused_when_given(arguments):
+    with pytest.raises(InvalidArgument):
+        ZoneParameters(**arguments)

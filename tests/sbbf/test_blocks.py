@@ -1,0 +1,254 @@
+"""The block kernels against the plain-Python reference."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from helpers import hashes_of, reference_filter
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonebloom.sbbf import blocks
+from zonebloom.sbbf.blocks_numpy import SALT, check_one
+from zonebloom.sbbf.reference import ReferenceSbbf
+
+BLOCK_COUNTS = [1, 2, 3, 5, 31, 64, 604, 1024]
+
+by_count = pytest.mark.parametrize("num_blocks", BLOCK_COUNTS)
+
+
+def numbers(count, seed=0):
+    rng = random.Random(seed)
+    return [rng.randbytes(8) for _ in range(count)]
+
+
+def filter_of(num_blocks, values):
+    words = np.zeros(8 * num_blocks, dtype=np.uint32)
+    blocks.insert(words, hashes_of(values))
+    return words
+
+
+def checked(words, values):
+    out = np.zeros(len(values), dtype=bool)
+    blocks.check(words, hashes_of(values), out)
+    return out
+
+
+@by_count
+def test_insert_equals_the_reference(num_blocks):
+    values = numbers(500)
+    assert filter_of(num_blocks, values).tobytes() == reference_filter(num_blocks, values)
+
+
+@given(st.integers(1, 300), st.lists(st.binary(max_size=12), max_size=60))
+def test_insert_equals_the_reference_for_any_block_count(num_blocks, values):
+    assert filter_of(num_blocks, values).tobytes() == reference_filter(num_blocks, values)
+
+
+def test_hashes_at_the_ends_fall_in_the_first_and_the_last_block():
+    for num_blocks in (1, 3, 604, 1 << 22):
+        words = np.zeros(8 * num_blocks, dtype=np.uint32)
+        blocks.insert(words, np.array([0, 2**64 - 1], dtype=np.uint64))
+        first = [1] * 8
+        last = [1 << ((0xFFFFFFFF * salt & 0xFFFFFFFF) >> 27) for salt in SALT.tolist()]
+        if num_blocks == 1:
+            assert words.tolist() == [a | b for a, b in zip(first, last, strict=True)]
+        else:
+            assert words[:8].tolist() == first
+            assert words[-8:].tolist() == last
+            assert not words[8:-8].any()
+
+
+@by_count
+def test_check_equals_the_reference(num_blocks):
+    held = numbers(8 * num_blocks)
+    words = filter_of(num_blocks, held)
+    oracle = ReferenceSbbf(num_blocks)
+    for value in held:
+        oracle.insert(value)
+    strangers = numbers(2000, seed=1)
+    assert checked(words, held).all()
+    found = checked(words, strangers)
+    assert found.tolist() == [oracle.check(value) for value in strangers]
+    assert not found.all()
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=8, max_size=8), st.binary(max_size=9))
+def test_check_wants_all_eight_words(words, value):
+    oracle = ReferenceSbbf(1)
+    oracle.blocks = [words]
+    assert checked(np.array(words, dtype=np.uint32), [value])[0] == oracle.check(value)
+
+
+@pytest.mark.parametrize("word", range(8))
+def test_check_fails_when_one_bit_of_any_word_is_missing(word):
+    words = filter_of(1, [b"x"])
+    words[word] = 0
+    assert not checked(words, [b"x"])[0]
+    words[:] = 0xFFFFFFFF
+    assert checked(words, [b"x"])[0]
+    words[word] &= ~filter_of(1, [b"x"])[word]
+    assert not checked(words, [b"x"])[0]
+
+
+def test_check_writes_every_entry():
+    words = filter_of(4, [b"x"])
+    out = np.ones(2, dtype=bool)
+    blocks.check(words, hashes_of([b"x", b"not there"]), out)
+    assert out.tolist() == [True, False]
+
+
+def several_filters():
+    """Filters of different sizes in one memory, with a gap of ones between them."""
+    rng = random.Random(3)
+    memory, firsts, held = [], [], []
+    for num_blocks in (1, 2, 3, 64, 7, 604):
+        memory.extend([0xFFFFFFFF] * rng.randrange(1, 9))
+        firsts.append(len(memory))
+        held.append(numbers(4 * num_blocks, seed=num_blocks))
+        memory.extend(filter_of(num_blocks, held[-1]).tolist())
+    memory.extend([0xFFFFFFFF] * 8)
+    return (
+        np.array(memory, dtype=np.uint32),
+        np.array(firsts, dtype=np.uint64),
+        np.array([1, 2, 3, 64, 7, 604], dtype=np.uint64),
+        held,
+    )
+
+
+def test_check_any_equals_checking_each_filter():
+    words, firsts, counts, held = several_filters()
+    for values in [*held, numbers(1, 50), numbers(3, 51), numbers(20, 52), []]:
+        for some in (values, values[:1], values[-2:]):
+            out = np.zeros(len(firsts), dtype=bool)
+            blocks.check_any(words, firsts, counts, hashes_of(some), out)
+            expected = [
+                bool(checked(words[first : first + 8 * count], some).any())
+                for first, count in zip(firsts.tolist(), counts.tolist(), strict=True)
+            ]
+            assert out.tolist() == expected
+
+
+def test_check_any_leaves_true_entries_alone():
+    words, firsts, counts, _ = several_filters()
+    out = np.zeros(len(firsts), dtype=bool)
+    out[3] = True
+    blocks.check_any(words, firsts, counts, hashes_of([b"stranger"]), out)
+    assert out[3]
+    assert not out[5]
+
+
+def test_check_one_in_numpy_equals_the_kernel():
+    words, firsts, counts, held = several_filters()
+    for hashed in [*hashes_of([v for part in held for v in part[:40]]).tolist(), 0, 2**64 - 1]:
+        out = np.zeros(len(firsts), dtype=bool)
+        blocks.check_any(words, firsts, counts, np.array([hashed], dtype=np.uint64), out)
+        assert check_one(words, firsts, counts, hashed).tolist() == out.tolist()
+
+
+def insert_zones(zones, num_blocks, zone_rows, values, *, first_row=0, bit=0, splits=()):
+    """Insert rows (None for a null) run by run; filters and null flags of the zones."""
+    filters = np.zeros((zones, 8 * num_blocks), dtype=np.uint32)
+    has_null = np.zeros(zones, dtype=bool)
+    valid = [1] * bit + [value is not None for value in values]
+    bitmap = np.packbits(valid, bitorder="little")
+    if None not in values:
+        bitmap = np.empty(0, dtype=np.uint8)
+    hashes = hashes_of([b"under a null" if value is None else value for value in values])
+    cuts = [0, *sorted(splits), len(values)]
+    for start, stop in pairwise(cuts):
+        blocks.insert_zones(
+            filters, hashes[start:stop], bitmap, bit + start, first_row + start, zone_rows, has_null
+        )
+    return filters, has_null
+
+
+def expected_zones(zones, num_blocks, zone_rows, values, first_row=0):
+    parts = [[] for _ in range(zones)]
+    for row, value in enumerate(values, first_row):
+        parts[row // zone_rows].append(value)
+    return [reference_filter(num_blocks, part) for part in parts], [None in p for p in parts]
+
+
+@given(
+    values=st.lists(st.none() | st.binary(max_size=9), min_size=1, max_size=70),
+    num_blocks=st.integers(1, 6),
+    zone_rows=st.integers(1, 20),
+    first_row=st.integers(0, 25),
+    bit=st.integers(0, 17),
+    data=st.data(),
+)
+def test_any_split_of_the_rows_gives_the_filters_of_the_reference(
+    values, num_blocks, zone_rows, first_row, bit, data
+):
+    splits = data.draw(st.lists(st.integers(0, len(values)), max_size=6))
+    zones = (first_row + len(values) - 1) // zone_rows + 1
+    filters, has_null = insert_zones(
+        zones, num_blocks, zone_rows, values, first_row=first_row, bit=bit, splits=splits
+    )
+    oracle, nulls = expected_zones(zones, num_blocks, zone_rows, values, first_row)
+    assert [row.tobytes() for row in filters] == oracle
+    assert has_null.tolist() == nulls
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+def test_zones_at_their_real_size(nulls):
+    values = numbers(20_000)
+    if nulls:
+        values[8192 + 5] = None
+    filters, has_null = insert_zones(3, 64, 8192, values, bit=3, splits=[4, 8192, 9000])
+    oracle, expected_nulls = expected_zones(3, 64, 8192, values)
+    assert [row.tobytes() for row in filters] == oracle
+    assert has_null.tolist() == expected_nulls == [False, nulls, False]
+
+
+def test_an_all_null_zone_has_an_empty_filter():
+    filters, has_null = insert_zones(2, 4, 8, [None] * 8 + [b"x"] * 8)
+    assert not filters[0].any()
+    assert has_null.tolist() == [True, False]
+
+
+def test_has_null_is_never_cleared():
+    filters = np.zeros((1, 8), dtype=np.uint32)
+    has_null = np.array([True])
+    no_bitmap = np.empty(0, dtype=np.uint8)
+    blocks.insert_zones(filters, hashes_of([b"x"]), no_bitmap, 0, 0, 8, has_null)
+    assert has_null[0]
+
+
+@by_count
+def test_merge_equals_inserting_both(num_blocks):
+    one, other = numbers(300, seed=1), numbers(300, seed=2)
+    words = filter_of(num_blocks, one)
+    untouched = filter_of(num_blocks, other)
+    blocks.merge(words, untouched)
+    assert words.tobytes() == reference_filter(num_blocks, one + other)
+    assert np.array_equal(untouched, filter_of(num_blocks, other))
+
+
+@pytest.mark.parametrize("num_blocks", [2, 6, 64, 604, 1024])
+def test_fold_equals_inserting_into_half_the_blocks(num_blocks):
+    values = numbers(700)
+    half = np.full(4 * num_blocks, 0xFFFFFFFF, dtype=np.uint32)
+    blocks.fold(filter_of(num_blocks, values), half)
+    assert half.tobytes() == reference_filter(num_blocks // 2, values)
+    assert checked(half, values).all()
+
+
+@given(st.integers(1, 60), st.lists(st.binary(max_size=9), max_size=40))
+def test_fold_loses_no_value(half_blocks, values):
+    half = np.zeros(8 * half_blocks, dtype=np.uint32)
+    blocks.fold(filter_of(2 * half_blocks, values), half)
+    assert checked(half, values).all()
+    assert half.tobytes() == reference_filter(half_blocks, values)
+
+
+def test_threads_that_insert_at_once_do_not_disturb_each_other():
+    parts = [numbers(5000, seed=i) for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda values: filter_of(604, values).tobytes(), parts))
+    assert made == [filter_of(604, values).tobytes() for values in parts]

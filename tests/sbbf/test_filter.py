@@ -1,0 +1,185 @@
+"""Sbbf: one filter over values of one Arrow type."""
+
+from __future__ import annotations
+
+import doctest
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from helpers import PLAIN_TYPES, reference_filter, sample
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonebloom.errors import InvalidArgument, UnsupportedType
+from zonebloom.sbbf import filter as filter_module
+from zonebloom.sbbf.filter import Sbbf
+
+
+def bloom_of(values, ndv=100, probability=0.01, **options):
+    bloom = Sbbf(ndv, probability, **options)
+    bloom.insert(values)
+    return bloom
+
+
+@pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
+def test_insert_equals_the_reference_and_check_finds_all_but_nulls(arrow_type):
+    array, encoded = sample(arrow_type)
+    bloom = bloom_of(array, sizing="exact")
+    assert bloom.to_bytes() == reference_filter(bloom.num_blocks, encoded)
+    assert bloom.check(array).tolist() == [data is not None for data in encoded]
+
+
+def test_insert_takes_chunked_arrays_and_plain_lists():
+    expected = bloom_of(pa.array([1, 2, 3, None]))
+    assert bloom_of([1, 2, 3, None]) == expected
+    assert bloom_of(pa.chunked_array([[1, 2], [], [3, None]])) == expected
+    assert bloom_of(pa.chunked_array([], pa.int64())) == Sbbf(100, 0.01)
+
+
+def test_check_takes_chunked_arrays_and_plain_lists():
+    bloom = bloom_of(["a", "b"])
+    assert bloom.check(["a", "zzz", None]).tolist() == [True, False, False]
+    chunks = pa.chunked_array([["zzz"], [], ["b", None]])
+    assert bloom.check(chunks).tolist() == [False, True, False]
+    assert bloom.check(pa.chunked_array([], pa.string())).tolist() == []
+
+
+def test_a_null_is_never_found_even_in_a_full_filter():
+    full = Sbbf.from_bytes(b"\xff" * 32)
+    assert full.check(pa.array([1, None, 3])).tolist() == [True, False, True]
+    assert full.check(pa.array([9, 1, None, 3]).slice(1)).tolist() == [True, False, True]
+    null_in_dictionary = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, None], pa.int8()), pa.array(["a", None])
+    )
+    assert full.check(null_in_dictionary).tolist() == [True, False, False]
+
+
+def test_a_null_is_not_inserted():
+    assert bloom_of(pa.nulls(10, pa.int64())) == Sbbf(100, 0.01)
+
+
+def test_int32_and_int64_are_different_values():
+    bloom = bloom_of(pa.array(range(50), pa.int32()))
+    assert not bloom.check(pa.array(range(50), pa.int64())).all()
+
+
+def test_unhashable_types_are_refused():
+    for values in ([True], pa.array([[1]]), pa.array([{"a": 1}])):
+        with pytest.raises(UnsupportedType):
+            Sbbf(10).insert(values)
+        with pytest.raises(UnsupportedType):
+            Sbbf(10).check(values)
+
+
+def test_sizes_follow_the_target():
+    assert Sbbf(8192).nbytes == 32_768
+    assert Sbbf(8192, sizing="exact").num_blocks == 604
+    assert Sbbf(8192, sizing="exact").nbytes == len(Sbbf(8192, sizing="exact").to_bytes())
+
+
+@pytest.mark.parametrize("arguments", [(0,), (10, 0.0), (10, 1.0), (10**9, 1e-9), (10, "x")])
+def test_impossible_targets_are_refused(arguments):
+    with pytest.raises(InvalidArgument):
+        Sbbf(*arguments)
+
+
+def test_bytes_round_trip():
+    bloom = bloom_of(range(80))
+    again = Sbbf.from_bytes(bloom.to_bytes())
+    assert again == bloom
+    assert again.to_bytes() == bloom.to_bytes()
+    for kind in (bytearray, memoryview, pa.py_buffer, lambda d: np.frombuffer(d, np.uint8)):
+        assert Sbbf.from_bytes(kind(bloom.to_bytes())) == bloom
+
+
+def test_from_bytes_copies():
+    data = bytearray(32)
+    bloom = Sbbf.from_bytes(data)
+    data[0] = 255
+    assert bloom == Sbbf.from_bytes(bytes(32))
+    bloom.insert([1])
+    assert data[1:] == bytes(31)
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 33, (1 << 27) + 32])
+def test_from_bytes_refuses_what_is_not_whole_blocks(size):
+    with pytest.raises(InvalidArgument, match=f"{size} bytes are not a filter"):
+        Sbbf.from_bytes(bytes(size))
+
+
+def test_merge_takes_in_all_of_the_other():
+    one, other = bloom_of(range(40)), bloom_of(range(40, 80))
+    before = other.to_bytes()
+    one.merge(other)
+    assert one == bloom_of(range(80))
+    assert other.to_bytes() == before
+
+
+def test_merge_refuses_another_size():
+    with pytest.raises(InvalidArgument, match=r"8 and 1024 blocks.*fold"):
+        Sbbf(100, 0.01).merge(Sbbf(8192))
+
+
+@given(st.lists(st.integers(0, 2**63 - 1), max_size=60), st.sampled_from([0.5, 0.01, 1e-6]))
+def test_fold_keeps_every_value_and_the_target(values, probability):
+    bloom = bloom_of(pa.array(values, pa.int64()), ndv=8192)
+    folded = bloom.fold(probability)
+    assert folded.check(pa.array(values, pa.int64())).all()
+    assert folded.estimated_fpp <= max(probability, bloom.estimated_fpp)
+    encoded = [value.to_bytes(8, "little") for value in values]
+    assert folded.to_bytes() == reference_filter(folded.num_blocks, encoded)
+    if folded.num_blocks > 1:
+        half = Sbbf.from_bytes(reference_filter(folded.num_blocks // 2, encoded))
+        assert half.estimated_fpp > probability
+
+
+def test_fold_leaves_the_filter_alone_and_gives_a_copy_when_nothing_fits():
+    bloom = bloom_of(range(100))
+    before = bloom.to_bytes()
+    folded = bloom.fold(1e-9)
+    assert folded == bloom
+    folded.insert([-1])
+    assert bloom.to_bytes() == before
+
+
+def test_fold_stops_at_an_odd_number_of_blocks():
+    assert Sbbf(8192, sizing="exact").fold(0.5).num_blocks == 604 // 4
+
+
+def test_fold_refuses_an_impossible_target():
+    with pytest.raises(InvalidArgument, match="probability"):
+        Sbbf(10).fold(0)
+
+
+def test_fill_and_estimated_fpp_are_counted_from_the_bits():
+    assert Sbbf(100).fill == 0.0
+    assert Sbbf(100).estimated_fpp == 0.0
+    assert Sbbf.from_bytes(b"\xff" * 64).fill == 1.0
+    assert Sbbf.from_bytes(b"\xff" * 64).estimated_fpp == 1.0
+    assert Sbbf.from_bytes(b"\xff" * 32 + bytes(96)).estimated_fpp == 0.25
+    half_of_each_word = Sbbf.from_bytes(b"\xff\xff\x00\x00" * 8)
+    assert half_of_each_word.fill == 0.5
+    assert half_of_each_word.estimated_fpp == 0.5**8
+    assert Sbbf.from_bytes(b"\xff" * 28 + bytes(4)).estimated_fpp == 0.0
+
+
+def test_equality():
+    assert Sbbf(100) == Sbbf(100)
+    assert Sbbf(100) != bloom_of([1])
+    assert Sbbf(100, 0.01) != Sbbf(8192)
+    assert Sbbf(100) != bytes(Sbbf(100).nbytes)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Sbbf(100))
+
+
+def test_repr():
+    assert repr(Sbbf.from_bytes(b"\xff" * 32 + bytes(32))) == (
+        "<Sbbf 2 blocks, 64 bytes, 50.000% of bits set>"
+    )
+
+
+def test_docstring_examples():
+    results = doctest.testmod(filter_module)
+    assert results.failed == 0
+    assert results.attempted > 0

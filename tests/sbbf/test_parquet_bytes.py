@@ -1,0 +1,119 @@
+"""Filters as Parquet embeds them: our bytes are pyarrow's, and nothing else is taken."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonebloom.errors import InvalidArgument
+from zonebloom.sbbf.filter import Sbbf
+from zonebloom.sbbf.header import decode_header, encode_header
+
+UNIONS = bytes.fromhex("1c1c0000" * 3)
+
+
+def embedded(path, array, **options) -> bytes:
+    """What pyarrow writes at ``bloom_filter_offset``."""
+    pq.write_table(pa.table({"v": array}), path, bloom_filter_options={"v": options})
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    start = chunk.bloom_filter_offset
+    return path.read_bytes()[start : start + chunk.bloom_filter_length]
+
+
+@pytest.mark.parametrize("ndv, fpp", [(1, 0.5), (100, 0.05), (1000, 0.01), (20_000, 0.001)])
+@pytest.mark.parametrize("arrow_type", [pa.int64(), pa.int32(), pa.float64(), pa.string()], ids=str)
+def test_bytes_are_those_pyarrow_embeds(tmp_path, ndv, fpp, arrow_type):
+    rng = random.Random(ndv)
+    numbers = pa.array([*(rng.randrange(1 << 30) for _ in range(ndv)), None], pa.int64())
+    array = numbers.cast(arrow_type, safe=False)
+    theirs = embedded(tmp_path / "f.parquet", array, ndv=ndv, fpp=fpp)
+    num_bytes, header_bytes = decode_header(theirs)
+    assert header_bytes + num_bytes == len(theirs)
+    ours = Sbbf.from_bytes(bytes(num_bytes))
+    ours.insert(array)
+    assert ours.to_parquet_bytes() == theirs
+    assert Sbbf.from_parquet_bytes(theirs) == ours
+    assert Sbbf.from_parquet_bytes(theirs).check(array).tolist() == [True] * ndv + [False]
+
+
+def test_same_size_as_pyarrow_for_the_same_target(tmp_path):
+    theirs = embedded(tmp_path / "f.parquet", pa.array(range(1000)), ndv=1000, fpp=0.01)
+    ours = Sbbf(1000, 0.01)
+    ours.insert(pa.array(range(1000)))
+    assert ours.to_parquet_bytes() == theirs
+
+
+def test_the_header_byte_by_byte():
+    assert encode_header(32) == bytes.fromhex("1540") + UNIONS + b"\0"
+    assert encode_header(1 << 27) == bytes.fromhex("158080808001") + UNIONS + b"\0"
+
+
+@given(st.integers(1, 1 << 22))
+def test_header_round_trip(num_blocks):
+    header = encode_header(32 * num_blocks)
+    assert decode_header(header + b"anything") == (32 * num_blocks, len(header))
+
+
+def test_bytes_after_the_blocks_are_ignored_and_views_are_taken():
+    bloom = Sbbf(10, 0.01)
+    bloom.insert([1, 2, 3])
+    data = bloom.to_parquet_bytes() + b"next"
+    assert Sbbf.from_parquet_bytes(memoryview(data)) == bloom
+    assert Sbbf.from_parquet_bytes(pa.py_buffer(data)) == bloom
+
+
+def header(size: bytes, unions: bytes = UNIONS, stop: bytes = b"\0") -> bytes:
+    return b"\x15" + size + unions + stop
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"", "end inside"),
+        (header(b"\x40", stop=b""), "end inside"),
+        (b"\x15", "end inside"),
+        (header(b"\x40") + bytes(31), "claims 32 bytes, 31 follow"),
+        (header(b"\x3e") + bytes(31), "claims 31 bytes: that is not whole blocks"),
+        (header(b"\x00"), "claims 0 bytes"),
+        (header(b"\x3f") + bytes(32), "claims -32 bytes"),
+        (header(bytes.fromhex("c080808001")), "claims 134217760 bytes"),
+        (header(b"\x80\x80\x80\x80\x80\x01"), "more than 32 bits"),
+        (header(b"\x40", bytes.fromhex("1c2c0000" + "1c1c0000" * 2)), "algorithm is of another"),
+        (header(b"\x40", bytes.fromhex("1c1c0000" + "1c2c0000" + "1c1c0000")), "hash is of"),
+        (header(b"\x40", bytes.fromhex("1c1c0000" * 2 + "1c2c0000")), "compression is of"),
+        (header(b"\x40", bytes.fromhex("1c1c150200" + "1c1c0000" * 2)), "algorithm is of another"),
+        (header(b"\x40", bytes.fromhex("1c1c0000" * 2)), "lacks a field"),
+        (b"\x2c" + UNIONS[1:] + b"\0", "lacks a field"),
+        (header(b"\x40", UNIONS + b"\x15\x02"), "field 5 of type 5"),
+        (header(b"\x40", b"\x05\x02\x40" + UNIONS), "field 1 twice"),
+        (b"\x16\x40" + UNIONS + b"\0", "field 1 of type 6"),
+        (b"PAR1" * 20, "field"),
+    ],
+)
+def test_what_is_no_filter_is_refused(data, message):
+    with pytest.raises(InvalidArgument, match=message):
+        Sbbf.from_parquet_bytes(data)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_filter_or_refused(data):
+    try:
+        bloom = Sbbf.from_parquet_bytes(data)
+    except InvalidArgument:
+        return
+    assert bloom.nbytes <= len(data)
+
+
+@given(st.integers(0, 14), st.integers(0, 7))
+def test_a_flipped_bit_of_the_header_changes_the_size_or_is_refused(at, bit):
+    data = bytearray(Sbbf.from_bytes(bytes(64)).to_parquet_bytes() + bytes(64))
+    data[at] ^= 1 << bit
+    try:
+        assert Sbbf.from_parquet_bytes(data).nbytes != 64
+    except InvalidArgument:
+        pass

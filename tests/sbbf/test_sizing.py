@@ -1,0 +1,210 @@
+"""Filter sizes: the specification's numbers, Lance's sizes, and what real filters do."""
+
+from __future__ import annotations
+
+import doctest
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonebloom.errors import InvalidArgument
+from zonebloom.sbbf import blocks, sizing
+from zonebloom.sbbf.filter import Sbbf
+from zonebloom.sbbf.sizing import false_positive_probability, size_for
+
+ndvs = st.integers(1, 1 << 20)
+# Small enough for any of the sizes, large enough for Lance's smallest.
+probabilities = st.floats(1e-6, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("ndv", "probability", "log2", "exact"),
+    [
+        (8192, 0.00057, 32_768, 604),
+        (8192, 0.01, 16_384, 337),
+        (1, 0.5, 32, 1),
+        (1, 0.00057, 32, 1),
+        (100, 0.01, 256, 5),
+        (1000, 0.1, 1024, 24),
+        (1000, 1e-5, 8192, 161),
+        (26_214, 0.0127, 32_768, 1024),
+        (1_000_000, 0.01, 2_097_152, 41_130),
+        (1 << 20, 0.00057, 4_194_304, 77_212),
+    ],
+)
+def test_table_of_sizes(ndv, probability, log2, exact):
+    assert size_for(ndv, probability) == log2
+    assert size_for(ndv, probability, "exact") == 32 * exact
+
+
+def test_the_default_zone_takes_32_kib_not_16():
+    assert size_for(8192, 0.00057) == 32_768
+    assert false_positive_probability(8192, 32_768) == pytest.approx(3.6e-5, rel=0.02)
+    assert false_positive_probability(8192, 16_384) == pytest.approx(1.3e-3, rel=0.03)
+    assert size_for(8192, 0.00057, "exact") == 19_328
+
+
+# Parquet format, BloomFilter.md, section "Sizing an SBBF".
+@pytest.mark.parametrize(
+    ("bits", "probability"),
+    [(6.0, 0.1), (10.5, 0.01), (16.9, 0.001), (26.4, 0.0001), (41.0, 0.00001)],
+)
+def test_the_specifications_bits_per_distinct_value(bits, probability):
+    ndv = 1_000_000
+    assert size_for(ndv, probability, "exact") * 8 / ndv == pytest.approx(bits, abs=0.06)
+
+
+@pytest.mark.parametrize(("ndv", "percent"), [(52_428, "18"), (26_214, "1.26"), (13_107, "0.04")])
+def test_the_specifications_worked_example_of_1024_blocks(ndv, percent):
+    decimals = len(percent.partition(".")[2])
+    assert f"{false_positive_probability(ndv, 1024 * 32) * 100:.{decimals}f}" == percent
+
+
+def by_definition(ndv, num_bytes):
+    """Putze's equation 3 as written, summed from the low end with exact logarithms."""
+    mean = ndv / (num_bytes / 32)
+    terms = (
+        math.exp(i * math.log(mean) - mean - math.lgamma(i + 1)) * (1 - (31 / 32) ** i) ** 8
+        for i in range(1, 2000)
+    )
+    return math.fsum(terms)
+
+
+@given(st.integers(1, 100_000), st.integers(1, 1 << 12))
+def test_probability_equals_the_definition(ndv, num_blocks):
+    found = false_positive_probability(ndv, 32 * num_blocks)
+    if ndv / (num_blocks * 256) > 2:
+        assert found == 1.0
+    else:
+        assert found == pytest.approx(by_definition(ndv, 32 * num_blocks), rel=1e-9)
+
+
+def test_an_empty_filter_has_no_false_positives():
+    assert false_positive_probability(0, 32) == 0.0
+
+
+@given(ndvs, st.integers(1, 1 << 15), st.integers(0, 1000))
+def test_probability_grows_with_values_and_falls_with_bytes(ndv, num_blocks, more):
+    here = false_positive_probability(ndv, 32 * num_blocks)
+    assert 0.0 < here <= 1.0
+    assert false_positive_probability(ndv + more, 32 * num_blocks) >= here * (1 - 1e-12)
+    assert false_positive_probability(ndv, 32 * (num_blocks + more)) <= here * (1 + 1e-12)
+
+
+@given(ndvs, probabilities)
+def test_sizes_are_the_least_that_reach_the_target(ndv, probability):
+    log2, exact = size_for(ndv, probability), size_for(ndv, probability, "exact")
+    assert log2.bit_count() == 1
+    assert exact % 32 == 0
+    assert exact <= log2 <= 1 << 27
+    assert log2 < 2 * exact or log2 == 32
+    for num_bytes, smaller in ((log2, log2 // 2), (exact, exact - 32)):
+        assert false_positive_probability(ndv, num_bytes) <= probability
+        if smaller >= 32:
+            assert false_positive_probability(ndv, smaller) > probability
+
+
+@given(ndvs, st.integers(0, 1000), probabilities, st.floats(0.1, 1.0))
+def test_sizes_grow_with_values_and_with_strictness(ndv, more, probability, stricter):
+    for kind in sizing.SIZINGS:
+        here = size_for(ndv, probability, kind)
+        assert size_for(ndv + more, probability, kind) >= here
+        assert size_for(ndv, probability * stricter, kind) >= here
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "ndv"),
+    [(1024, 52_428), (1024, 26_214), (1024, 13_107), (604, 8192), (336, 8192), (64, 2000)],
+)
+def test_measured_rate_is_within_sampling_error_of_the_estimate(num_blocks, ndv):
+    # A rate strays by the values probed and by the filter drawn: the trials tell by how much.
+    rng = np.random.default_rng(20_240_601)
+    rates = []
+    for _ in range(30):
+        words = np.zeros(8 * num_blocks, dtype=np.uint32)
+        blocks.insert(words, rng.integers(0, 2**64, ndv, dtype=np.uint64))
+        out = np.zeros(30_000, dtype=bool)
+        blocks.check(words, rng.integers(0, 2**64, out.size, dtype=np.uint64), out)
+        rates.append(out.mean())
+    standard_error = np.std(rates) / math.sqrt(len(rates))
+    expected = false_positive_probability(ndv, 32 * num_blocks)
+    assert standard_error < expected / 10
+    assert abs(np.mean(rates) - expected) < 4 * standard_error
+
+
+@pytest.mark.parametrize(("ndv", "probability"), [(8192, 0.00057), (1000, 0.05), (300, 0.01)])
+@pytest.mark.parametrize("kind", sizing.SIZINGS)
+def test_a_real_filter_stays_at_its_target(ndv, probability, kind):
+    bloom = Sbbf(ndv, probability, sizing=kind)
+    bloom.insert(pa.array(range(ndv), pa.int64()))
+    assert bloom.check(pa.array(range(ndv), pa.int64())).all()
+    strangers = bloom.check(pa.array(range(10**9, 10**9 + 300_000), pa.int64()))
+    spread = math.sqrt(probability / 300_000)
+    assert strangers.mean() < probability * 1.15 + 4 * spread
+    assert bloom.estimated_fpp == pytest.approx(strangers.mean(), rel=0.1, abs=5 * spread)
+
+
+@pytest.mark.parametrize("ndv", [0, -1, True, 1.5, 8192.0, "8192", None])
+def test_impossible_numbers_of_items_are_refused(ndv):
+    with pytest.raises(InvalidArgument, match=r"number_of_items is .*whole number of at least 1"):
+        size_for(ndv, 0.01)
+
+
+@pytest.mark.parametrize(
+    "probability", [0, 1, 0.0, 1.0, -1, 2.5, math.nan, math.inf, "x", "0.1", True, None]
+)
+def test_impossible_probabilities_are_refused(probability):
+    with pytest.raises(InvalidArgument, match=r"probability is .*between 0 and 1"):
+        size_for(100, probability)
+
+
+def test_filters_over_128_mib_are_refused_with_what_to_change():
+    with pytest.raises(InvalidArgument, match=r"128 MiB; give fewer items .* larger probability"):
+        size_for(10**9, 1e-6)
+    with pytest.raises(InvalidArgument, match="128 MiB"):
+        size_for(10**9, 1e-6, "exact")
+    assert size_for(50_000_000, 0.00057) == 1 << 27
+
+
+def test_unknown_sizing_is_refused():
+    with pytest.raises(InvalidArgument, match="log2, exact"):
+        size_for(100, 0.01, "best")
+
+
+@pytest.mark.parametrize("num_bytes", [0, -32, 31, 33, 100])
+def test_sizes_that_are_not_whole_blocks_are_refused(num_bytes):
+    with pytest.raises(InvalidArgument, match="blocks"):
+        false_positive_probability(10, num_bytes)
+
+
+def test_a_negative_ndv_is_refused():
+    with pytest.raises(InvalidArgument, match="ndv"):
+        false_positive_probability(-1, 32)
+
+
+@pytest.mark.parametrize(
+    ("ndv", "probability"),
+    [(8192, 0.00057), (8192, 0.01), (1, 0.5), (100, 1e-5), (1000, 0.1), (50_000, 1e-6), (9, 0.9)],
+)
+def test_log2_sizes_equal_what_lance_writes(tmp_path: Path, ndv, probability):
+    # Development needs pylance: without it this fails, rather than skip what it holds.
+    import lance
+    from lance.file import LanceFileReader
+    from lance.indices import IndexConfig
+
+    dataset = lance.write_dataset(pa.table({"v": pa.array([1, 2, 3])}), str(tmp_path / "d"))
+    parameters = {"number_of_items": ndv, "probability": probability}
+    dataset.create_scalar_index("v", IndexConfig("bloomfilter", parameters))
+    (written,) = (tmp_path / "d").glob("_indices/*/bloomfilter.lance")
+    filters = LanceFileReader(str(written)).read_all().to_table()["bloom_filter_data"]
+    assert {len(data) for data in filters.to_pylist()} == {size_for(ndv, probability)}
+
+
+def test_docstring_examples():
+    assert doctest.testmod(sizing).failed == 0
+    assert doctest.testmod(sizing).attempted > 0

@@ -1,0 +1,123 @@
+"""The build on Spark writes what the build in process writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+
+import zonebloom as zb
+import zonebloom.index.build
+from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
+from zonebloom.spark.build import train_on_spark
+
+ROWS = 30_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three files, each a task of its own."""
+    monkeypatch.setattr(zonebloom.index.build, "_TASK_BYTES", 1)
+    random = np.random.default_rng(3)
+    for number in range(3):
+        names = [None if i % 7 == 0 else f"name {i}" for i in random.integers(0, ROWS, ROWS)]
+        columns = {"id": random.integers(0, 2**40, ROWS), "name": names}
+        pq.write_table(pa.table(columns), tmp_path / f"{number}.parquet", row_group_size=11_000)
+    return tmp_path
+
+
+def listing(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("column", ["id", "name"])
+def test_same_bytes_from_spark_and_in_process(spark, lake, column):
+    dataset = zb.dataset(lake)
+    written = []
+    for engine in (spark, False):
+        dataset.create_scalar_index(column, spark=engine)
+        folder = lake / "_zonebloom"
+        entry = dataset._version.indices[f"{column}_idx"]
+        files = [folder / "segments" / segment.name for segment in entry.segments]
+        written.append(
+            [
+                ((file / "bloomfilter.arrow").read_bytes(), (file / "pages.arrow").read_bytes())
+                for file in files
+            ]
+        )
+    assert len(written[0]) == 3
+    assert written[0] == written[1]
+
+
+def test_lookups_over_an_index_built_on_spark(spark, lake):
+    dataset = zb.dataset(lake)
+    dataset.create_scalar_index(["id", "name"], spark=spark)
+    scan = pads.dataset(lake, format="parquet")
+    some = scan.head(40_000).take([0, 100, 29_999, 30_001]).to_pylist()
+    for row in some:
+        for filter in (f"id = {row['id']}", f"name = '{row['name']}'"):
+            expression = [("id", "=", row["id"])] if "id" in filter else None
+            found = dataset.to_table(filter=expression or filter)
+            column = "id" if "id" in filter else "name"
+            wanted = [r for r in scan.to_table().to_pylist() if r[column] == row[column]]
+            if row[column] is not None:
+                assert found.to_pylist() == wanted
+
+
+def test_active_session_is_used_when_none_is_given(spark, lake, monkeypatch):
+    used = []
+
+    def record(session, tasks, **options):
+        used.append(session)
+        return train_on_spark(session, tasks, **options)
+
+    monkeypatch.setattr("zonebloom.spark.build.train_on_spark", record)
+    zb.dataset(lake).create_scalar_index("id")
+    assert used == [spark]
+
+
+def test_progress_ends_at_all_rows(spark, lake):
+    seen = []
+    zb.dataset(lake).create_scalar_index(
+        "id", spark=spark, progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen[-1] == (3 * ROWS, 3 * ROWS)
+
+
+def test_unreadable_file_is_named_and_nothing_is_left(spark, lake):
+    dataset = zb.dataset(lake)
+    (lake / "1.parquet").write_bytes(b"PAR1 this is not one PAR1")
+    before = listing(lake)
+    with pytest.raises(FragmentUnreadable, match=r"1\.parquet"):
+        dataset.create_scalar_index("id", spark=spark)
+    assert listing(lake) == before
+
+
+def test_column_of_another_type_in_a_later_file_is_refused(spark, lake):
+    dataset = zb.dataset(lake)
+    pq.write_table(pa.table({"id": ["a"], "name": ["b"]}), lake / "2.parquet")
+    with pytest.raises(SchemaMismatch, match=r"2\.parquet.*string.*int64"):
+        dataset.create_scalar_index("id", spark=spark)
+    assert not (lake / "_zonebloom").exists()
+
+
+def test_what_is_no_session_is_refused(lake):
+    with pytest.raises(EngineError, match="give a SparkSession"):
+        zb.dataset(lake).create_scalar_index("id", spark="local[2]")
+    assert not (lake / "_zonebloom").exists()
+
+
+def test_failure_of_the_job_says_what_to_do(spark, lake, monkeypatch):
+    monkeypatch.setattr("zonebloom.spark.build._worker", lambda tasks: _raise_missing)
+    with pytest.raises(EngineError, match="no module numba.*install zonebloom on the executors"):
+        zb.dataset(lake).create_scalar_index("id", spark=spark)
+    assert not (lake / "_zonebloom").exists()
+
+
+def _raise_missing(batches):
+    raise ModuleNotFoundError("No module named 'numba'")
+    yield

@@ -1,0 +1,146 @@
+"""One column of one file as batches: values and order as a scan sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+from zonebloom import errors
+from zonebloom.storage import columns
+from zonebloom.storage.columns import Column, ColumnReader, Run
+
+LOCAL = pafs.LocalFileSystem()
+
+
+def reader_of(path: Path, name: str, wanted: pa.DataType | None = None) -> ColumnReader:
+    schema = pq.read_schema(path)
+    names = tuple(name.split("."))
+    found = wanted
+    if found is None:
+        found = schema.field(names[0]).type
+        for part in names[1:]:
+            found = found.field(part).type
+    return ColumnReader(pads.ParquetFileFormat(), LOCAL, str(path), Column(names, found), schema)
+
+
+def values_of(reader: ColumnReader, split: bool = False) -> list:
+    return [
+        v for run in reader.runs(split) for batch in reader.read(run) for v in batch.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_values_come_in_row_order_over_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: bool
+):
+    monkeypatch.setattr(columns, "_RUN_ROWS", 250)
+    monkeypatch.setattr(columns, "_BATCH_ROWS", 64)
+    values = [None if i % 7 == 0 else i for i in range(1000)]
+    pq.write_table(pa.table({"a": values, "b": values}), tmp_path / "f", row_group_size=90)
+    assert values_of(reader_of(tmp_path / "f", "a"), split) == values
+
+
+def test_runs_cover_every_row_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(columns, "_RUN_ROWS", 25)
+    pq.write_table(pa.table({"a": range(64)}), tmp_path / "f", row_group_size=10)
+    reader = reader_of(tmp_path / "f", "a")
+    assert reader.runs(split=False) == [Run(0, 64, (0, 1, 2, 3, 4, 5, 6))]
+    assert reader.runs(split=True) == [
+        Run(0, 30, (0, 1, 2)),
+        Run(30, 30, (3, 4, 5)),
+        Run(60, 4, (6,)),
+    ]
+
+
+def test_leaf_under_a_null_struct_is_null(tmp_path: Path):
+    rows = [{"x": 1}, None, {"x": None}, {"x": 4}]
+    table = pa.table({"st": pa.array(rows, pa.struct([("x", pa.int32())]))})
+    pq.write_table(table, tmp_path / "f")
+    assert values_of(reader_of(tmp_path / "f", "st.x")) == [1, None, None, 4]
+
+
+def test_missing_column_or_leaf_is_null(tmp_path: Path):
+    pq.write_table(pa.table({"st": [{"x": 1}] * 5}), tmp_path / "f")
+    assert values_of(reader_of(tmp_path / "f", "other", pa.string())) == [None] * 5
+    assert values_of(reader_of(tmp_path / "f", "st.other", pa.int8())) == [None] * 5
+    assert values_of(reader_of(tmp_path / "f", "no.st.x", pa.int8())) == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [
+        (pa.int8(), pa.int64()),
+        (pa.uint16(), pa.int32()),
+        (pa.float32(), pa.float64()),
+        (pa.string(), pa.large_string()),
+        (pa.timestamp("ms"), pa.timestamp("us")),
+        (pa.dictionary(pa.int8(), pa.string()), pa.string()),
+        (pa.null(), pa.int32()),
+    ],
+    ids=str,
+)
+def test_widening_keeps_every_value(tmp_path: Path, stored: pa.DataType, wanted: pa.DataType):
+    plain = {"string": ["a", None, ""], "dictionary": ["a", None, ""], "null": [None] * 3}
+    values = pa.array(plain.get(str(stored).split("<")[0], [1, None, 3]), stored)
+    pq.write_table(pa.table({"a": values}), tmp_path / "f")
+    reader = reader_of(tmp_path / "f", "a", wanted)
+    batches = [batch for run in reader.runs(False) for batch in reader.read(run)]
+    assert all(batch.type == wanted for batch in batches)
+    found = pa.concat_arrays(batches)
+    assert found.equals(values.cast(wanted))
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [
+        (pa.int64(), pa.int32()),
+        (pa.int32(), pa.uint32()),
+        (pa.uint64(), pa.int64()),
+        (pa.float64(), pa.float32()),
+        (pa.int32(), pa.float64()),
+        (pa.string(), pa.binary()),
+        (pa.int64(), pa.string()),
+        (pa.timestamp("us"), pa.timestamp("ms")),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+    ],
+    ids=str,
+)
+def test_types_of_other_values_are_refused(
+    tmp_path: Path, stored: pa.DataType, wanted: pa.DataType
+):
+    values = pa.array(["a"] if stored == pa.string() else [1], stored)
+    pq.write_table(pa.table({"a": values}), tmp_path / "f")
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        values_of(reader_of(tmp_path / "f", "a", wanted))
+    for word in (str(tmp_path / "f"), "'a'", str(wanted), "rewrite the file"):
+        assert word in str(caught.value)
+
+
+def test_struct_here_and_plain_column_there_is_a_mismatch(tmp_path: Path):
+    pq.write_table(pa.table({"st": [1, 2]}), tmp_path / "f")
+    with pytest.raises(errors.SourceError, match="st"):
+        values_of(reader_of(tmp_path / "f", "st.x", pa.int64()))
+    pq.write_table(pa.table({"a": [{"x": 1}]}), tmp_path / "g")
+    with pytest.raises(errors.SchemaMismatch, match="holds column 'a' as struct"):
+        values_of(reader_of(tmp_path / "g", "a", pa.int64()))
+
+
+def test_damaged_files_are_named(tmp_path: Path):
+    pq.write_table(pa.table({"a": range(10_000)}), tmp_path / "f", compression="snappy")
+    data = bytearray((tmp_path / "f").read_bytes())
+    reader = reader_of(tmp_path / "f", "a")
+    (tmp_path / "f").write_bytes(data[: len(data) // 2])
+    with pytest.raises(errors.FragmentUnreadable, match=r"cannot read .*/f: .*repair or remove"):
+        values_of(reader)
+    (tmp_path / "f").unlink()
+    with pytest.raises(errors.FragmentUnreadable, match=r"cannot read .*/f: "):
+        values_of(reader)
+    data[200:3000] = b"\xff" * 2800
+    (tmp_path / "f").write_bytes(data)
+    with pytest.raises(errors.FragmentUnreadable, match=r"cannot read .*/f: "):
+        values_of(reader)

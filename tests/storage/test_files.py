@@ -1,0 +1,71 @@
+"""Counted reads and file identity."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+from e2e_helpers import CountingFileSystem, touch_later
+
+from zonebloom.storage.files import FileIdentity, ReadCounter, counted, identities, is_local
+
+LOCAL = pafs.LocalFileSystem()
+
+
+def test_every_way_to_read_is_counted(tmp_path: Path):
+    path = tmp_path / "data"
+    path.write_bytes(bytes(range(200)))
+    counter = ReadCounter()
+    filesystem = counted(LOCAL, counter)
+    with filesystem.open_input_file(str(path)) as file:
+        assert file.size() == 200
+        assert file.read(10) == bytes(range(10))
+        assert (counter.num_bytes, counter.num_requests) == (10, 1)
+        assert file.read_at(20, 100) == bytes(range(100, 120))
+        assert file.read_buffer(5).size == 5
+        assert counter.num_bytes == 35
+        file.seek(190)
+        assert file.read() == bytes(range(190, 200))
+        assert counter.num_bytes == 45
+    with filesystem.open_input_stream(str(path)) as stream:
+        assert stream.read() == bytes(range(200))
+    assert counter.num_bytes == 245
+    assert repr(counter) == f"<ReadCounter 245 bytes in {counter.num_requests} reads>"
+
+
+def test_counted_file_system_lists_and_refuses_to_write(tmp_path: Path):
+    (tmp_path / "a").write_bytes(b"xyz")
+    filesystem = counted(LOCAL, ReadCounter())
+    (info,) = filesystem.get_file_info([str(tmp_path / "a")])
+    assert (info.type, info.size) == (pafs.FileType.File, 3)
+    found = filesystem.get_file_info(pafs.FileSelector(str(tmp_path)))
+    assert [each.base_name for each in found] == ["a"]
+    for write in (
+        lambda: filesystem.open_output_stream(str(tmp_path / "b")),
+        lambda: filesystem.create_dir(str(tmp_path / "c")),
+        lambda: filesystem.delete_file(str(tmp_path / "a")),
+    ):
+        with pytest.raises(NotImplementedError, match="only read from"):
+            write()
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_identity_is_size_and_mtime_and_none_when_gone(tmp_path: Path):
+    path, missing = tmp_path / "a", tmp_path / "missing"
+    path.write_bytes(b"xyz")
+    other = CountingFileSystem().wrapped()
+    for filesystem in (LOCAL, other):
+        first, gone = identities(filesystem, [str(path), str(missing)])
+        assert first == FileIdentity(3, path.stat().st_mtime_ns)
+        assert gone is None
+        touch_later(path)
+        assert identities(filesystem, [str(path)]) != [first]
+    assert identities(LOCAL, [str(path)]) == identities(other, [str(path)])
+
+
+def test_only_the_local_file_system_is_local():
+    assert is_local(LOCAL)
+    assert not is_local(counted(LOCAL, ReadCounter()))
+    assert not is_local(pafs.SubTreeFileSystem("/tmp", LOCAL))

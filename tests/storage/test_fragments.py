@@ -1,0 +1,153 @@
+"""Sources of every kind, as fragments in the order pyarrow scans them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import numbered, write_files
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.storage.fragments import open_source
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_files(tmp_path / "d", [numbered(i * 5, 5) for i in range(3)])
+    write_files(tmp_path / "d" / "deep", [numbered(15, 5)])
+    return tmp_path / "d"
+
+
+KEYS = ["deep/part-000.parquet", "part-000.parquet", "part-001.parquet", "part-002.parquet"]
+
+
+def test_folder_is_read_with_everything_below_in_pyarrows_order(folder: Path):
+    for source in (folder, str(folder), str(folder) + "/", folder.as_uri()):
+        opened = open_source(source)
+        assert sorted(each.key for each in opened.fragments) == KEYS
+        plain = [each.path for each in pads.dataset(str(folder)).get_fragments()]
+        assert [each.path for each in opened.fragments] == plain
+        assert opened.root == str(folder)
+        assert opened.schema.names == ["row"]
+
+
+def test_relative_paths_and_the_users_home_are_resolved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setenv("HOME", str(folder.parent))
+    for source in ("d", "./d", "~/d"):
+        assert open_source(source).root == str(folder)
+
+
+def test_file_list_and_glob(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    one = open_source(folder / "part-001.parquet")
+    assert [each.key for each in one.fragments] == ["part-001.parquet"]
+    assert one.root == str(folder)
+    matched = open_source(str(folder / "part-*.parquet"))
+    assert [each.key for each in matched.fragments] == KEYS[1:]
+    recursive = open_source(str(folder / "**" / "*.parquet"))
+    assert sorted(each.key for each in recursive.fragments) == KEYS
+    listed = open_source([folder / "part-002.parquet", str(folder / "deep" / "part-000.parquet")])
+    assert [each.key for each in listed.fragments] == [KEYS[3], KEYS[0]]
+    assert listed.root == str(folder)
+    monkeypatch.chdir(folder)
+    relative = open_source(["part-000.parquet", "part-001.parquet"])
+    assert [each.key for each in relative.fragments] == KEYS[1:3]
+
+
+def test_folder_whose_name_has_glob_characters_is_a_folder(tmp_path: Path):
+    write_files(tmp_path / "a[1]", [numbered(0, 3)])
+    assert len(open_source(tmp_path / "a[1]").fragments) == 1
+
+
+def test_list_order_is_kept_in_the_scan(folder: Path):
+    names = [folder / "part-002.parquet", folder / "part-000.parquet"]
+    found = zb.dataset(names).to_table()["row"].to_pylist()
+    assert found == [*range(10, 15), *range(5)]
+
+
+def test_given_file_system(folder: Path):
+    below = pafs.SubTreeFileSystem(str(folder.parent), pafs.LocalFileSystem())
+    for source in ("d", ["d/part-000.parquet", "d/part-001.parquet"]):
+        opened = open_source(source, filesystem=below)
+        assert opened.root == "d"
+        assert opened.fragments[-1].key.startswith("part-00")
+        assert None not in opened.identities()
+
+
+def test_pyarrow_dataset_keeps_its_partitions_schema_and_order(tmp_path: Path):
+    table = pa.table({"id": range(20), "day": [i % 3 for i in range(20)]})
+    pads.write_dataset(
+        table, tmp_path, format="parquet", partitioning=["day"], partitioning_flavor="hive"
+    )
+    source = pads.dataset(tmp_path, partitioning="hive")
+    opened = open_source(source)
+    assert opened.schema.names == ["id", "day"]
+    assert opened.partition_columns() == {"day"}
+    assert [pads.get_partition_keys(each.partition) for each in opened.fragments] == [
+        {"day": i} for i in range(3)
+    ]
+    assert zb.dataset(source).to_table().equals(source.to_table())
+    assert open_source(tmp_path).partition_columns() == set()
+
+
+def test_index_folder_and_hidden_files_are_no_fragments(folder: Path):
+    ds = zb.dataset(folder)
+    ds.create_scalar_index("row", spark=False)
+    (folder / "_SUCCESS").write_bytes(b"")
+    (folder / ".part-000.parquet.crc").write_bytes(b"junk")
+    assert sorted(each.key for each in open_source(folder).fragments) == KEYS
+    assert pads.dataset(folder).count_rows() == 20
+
+
+def test_nothing_there(tmp_path: Path):
+    with pytest.raises(errors.NoFragments, match=r"nowhere does not exist; check the path"):
+        open_source(tmp_path / "nowhere")
+    with pytest.raises(errors.NoFragments, match="holds no data file; write some first"):
+        open_source(tmp_path)
+    with pytest.raises(errors.NoFragments, match=r"no file matches .*\*\.parquet"):
+        open_source(str(tmp_path / "*.parquet"))
+    with pytest.raises(errors.NoFragments, match="list of files is empty"):
+        open_source([])
+    with pytest.raises(errors.NoFragments, match=r"gone\.parquet"):
+        open_source([tmp_path / "gone.parquet"])
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "source", [42, None, b"bytes", {"a": 1}, object], ids=lambda each: type(each).__name__
+)
+def test_what_is_not_a_dataset_is_refused(source: object):
+    with pytest.raises(errors.SourceError, match="is not a dataset; give a folder") as caught:
+        zb.dataset(source)
+    assert isinstance(caught.value, OSError)
+
+
+def test_dataset_in_memory_is_refused_with_a_way_out():
+    with pytest.raises(errors.SourceError, match="InMemoryDataset does not lie in files"):
+        zb.dataset(pads.dataset(pa.table({"a": [1]})))
+
+
+def test_unknown_format_is_refused_with_those_there_are(tmp_path: Path):
+    with pytest.raises(errors.InvalidArgument, match="format is 'xlsx'; it is one of parquet"):
+        open_source(tmp_path, "xlsx")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"garbage" * 100], ids=["zero", "short", "junk"])
+def test_file_that_is_not_parquet_is_named(tmp_path: Path, content: bytes):
+    (tmp_path / "bad.parquet").write_bytes(content)
+    with pytest.raises(errors.FragmentUnreadable, match=r"bad\.parquet.*check that every file"):
+        open_source(tmp_path)
+
+
+def test_files_without_a_common_folder_need_an_index_dir(tmp_path: Path):
+    pq.write_table(numbered(0, 3), tmp_path / "a.parquet")
+    opened = zb.dataset([tmp_path / "a.parquet"], index_dir=str(tmp_path / "elsewhere"))
+    assert opened.index_dir == str(tmp_path / "elsewhere")

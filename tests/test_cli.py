@@ -1,0 +1,350 @@
+"""The command: output, exit codes, errors in one line, engines."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import ROOT
+
+from zonebloom import cli, engines
+from zonebloom.errors import EngineError
+
+pytest.importorskip("click")
+
+ROWS = 30_000
+PROGRAM = [sys.executable, "-c", "import sys; from zonebloom.cli import main; sys.exit(main())"]
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Three files of keys, names and every kind of value JSON lacks."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(3):
+        write_file(folder, number)
+    return folder
+
+
+def write_file(folder, number):
+    keys = range(number * ROWS, (number + 1) * ROWS)
+    moment = datetime.datetime(2013, 1, 30, 4, 5, 6, tzinfo=datetime.UTC)
+    table = pa.table(
+        {
+            "id": pa.array(keys, pa.int64()),
+            "name": pa.array([f"name {key}" for key in keys]),
+            "day": pa.array([datetime.date(2013, 1, 30)] * ROWS),
+            "moment": pa.array([moment] * ROWS, pa.timestamp("ns", "UTC")),
+            "price": pa.array([Decimal("1.50")] * ROWS, pa.decimal128(7, 2)),
+            "ratio": pa.array([float("nan")] * ROWS),
+            "raw": pa.array([b"\x00\xff"] * ROWS),
+            "tags": pa.array([["a", None]] * ROWS),
+        }
+    )
+    pq.write_table(table, folder / f"{number}.parquet")
+
+
+@pytest.fixture
+def indexed(data, run):
+    assert run("build", str(data), "--column", "id", "--engine", "local")[0] == 0
+    return data
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command line; its exit code, stdout and stderr."""
+
+    def run(*arguments: str):
+        capsys.readouterr()
+        code = cli.main(list(arguments))
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def start(*arguments: str, **options):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [*PROGRAM, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("command", ["build", "lookup", "explain", "stats", "demo"])
+def test_help_has_an_example_and_the_json_shape(run, command):
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert f"Example: zonebloom {command}" in out
+    assert "As JSON:" in out
+
+
+def test_help_is_quick_and_loads_no_engine():
+    script = (
+        "import sys; from zonebloom.cli import main; main(['--help']);"
+        "print(*(m for m in ('numba', 'pyspark', 'polars', 'pandas') if m in sys.modules),"
+        "file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Exit codes:" in done.stdout
+    assert done.stderr.strip() == ""
+
+
+def test_build_as_text_and_as_json(run, data):
+    code, out, err = run("build", str(data), "--column", "id", "--column", "name", "--engine=local")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["index", "id_idx", "name_idx"]
+    assert err.startswith("built in this process in ")
+
+    options = ["--number-of-items=1000", "--probability=0.01", "--sizing=exact", "--name=keys"]
+    code, out, err = run(
+        "build", str(data), "--column=id", "--engine=local", "--output=json", *options
+    )
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert told["engine"] == "local"
+    (index,) = told["indices"]
+    assert (index["name"], index["num_zones"], index["sizing"]) == ("keys", 90, "exact")
+
+
+def test_lookup_as_text(run, indexed):
+    code, out, err = run("lookup", str(indexed), "id = 42", "--columns", "id,name,tags,raw")
+    assert code == 0
+    assert out == 'id  name     tags         raw\n42  name 42  ["a", null]  00ff\n'
+    assert "1 row; 1 of 12 zones kept by id_idx; read " in err
+    assert err.count("\n") == 1
+
+
+def test_lookup_as_json(run, indexed):
+    code, out, err = run("lookup", str(indexed), "id IN (42, 70000)", "--output", "json")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert told["num_rows"] == 2
+    assert told["rows"][0] == {
+        "id": 42,
+        "name": "name 42",
+        "day": "2013-01-30",
+        "moment": "2013-01-30T04:05:06.000000000Z",
+        "price": "1.50",
+        "ratio": None,
+        "raw": base64.b64encode(b"\x00\xff").decode(),
+        "tags": ["a", None],
+    }
+    assert told["indices"][0]["kept_zones"] == 2
+    assert told["read"]["data_bytes"] > 0
+    assert told["read"]["index_bytes"] > 0
+
+
+def test_lookup_of_nothing_exits_with_3(run, indexed):
+    code, out, err = run("lookup", str(indexed), "id = -1")
+    assert (code, out) == (3, "")
+    assert err.startswith("0 rows; 0 of 12 zones kept by id_idx; read 0 B of data")
+    code, out, _ = run("lookup", str(indexed), "id = -1", "--output", "json")
+    assert code == 3
+    assert json.loads(out)["rows"] == []
+
+
+def test_lookup_limit(run, indexed):
+    _, out, _ = run("lookup", str(indexed), "id > 10", "--columns=id", "--limit=2")
+    assert out.split() == ["id", "11", "12"]
+
+
+def test_lookup_without_an_index(run, data):
+    code, _, err = run("lookup", str(data), "id = 42")
+    assert code == 0
+    assert "1 row; no index used; read " in err
+
+
+def test_explain(run, indexed):
+    code, out, _ = run("explain", str(indexed), "id = 42 AND name = 'x'")
+    assert code == 0
+    assert "index id_idx on id: 1 of 12 zones kept" in out
+    assert "not answered by an index: name = 'x' (no index on name)" in out
+    assert "rows found" not in out
+    _, out, _ = run("explain", str(indexed), "id = 42", "--analyze")
+    assert "rows found: 1" in out
+
+    _, out, _ = run("explain", str(indexed), "id = 42", "--output", "json")
+    told = json.loads(out)
+    assert told["fragments"][0]["ranges"] == [[0, 8192]]
+    assert (told["num_fragments"], told["skipped"]) == (3, 2)
+    assert "read" not in told
+    _, out, _ = run("explain", str(indexed), "id = 42", "--analyze", "--output", "json")
+    assert json.loads(out)["read"]["rows_found"] == 1
+
+
+def test_stats(run, indexed):
+    _, out, _ = run("stats", str(indexed))
+    assert out.splitlines()[1].split()[:2] == ["id_idx", "id"]
+    for option in ("--column=id", "--name=id_idx"):
+        _, out, _ = run("stats", str(indexed), option)
+        assert dict(line.split(maxsplit=1) for line in out.splitlines())["num_zones"] == "12"
+    _, out, _ = run("stats", str(indexed), "--output", "json")
+    assert json.loads(out)["indices"][0]["num_indexed_rows"] == 3 * ROWS
+
+
+def test_stats_without_an_index(run, data):
+    code, out, err = run("stats", str(data))
+    assert (code, out) == (0, "")
+    assert "zonebloom build" in err
+
+
+def test_index_dir(run, data, tmp_path):
+    elsewhere = str(tmp_path / "elsewhere")
+    run("build", str(data), "--column=id", "--engine=local", "--index-dir", elsewhere)
+    assert not (data / "_zonebloom").exists()
+    _, out, _ = run("stats", str(data), "--index-dir", elsewhere)
+    assert "id_idx" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lookup", "DATA", "id ="], "cannot read the filter"),
+        (["lookup", "DATA", "nothing = 4"], "no column nothing"),
+        (["lookup", "DATA", "id = 4", "--columns", "id,nothing"], "no column 'nothing'"),
+        (["lookup", "DATA/nowhere", "id = 4"], "does not exist"),
+        (["lookup", "DATA", "id = 4", "--format", "odd"], "format is 'odd'"),
+        (["build", "DATA", "--column=nothing", "--engine=local"], "no column 'nothing'"),
+        (["build", "DATA", "--column=tags", "--engine=local"], "cannot be indexed"),
+        (["build", "DATA", "--column=id", "--engine=local", "--probability=2"], "probability"),
+        (["stats", "DATA", "--name=nothing"], "there is no index like that"),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_1(run, data, arguments, message):
+    code, out, err = run(*(each.replace("DATA", str(data)) for each in arguments))
+    assert (code, out) == (1, "")
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+@pytest.mark.parametrize("arguments", [["lookup"], ["nothing"], ["demo", "--engine=fast"]])
+def test_wrong_usage_exits_with_2(run, arguments):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert "Error:" in err
+
+
+def test_a_stale_file_is_a_warning_in_one_line(run, indexed):
+    write_file(indexed, 7)
+    code, out, err = run("lookup", str(indexed), "id = 42", "--columns=id")
+    assert (code, out.split()) == (0, ["id", "42"])
+    warning, _ = err.splitlines()
+    assert warning.startswith("Warning: ")
+    assert "7.parquet" in warning
+
+
+def test_without_click_the_extra_is_named(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "click", None)
+    code, out, err = run("--help")
+    assert (code, out) == (1, "")
+    assert "pip install 'zonebloom[cli]'" in err
+
+
+def test_closed_pipe_is_quiet(indexed):
+    process = start("lookup", str(indexed), "id >= 0", "--columns", "id")
+    process.stdout.readline()
+    process.stdout.close()
+    with process.stderr as stderr:
+        assert stderr.read() == ""
+    assert process.wait(30) == 141
+
+
+def test_interrupted(tmp_path):
+    process = start("demo", "--engine=local", "--path", str(tmp_path))
+    assert "writing" in process.stderr.readline()
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.split() == ["interrupted"]
+
+
+def test_text_cells_are_cut_and_obey_no_terminal():
+    table = pa.table({"a": ["\x1b[31mred\n", "城" * 30, "x" * 41, None], "b": [1, 20, 300, None]})
+    lines = cli.rows_text(table).splitlines()
+    assert lines[1].split() == ["\\x1b[31mred\\n", "1"]
+    assert lines[2].split() == ["城" * 19 + "…", "20"]
+    assert lines[3].split() == ["x" * 39 + "…", "300"]
+    assert lines[4].split() == ["-", "-"]
+
+
+def test_json_has_no_value_json_lacks():
+    values = [float("inf"), float("nan"), 1.5, 2**70, datetime.time(1, 2), (b"a", {1: None})]
+    assert cli.json_safe(values) == [None, None, 1.5, 2**70, "01:02:00", ["YQ==", {"1": None}]]
+
+
+def test_rows_keep_nanoseconds():
+    table = pa.table(
+        {
+            "at": pa.array([1, None], pa.timestamp("ns")),
+            "time": pa.array([1, None], pa.time64("ns")),
+            "took": pa.array([1, None], pa.duration("ns")),
+        }
+    )
+    assert cli.rows(table) == [
+        {"at": "1970-01-01T00:00:00.000000001", "time": "00:00:00.000000001", "took": 1},
+        {"at": None, "time": None, "took": None},
+    ]
+
+
+class TestEngines:
+    def fake_java(self, tmp_path, version):
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+        java.chmod(0o755)
+        return str(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("version", "parsed"),
+        [("17.0.15", (17, 0, 15)), ("21", (21,)), ("22-ea", (22,)), ("1.8.0_392", (1, 8, 0, 392))],
+    )
+    def test_java_version(self, monkeypatch, tmp_path, version, parsed):
+        monkeypatch.setenv("JAVA_HOME", self.fake_java(tmp_path, version))
+        assert engines.java_version() == parsed
+
+    @pytest.mark.parametrize("set_home", [True, False])
+    def test_no_java(self, monkeypatch, tmp_path, set_home):
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        monkeypatch.setenv("JAVA_HOME" if set_home else "PATH", str(tmp_path))
+        assert engines.java_version() is None
+
+    def test_spark_by_default_gives_way_to_this_process(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("JAVA_HOME", self.fake_java(tmp_path, "11.0.2"))
+        said = []
+        assert engines.choose(None, "local[*]", said.append) is False
+        (line,) = said
+        assert "no Java 17 or newer found" in line
+        assert line.endswith("building in this process with the same code")
+
+    def test_spark_by_name_does_not(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        with pytest.raises(EngineError, match="openjdk-17-jre-headless"):
+            engines.choose("spark", "local[*]", print)
+
+    def test_no_pyspark(self, monkeypatch):
+        monkeypatch.setattr(engines, "find_spec", lambda name: None)
+        assert engines.choose("local", "local[*]", pytest.fail) is False
+        with pytest.raises(EngineError, match=r"zonebloom\[spark\]"):
+            engines.choose("spark", "local[*]", print)

@@ -1,0 +1,365 @@
+"""Bad input and failures in the middle: the right error in words that help, nothing left."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import build, listing, numbered, plain_dataset, write_files
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.index import build as building
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return plain_dataset(tmp_path / "data", rows=200, row_group_size=50)
+
+
+def assert_refused(
+    ds: zb.Dataset,
+    folder: Path,
+    kind: type[Exception],
+    words: list[str],
+    *arguments: Any,
+    **options: Any,
+) -> None:
+    """The build raises that error with all these words, and the folder is as before."""
+    before = listing(folder)
+    options.setdefault("spark", False)
+    with pytest.raises(kind) as caught:
+        ds.create_scalar_index(*arguments, **options)
+    assert type(caught.value) is kind
+    assert isinstance(caught.value, errors.ZoneBloomError)
+    for word in words:
+        assert re.search(word, str(caught.value)), (word, str(caught.value))
+    assert listing(folder) == before
+
+
+BAD: list[tuple[type[Exception], list[str], tuple, dict]] = [
+    (errors.ColumnNotFound, ["'nope'", "row, id, name, value"], ("nope",), {}),
+    (errors.ColumnNotFound, [r"'id\.x'"], ("id.x",), {}),
+    (errors.ColumnNotFound, ["''"], ("",), {}),
+    (errors.InvalidArgument, ["empty list", "name at least one"], ([],), {}),
+    (errors.InvalidArgument, ["several columns"], (["id", "name"],), {"name": "both"}),
+    (errors.ColumnNotFound, ["'nope'"], (["id", "nope"],), {}),
+    *(
+        (errors.InvalidArgument, ["probability is", "between 0 and 1"], ("id",), {"probability": p})
+        for p in (0, 1, 0.0, 1.0, -0.1, 1.5, float("nan"), float("inf"), "0.1", None)
+    ),
+    *(
+        (
+            errors.InvalidArgument,
+            ["number_of_items is", "at least 1"],
+            ("id",),
+            {"number_of_items": n},
+        )
+        for n in (0, -5, 1.5, "100", None)
+    ),
+    (
+        errors.InvalidArgument,
+        ["number_of_items is", r"2\*\*32 rows"],
+        ("id",),
+        {"number_of_items": 2**33},
+    ),
+    (
+        errors.InvalidArgument,
+        ["more than 128 MiB", "fewer items a zone or a larger probability"],
+        ("id",),
+        {"number_of_items": 2**30, "probability": 0.0001},
+    ),
+    (errors.InvalidArgument, ["sizing is 'big'", "log2, exact"], ("id",), {"sizing": "big"}),
+    (errors.InvalidArgument, ["index_type is 'BTREE'", "'BLOOMFILTER'"], ("id", "BTREE"), {}),
+    (errors.InvalidArgument, ["index_type is 5"], ("id", 5), {}),
+    (
+        errors.InvalidArgument,
+        ["unknown parameter 'ndv'", "number_of_items, probability, sizing"],
+        ("id", zb.IndexConfig(parameters={"ndv": 5})),
+        {},
+    ),
+    (
+        errors.InvalidArgument,
+        ["probability is 7"],
+        ("id", zb.IndexConfig("bloomfilter", {"probability": 7})),
+        {},
+    ),
+    (errors.InvalidArgument, ["index_type is 'zonemap'"], ("id", zb.IndexConfig("zonemap")), {}),
+    *(
+        (errors.InvalidArgument, ["cannot name an index"], ("id",), {"name": name})
+        for name in ("", "a/b", "x" * 256, "new\nline", "../up")
+        if name
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "arguments", "options"), BAD, ids=lambda each: str(each)[:60]
+)
+def test_bad_arguments_are_refused_before_anything_is_written(
+    folder: Path, kind: type[Exception], words: list[str], arguments: tuple, options: dict
+):
+    assert_refused(zb.dataset(folder), folder, kind, words, *arguments, **options)
+    assert not (folder / "_zonebloom").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "arguments", "options"), BAD[:12], ids=lambda each: str(each)[:60]
+)
+def test_bad_arguments_leave_what_there_was(
+    folder: Path, kind: type[Exception], words: list[str], arguments: tuple, options: dict
+):
+    ds = zb.dataset(folder)
+    build(ds, "id", number_of_items=50)
+    assert_refused(ds, folder, kind, words, *arguments, **options)
+    assert ds.version == 1
+
+
+def test_unsupported_type_is_refused(tmp_path: Path):
+    table = numbered(0, 4, flag=[True] * 4, tags=[[1]] * 4, st=[{"x": 1}] * 4)
+    write_files(tmp_path, [table])
+    ds = zb.dataset(tmp_path)
+    for column, word in (("flag", "bool"), ("tags", "list"), ("st", r"st\.x")):
+        assert_refused(ds, tmp_path, errors.UnsupportedType, [f"'{column}'", word], column)
+
+
+def test_parameters_are_those_lance_takes(folder: Path):
+    ds = zb.dataset(folder)
+    config = zb.IndexConfig("BloomFilter", {"number_of_items": 40, "probability": 0.01})
+    ds.create_scalar_index("id", config, spark=False)
+    described = ds.describe_indices()[0]
+    assert (described.number_of_items, described.probability) == (40, 0.01)
+    ds.create_scalar_index(["name", "value"], "bloomfilter", spark=False)
+    assert [each.name for each in ds.describe_indices()] == ["id_idx", "name_idx", "value_idx"]
+
+
+def test_taken_name_is_refused_without_replace(folder: Path):
+    ds = zb.dataset(folder)
+    build(ds, "id", number_of_items=50)
+    assert_refused(
+        ds, folder, errors.IndexExists, ["'id_idx'", "replace=True"], "id", replace=False
+    )
+    build(ds, "name", name="id_idx", number_of_items=50)
+    assert [each.column for each in ds.describe_indices()] == ["name"]
+
+
+def test_unknown_index_names(folder: Path):
+    ds = zb.dataset(folder)
+    for call in (ds.drop_index, ds.index_statistics, ds.prewarm_index):
+        with pytest.raises(errors.IndexNotFound, match="no index 'nope'; there is: none") as caught:
+            call("nope")
+        assert isinstance(caught.value, KeyError)
+    build(ds, "id", number_of_items=50)
+    before = listing(folder)
+    with pytest.raises(errors.IndexNotFound, match="there is: id_idx"):
+        ds.drop_index("nope")
+    assert listing(folder) == before
+
+
+# Sources
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PAR1", b"PAR1" + os.urandom(500) + b"PAR1", os.urandom(300)],
+    ids=["zero bytes", "magic alone", "garbage in magic", "garbage"],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_unreadable_files_are_named(folder: Path, content: bytes, first: bool):
+    name = "part-000.parquet" if first else "part-001.parquet"
+    (folder / name).write_bytes(content)
+    before = listing(folder)
+    if first:
+        with pytest.raises(errors.FragmentUnreadable, match=r"part-000\.parquet"):
+            zb.dataset(folder)
+    else:
+        ds = zb.dataset(folder)
+        assert_refused(
+            ds, folder, errors.FragmentUnreadable, [r"part-001\.parquet", "repair"], "id"
+        )
+        with pytest.raises(errors.FragmentUnreadable, match=r"part-001\.parquet|3 fragments"):
+            ds.to_table()
+        with pytest.raises(errors.FragmentUnreadable, match=r"part-001\.parquet"):
+            ds.search("id = 5")
+    assert listing(folder) == before
+
+
+def test_truncated_file_is_named(folder: Path):
+    path = folder / "part-002.parquet"
+    path.write_bytes(path.read_bytes()[:-50])
+    ds = zb.dataset(folder)
+    assert_refused(ds, folder, errors.FragmentUnreadable, [r"part-002\.parquet", "repair"], "id")
+
+
+def test_damaged_pages_are_an_error_of_the_build(tmp_path: Path):
+    table = numbered(0, 20_000, id=pa.array(range(20_000)))
+    paths = write_files(tmp_path, [table, table], compression="zstd", use_dictionary=False)
+    data = bytearray(paths[1].read_bytes())
+    for at in range(1000, len(data) - 5000, 50):
+        data[at] ^= 0x5A
+    paths[1].write_bytes(data)
+    ds = zb.dataset(tmp_path)
+    assert_refused(ds, tmp_path, errors.FragmentUnreadable, [r"part-001\.parquet", "repair"], "id")
+
+
+def test_mixed_schemas_are_named(tmp_path: Path):
+    write_files(
+        tmp_path,
+        [
+            numbered(0, 5, key=pa.array(range(5), pa.int64())),
+            numbered(5, 5, key=pa.array(list("abcde"))),
+        ],
+    )
+    ds = zb.dataset(tmp_path)
+    words = [r"part-001\.parquet", "'key' as string", "int64", "rewrite the file"]
+    assert_refused(ds, tmp_path, errors.SchemaMismatch, words, "key")
+    # Another column can still be indexed.
+    build(ds, "row", number_of_items=2)
+    assert ds.to_table(["row"], "row = 7")["row"].to_pylist() == [7]
+
+
+def test_several_columns_with_one_name(tmp_path: Path):
+    table = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
+    pq.write_table(table, tmp_path / "f.parquet")
+    with pytest.raises(errors.SourceError, match=r"duplicate|more than one"):
+        build(zb.dataset(tmp_path), "a")
+
+
+def test_not_a_dataset(tmp_path: Path):
+    with pytest.raises(errors.NoFragments, match="does not exist; check the path"):
+        zb.dataset(tmp_path / "nowhere")
+    with pytest.raises(errors.NoFragments, match="holds no data file"):
+        zb.dataset(tmp_path)
+    with pytest.raises(errors.SourceError, match="is not a dataset; give a folder"):
+        zb.dataset(3.14)
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(errors.FragmentUnreadable, match=r"notes\.txt|check that every file"):
+        zb.dataset(tmp_path)
+
+
+# Failures in the middle
+
+
+class BrokenProgress:
+    """Raises when so many rows are done."""
+
+    def __init__(self, error: BaseException, after: int):
+        self.error = error
+        self.after = after
+
+    def __call__(self, done: int, total: int) -> None:
+        assert total == 600
+        if done >= self.after:
+            raise self.error
+
+
+class Abandoned(Exception):
+    """A user's own."""
+
+
+@pytest.mark.parametrize("error", [Abandoned("stop"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize("after", [1, 300, 600])
+@pytest.mark.parametrize("existing", [False, True], ids=["no index yet", "an index there"])
+def test_progress_that_raises_stops_the_build_and_leaves_nothing(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    after: int,
+    existing: bool,
+):
+    # A task a file: some have written their segment when the build is stopped.
+    monkeypatch.setattr(building, "_TASK_BYTES", 1)
+    ds = zb.dataset(folder)
+    if existing:
+        build(ds, "id", number_of_items=50)
+    before = listing(folder)
+    with pytest.raises(type(error)):
+        build(ds, "id", number_of_items=10, progress=BrokenProgress(error, after))
+    assert listing(folder) == before
+    assert ds.count_rows("id = 50") == 1
+    build(ds, "id", number_of_items=20)
+    assert zb.dataset(folder).count_rows("id = 5990") == 1
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["no index yet", "an index there"])
+def test_second_file_unreadable_leaves_nothing_of_the_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, existing: bool
+):
+    monkeypatch.setattr(building, "_TASK_BYTES", 1)
+    ds = zb.dataset(folder)
+    if existing:
+        build(ds, "id", number_of_items=50)
+    path = folder / "part-001.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    assert_refused(ds, folder, errors.FragmentUnreadable, [r"part-001\.parquet"], "id")
+
+
+def test_second_of_several_columns_failing_keeps_the_first(tmp_path: Path):
+    """A list of columns is a build each."""
+    write_files(
+        tmp_path, [numbered(0, 5, key=pa.array(range(5))), numbered(5, 5, key=pa.array(["a"] * 5))]
+    )
+    ds = zb.dataset(tmp_path)
+    with pytest.raises(errors.SchemaMismatch):
+        ds.create_scalar_index(["row", "key"], spark=False)
+    assert [each.name for each in zb.dataset(tmp_path).describe_indices()] == ["row_idx"]
+    segments = list((tmp_path / "_zonebloom" / "segments").iterdir())
+    assert len(segments) == 1
+
+
+def test_failing_commit_leaves_no_segment(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    ds = zb.dataset(folder)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise errors.CommitConflict("another writer was faster")
+
+    # `zonebloom.dataset` is the function as well.
+    monkeypatch.setattr(sys.modules["zonebloom.dataset"], "commit_index", fail)
+    assert_refused(ds, folder, errors.CommitConflict, ["faster"], "id")
+    assert not (folder / "_zonebloom").exists()
+
+
+def test_progress_is_told_rows_done_and_in_all(folder: Path):
+    told: list[tuple[int, int]] = []
+    build(zb.dataset(folder), "id", progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (600, 600)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_folder_that_cannot_be_written_to(folder: Path):
+    mode = folder.stat().st_mode
+    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        with pytest.raises(errors.CatalogError, match="give a writable index_dir"):
+            build(zb.dataset(folder), "id")
+    finally:
+        folder.chmod(mode)
+
+
+def test_index_dir_elsewhere_leaves_the_data_folder_alone(folder: Path, tmp_path: Path):
+    before = listing(folder)
+    elsewhere = tmp_path / "elsewhere" / "index"
+    ds = zb.dataset(folder, index_dir=str(elsewhere))
+    build(ds, "id", number_of_items=50)
+    assert listing(folder) == before
+    again = zb.dataset(folder, index_dir=str(elsewhere))
+    assert again.scanner(filter="id = 50").plan().skipped == 2
+    assert zb.dataset(folder).describe_indices() == []
+
+
+def test_index_dir_that_is_a_file(folder: Path, tmp_path: Path):
+    (tmp_path / "taken").write_text("in the way")
+    ds = zb.dataset(folder, index_dir=str(tmp_path / "taken"))
+    before = listing(folder)
+    with pytest.raises((errors.CatalogError, OSError)):
+        build(ds, "id")
+    assert listing(folder) == before
+    assert (tmp_path / "taken").read_text() == "in the way"

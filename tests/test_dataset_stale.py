@@ -1,0 +1,387 @@
+"""Files that change behind an index: always the right rows, and a word about it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import (
+    assert_equals_pyarrow,
+    at_most_rows,
+    build,
+    numbered,
+    touch_later,
+    write_files,
+)
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.errors import IndexNotUsedWarning, StaleIndexWarning
+
+ROWS = 100
+
+
+def part(number: int, ids: Any = None) -> pa.Table:
+    """A file's rows: ``id`` = row number unless given, ``name`` of it."""
+    at = number * ROWS
+    values = list(range(at, at + ROWS)) if ids is None else list(ids)
+    return numbered(
+        at,
+        len(values),
+        id=pa.array(values, pa.int64()),
+        name=pa.array([f"n{value}" for value in values]),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_files(tmp_path, [part(number) for number in range(3)], row_group_size=25)
+    build(zb.dataset(tmp_path), "id", number_of_items=10)
+    return tmp_path
+
+
+@pytest.fixture(params=["open all along", "opened again"])
+def stale(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
+    """Applies a change, and gives the dataset: the one opened before it, or a new one."""
+    before = zb.dataset(folder)
+    assert before.count_rows("id = 150") == 1
+
+    def change(action: Any) -> zb.Dataset:
+        action()
+        return before if request.param == "open all along" else zb.dataset(folder)
+
+    yield change
+
+
+def assert_right(ds: zb.Dataset, folder: Path, ids: list[int]) -> None:
+    """Right rows for each id, whatever is warned of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.ZoneBloomWarning)
+        for value in ids:
+            assert_equals_pyarrow(ds, folder, f"id = {value}", pc.field("id") == value)
+        filter = pc.field("id").isin(ids)
+        assert_equals_pyarrow(ds, folder, filter, filter)
+        assert_equals_pyarrow(ds, folder, None, None)
+        assert_equals_pyarrow(ds, folder, "id IS NULL", pc.field("id").is_null())
+
+
+IDS = [0, 50, 99, 100, 150, 199, 200, 299, 1100, 1150, 5000]
+
+
+def rewrite(path: Path, table: pa.Table, **options: Any) -> None:
+    pq.write_table(table, path, **options)
+    touch_later(path)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["open all along", "opened again"])
+def test_file_rewritten_with_other_content_of_the_same_size(tmp_path: Path, again: bool):
+    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
+    paths = write_files(tmp_path, [part(0), part(1)], **plain)
+    build(zb.dataset(tmp_path), "id", number_of_items=10)
+    ds = zb.dataset(tmp_path)
+    assert ds.count_rows("id = 150") == 1
+    size = paths[1].stat().st_size
+    others = pa.array(range(1100, 1200), pa.int64())
+    rewrite(paths[1], part(1).set_column(1, "id", others), **plain)
+    assert paths[1].stat().st_size == size
+    ds = zb.dataset(tmp_path) if again else ds
+    with pytest.warns(StaleIndexWarning, match=r"part-001\.parquet \(changed since it was"):
+        assert ds.count_rows("id = 1150") == 1
+    assert ds.count_rows("id = 150") == 0
+    assert_right(ds, tmp_path, IDS)
+
+
+def test_file_rewritten_with_another_size(folder: Path, stale: Any):
+    ds = stale(lambda: rewrite(folder / "part-001.parquet", part(1, range(1100, 1250))))
+    with pytest.warns(StaleIndexWarning, match=r"1 of 3 files.*part-001\.parquet \(changed"):
+        assert ds.count_rows("id = 1150") == 1
+    assert_right(ds, folder, IDS)
+    described = ds.describe_indices()[0]
+    assert (described.num_fragments_indexed, described.num_fragments) == (2, 3)
+    assert described.num_rows_indexed == 200
+
+
+def test_file_only_touched_is_scanned_too(folder: Path, stale: Any):
+    ds = stale(lambda: touch_later(folder / "part-001.parquet"))
+    with pytest.warns(StaleIndexWarning):
+        assert at_most_rows(ds, "id = 5") == {*range(10), *range(100, 200)}
+    assert_right(ds, folder, IDS)
+
+
+def test_stale_files_are_read_whole_and_the_plan_says_so(folder: Path):
+    rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
+    ds = zb.dataset(folder)
+    with pytest.warns(StaleIndexWarning):
+        text = ds.scanner(filter="id = 5").explain_plan()
+    assert "part-000.parquet: rows 0-10" in text
+    assert "part-001.parquet: changed since it was indexed" in text
+    assert "2 of 3 fragments covered" in text
+    assert "1 read in part, 1 read whole, 1 skipped" in text
+
+
+def test_the_same_is_said_once_and_again_when_more_changes(folder: Path):
+    ds = zb.dataset(folder)
+    rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
+    with pytest.warns(StaleIndexWarning):
+        ds.count_rows("id = 5")
+    # Warnings are errors here: another would raise.
+    ds.count_rows("id = 5")
+    ds.count_rows("id = 6")
+    rewrite(folder / "part-000.parquet", part(0, range(50)))
+    with pytest.warns(StaleIndexWarning, match="2 of 3 files"):
+        assert ds.count_rows("id = 5") == 1
+
+
+def test_appended_file_is_read_when_the_dataset_is_opened_again(folder: Path):
+    before = zb.dataset(folder)
+    pq.write_table(part(3), folder / "part-003.parquet")
+    assert before.count_rows() == 300
+    ds = zb.dataset(folder)
+    with pytest.warns(StaleIndexWarning, match=r"part-003\.parquet \(not indexed\)"):
+        assert ds.count_rows("id = 350") == 1
+    assert_right(ds, folder, [*IDS, 350])
+    # Between the others in the order of the scan.
+    pq.write_table(part(4), folder / "part-000a.parquet")
+    ds = zb.dataset(folder)
+    assert_right(ds, folder, [*IDS, 350, 450])
+
+
+def test_building_again_takes_new_and_changed_files_in(folder: Path):
+    rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
+    pq.write_table(part(3), folder / "part-003.parquet")
+    os.unlink(folder / "part-000.parquet")
+    ds = zb.dataset(folder)
+    build(ds, "id", number_of_items=10)
+    # No warning: it would be an error.
+    for value in (1150, 250, 350, 50):
+        assert_equals_pyarrow(ds, folder, f"id = {value}", pc.field("id") == value)
+    described = ds.describe_indices()[0]
+    assert (described.num_fragments_indexed, described.num_fragments) == (3, 3)
+
+
+def test_deleted_file(folder: Path):
+    ds = zb.dataset(folder)
+    ds.count_rows("id = 50")
+    os.unlink(folder / "part-001.parquet")
+    with pytest.warns(StaleIndexWarning, match=r"part-001\.parquet \(gone\)"):
+        assert ds.count_rows("id = 150") == 0
+    assert ds.count_rows("id = 250") == 1
+    assert_right(ds, folder, IDS)
+    # A dataset opened now never knew the file.
+    again = zb.dataset(folder)
+    assert again.count_rows("id = 150") == 0
+    assert_right(again, folder, IDS)
+
+
+def test_all_files_deleted(folder: Path):
+    ds = zb.dataset(folder)
+    for number in range(3):
+        os.unlink(folder / f"part-{number:03d}.parquet")
+    with pytest.raises(errors.NoFragments, match="every file of the dataset is gone"):
+        ds.to_table(filter="id = 5")
+
+
+def test_file_replaced_by_a_copy_of_another_with_its_mtime(folder: Path):
+    shutil.copy2(folder / "part-002.parquet", folder / "part-001.parquet")
+    ds = zb.dataset(folder)
+    with pytest.warns(StaleIndexWarning):
+        assert ds.to_table(["row"], "id = 250")["row"].to_pylist() == [250, 250]
+
+
+def test_old_index_is_not_trusted_for_a_file_indexed_anew_on_another_column(folder: Path):
+    rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
+    ds = zb.dataset(folder)
+    build(ds, "name", number_of_items=10)
+    ds = zb.dataset(folder)
+    # The catalog knows the new file; id_idx has zones of the old one.
+    assert ds.count_rows("name = 'n1150'") == 1
+    with pytest.warns(StaleIndexWarning, match=r"part-001\.parquet \(not in index id_idx\)"):
+        assert ds.count_rows("id = 1150") == 1
+    assert_right(ds, folder, IDS)
+    plan = str(ds.scanner(filter="id = 5").plan())
+    assert "part-001.parquet: not covered by id_idx" in plan
+    assert "2 of 3 fragments covered" in plan
+    covered = {each.name: each.num_fragments_indexed for each in ds.describe_indices()}
+    assert covered == {"id_idx": 2, "name_idx": 3}
+    both = "id = 1150 AND name = 'n1150'"
+    assert len(at_most_rows(ds, both)) == 10
+    assert ds.count_rows(both) == 1
+
+
+def test_ids_of_vanished_files_are_not_given_again(folder: Path):
+    os.unlink(folder / "part-002.parquet")
+    build(zb.dataset(folder), "name", number_of_items=10)
+    pq.write_table(part(2, range(5000, 5100)), folder / "part-002.parquet")
+    touch_later(folder / "part-002.parquet")
+    ds = zb.dataset(folder)
+    with pytest.warns(StaleIndexWarning):
+        assert ds.count_rows("id = 5050") == 1
+    build(ds, "name", number_of_items=10)
+    ds = zb.dataset(folder)
+    with pytest.warns(StaleIndexWarning, match="not in index id_idx"):
+        assert ds.count_rows("id = 5050") == 1
+    assert_right(ds, folder, IDS)
+
+
+def test_renamed_file_is_another_file(folder: Path):
+    os.rename(folder / "part-001.parquet", folder / "part-009.parquet")
+    ds = zb.dataset(folder)
+    with pytest.warns(StaleIndexWarning, match=r"part-009\.parquet \(not indexed\)"):
+        assert ds.count_rows("id = 150") == 1
+    assert_right(ds, folder, IDS)
+
+
+def test_swapped_files_are_not_mistaken_for_each_other(tmp_path: Path):
+    write_files(tmp_path, [part(0), part(1, range(1000, 1100)), part(2, range(2000, 2300))])
+    build(zb.dataset(tmp_path), "id", number_of_items=10)
+    first, third = tmp_path / "part-000.parquet", tmp_path / "part-002.parquet"
+    os.rename(first, tmp_path / "x")
+    os.rename(third, first)
+    os.rename(tmp_path / "x", third)
+    ds = zb.dataset(tmp_path)
+    with pytest.warns(StaleIndexWarning):
+        assert ds.count_rows("id = 2150") == 1
+    assert_right(ds, tmp_path, [5, 1050, 2150, 2299])
+
+
+# Damage to the index itself
+
+
+def segment(folder: Path) -> Path:
+    (found,) = (folder / "_zonebloom" / "segments").glob("*/bloomfilter.arrow")
+    return found
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-100]),
+        lambda path: flip(path, 5),
+        lambda path: flip(path, path.stat().st_size // 2),
+        lambda path: path.write_bytes(os.urandom(path.stat().st_size)),
+    ],
+    ids=["missing", "empty", "cut short", "flipped early", "flipped amid", "random"],
+)
+def test_damaged_segment_is_reported_and_its_fragments_scanned(folder: Path, damage: Any):
+    damage(segment(folder))
+    ds = zb.dataset(folder)
+    with pytest.warns(IndexNotUsedWarning, match="index 'id_idx': .*fragments are scanned"):
+        assert ds.count_rows("id = 150") == 1
+    assert_right(ds, folder, IDS)
+    assert "part-000.parquet: not covered by id_idx" in ds.scanner(filter="id = 5").explain_plan()
+    # Building again mends it.
+    build(ds, "id", number_of_items=10)
+    ds = zb.dataset(folder)
+    assert at_most_rows(ds, "id = 150") == set(range(150, 160))
+
+
+def versions(folder: Path) -> list[Path]:
+    return sorted((folder / "_zonebloom" / "versions").glob("*.json"))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"format_version": 1}', b"\xff"])
+def test_damaged_catalog_is_reported_and_everything_scanned(folder: Path, content: bytes):
+    (only,) = versions(folder)
+    only.write_bytes(content)
+    with pytest.warns(IndexNotUsedWarning, match=r"0001\.json cannot be read"):
+        ds = zb.dataset(folder)
+    assert ds.describe_indices() == []
+    assert_right(ds, folder, IDS)
+    with pytest.warns(IndexNotUsedWarning):
+        build(ds, "id", number_of_items=10)
+    ds = zb.dataset(folder)
+    assert ds.version == 2
+    assert at_most_rows(ds, "id = 150") == set(range(150, 160))
+
+
+def test_damaged_newest_version_falls_back_to_the_one_before(folder: Path):
+    build(zb.dataset(folder), "name", number_of_items=10)
+    versions(folder)[-1].write_bytes(b"{")
+    with pytest.warns(IndexNotUsedWarning):
+        ds = zb.dataset(folder)
+    assert [each.name for each in ds.describe_indices()] == ["id_idx"]
+    assert_right(ds, folder, IDS)
+
+
+def test_damaged_fragment_list_is_reported(folder: Path):
+    (listing,) = (folder / "_zonebloom" / "versions").glob("*.arrow")
+    flip(listing, listing.stat().st_size // 2)
+    with pytest.warns(IndexNotUsedWarning, match="checksum of its fragments"):
+        ds = zb.dataset(folder)
+    assert_right(ds, folder, IDS)
+
+
+def test_catalog_of_a_newer_format_is_not_guessed_at(folder: Path):
+    (only,) = versions(folder)
+    text = only.read_text()
+    only.write_text(text.replace('"format_version": 1', '"format_version": 99'))
+    assert only.read_text() != text
+    with pytest.warns(IndexNotUsedWarning, match="newer zonebloom"):
+        ds = zb.dataset(folder)
+    assert_right(ds, folder, IDS)
+
+
+def test_segment_names_that_lead_elsewhere_are_not_followed(folder: Path):
+    (only,) = versions(folder)
+    name = segment(folder).parent.name
+    outside = folder.parent / f"{folder.name}-outside"
+    shutil.copytree(segment(folder).parent, outside / "x")
+    only.write_text(only.read_text().replace(name, f"../../../{outside.name}/x"))
+    with pytest.warns(IndexNotUsedWarning, match="not a file name of ours"):
+        ds = zb.dataset(folder)
+    assert_right(ds, folder, IDS)
+
+
+def test_column_whose_type_changed_is_scanned(folder: Path):
+    for number in range(3):
+        table = part(number)
+        text = table["id"].cast(pa.string())
+        rewrite(folder / f"part-{number:03d}.parquet", table.set_column(1, "id", text))
+    ds = zb.dataset(folder)
+    with pytest.warns(IndexNotUsedWarning, match=r"built when the column was int64, it is string"):
+        assert ds.count_rows("id = '150'") == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.ZoneBloomWarning)
+        text = ds.scanner(filter="id = '150'").explain_plan()
+    assert "it is string now; build it again" in text
+    build(ds, "id", number_of_items=10)
+    assert at_most_rows(zb.dataset(folder), "id = '150'") == set(range(150, 160))
+
+
+def test_indexed_column_that_is_gone_leaves_the_rest_readable(folder: Path):
+    for number in range(3):
+        rewrite(folder / f"part-{number:03d}.parquet", part(number).drop(["id"]))
+    ds = zb.dataset(folder)
+    assert ds.count_rows("name = 'n150'") == 1
+    with pytest.raises(errors.FilterError, match="no column id"):
+        ds.count_rows("id = 150")
+    assert [each.name for each in ds.describe_indices()] == ["id_idx"]
+    ds.drop_index("id_idx")
+    assert zb.dataset(folder).describe_indices() == []
+
+
+def test_reader_of_an_older_version_keeps_its_index(folder: Path):
+    reader = zb.dataset(folder)
+    writer = zb.dataset(folder)
+    writer.drop_index("id_idx")
+    assert at_most_rows(reader, "id = 150") == set(range(150, 160))
+    build(writer, "name", number_of_items=10)
+    assert [each.name for each in reader.describe_indices()] == ["id_idx"]
+    reader.checkout_latest()
+    assert [each.name for each in reader.describe_indices()] == ["name_idx"]

@@ -1,0 +1,413 @@
+"""Every type of DESIGN section 4 from build over files to lookup: no row may be lost."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pytest
+from e2e_helpers import (
+    array_of,
+    assert_equals_pyarrow,
+    at_most_rows,
+    build,
+    listing,
+    numbered,
+    raw_values,
+    scalar_of,
+    sql_literal,
+    write_files,
+)
+
+import zonebloom as zb
+from zonebloom import errors
+
+ROWS, FILES, ZONE = 80, 3, 16
+TOTAL = ROWS * FILES
+ABSENT = 10
+
+TYPES = [
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+    *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    *(pa.float16(), pa.float32(), pa.float64()),
+    *(pa.string(), pa.large_string(), pa.string_view()),
+    *(pa.binary(), pa.large_binary(), pa.binary_view()),
+    *(pa.decimal32(9, 2), pa.decimal64(18, 0)),
+    *(pa.decimal128(5, 2), pa.decimal128(38, 10)),
+    *(pa.decimal256(50, 0), pa.decimal256(76, 38)),
+    *(pa.binary(1), pa.binary(4), pa.binary(16), pa.binary(33)),
+    *(pa.date32(), pa.date64()),
+    *(pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")),
+    *(pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")),
+    *(pa.timestamp(unit, "UTC") for unit in ("s", "ms", "us", "ns")),
+    pa.timestamp("us", "America/New_York"),
+    *(pa.duration(unit) for unit in ("s", "ms", "us", "ns")),
+    pa.dictionary(pa.int16(), pa.string()),
+    pa.dictionary(pa.int32(), pa.large_binary()),
+]
+
+
+def rows_and_absent(arrow_type: pa.DataType) -> tuple[list[Any], list[Any]]:
+    """Values of all rows, a zone all null and some nulls elsewhere; and values of no row."""
+    value_type = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
+    distinct = raw_values(value_type, TOTAL + ABSENT)
+    raws = [None if row % 11 == 5 else raw for row, raw in enumerate(distinct[:TOTAL])]
+    # The extremes again, in the short last zone of the last file.
+    raws[-4:] = distinct[:4]
+    raws[2 * ZONE : 3 * ZONE] = [None] * ZONE
+    return raws, distinct[TOTAL:]
+
+
+def layouts(arrow_type: pa.DataType, raws: list[Any]) -> pa.ChunkedArray:
+    """The values as sliced chunks: a slice of a longer array, an empty chunk, single rows."""
+    whole = array_of(arrow_type, [raws[0], *raws, raws[0]])
+    third = len(raws) // 3
+    cuts = [(1, third), (third + 1, 0), (third + 1, 1), (third + 2, len(raws) - third - 1)]
+    return pa.chunked_array([whole.slice(at, count) for at, count in cuts], arrow_type)
+
+
+def dataset_of(folder: Path, arrow_type: pa.DataType, raws: list[Any]) -> zb.Dataset:
+    tables = [
+        numbered(at, ROWS, key=layouts(arrow_type, raws[at : at + ROWS]))
+        for at in range(0, TOTAL, ROWS)
+    ]
+    write_files(folder, tables, row_group_size=30)
+    ds = zb.dataset(folder)
+    build(ds, "key", number_of_items=ZONE)
+    return ds
+
+
+def filters_for(arrow_type: pa.DataType, raw: Any) -> list[Any]:
+    scalar, text = scalar_of(arrow_type, raw), sql_literal(arrow_type, raw)
+    found: list[Any] = [pc.field("key") == scalar]
+    # A one-value set: pyarrow takes dictionaries apart by itself.
+    found.append(pc.field("key").isin(pa.array([scalar], scalar.type)))
+    if text is not None:
+        found += [f"key = {text}", f"{text} = key", f"key IN ({text})"]
+    return found
+
+
+def scan_or_none(folder: Path, filter: pc.Expression) -> pa.Table | None:
+    """What pyarrow finds, None where it has no kernel for the type."""
+    try:
+        return pads.dataset(folder).to_table(filter=filter)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, TypeError):
+        return None
+
+
+@pytest.mark.parametrize("arrow_type", TYPES, ids=str)
+def test_every_value_is_found_in_its_zone_and_absent_ones_skip_zones(
+    tmp_path: Path, arrow_type: pa.DataType
+):
+    raws, absent = rows_and_absent(arrow_type)
+    ds = dataset_of(tmp_path, arrow_type, raws)
+    numbers: dict[Any, list[int]] = {}
+    for row, raw in enumerate(raws):
+        numbers.setdefault(raw, []).append(row)
+    nulls = numbers.pop(None)
+
+    for number, (raw, expected) in enumerate(numbers.items()):
+        equal = pc.field("key") == scalar_of(arrow_type, raw)
+        assert at_most_rows(ds, equal).issuperset(expected), raw
+        # Every way to ask, for the extremes and some of the others.
+        if number >= 8 and number % 25:
+            continue
+        for filter in filters_for(arrow_type, raw):
+            assert at_most_rows(ds, filter).issuperset(expected), filter
+            if isinstance(filter, str):
+                found = ds.to_table(["row"], filter)["row"].to_pylist()
+                assert found == expected, filter
+            elif (plain := scan_or_none(tmp_path, filter)) is not None:
+                assert plain["row"].to_pylist() == expected
+                assert ds.to_table(filter=filter).equals(plain)
+
+    kept = [len(at_most_rows(ds, filters_for(arrow_type, raw)[-1])) for raw in absent]
+    assert sum(kept) < 0.2 * TOTAL * len(absent)
+    for raw in absent[:3]:
+        for filter in filters_for(arrow_type, raw):
+            if isinstance(filter, str):
+                assert ds.count_rows(filter) == 0
+                assert ds.scanner(filter=filter).plan().indices[0].kept_zones < 15
+
+    assert ds.to_table(["row"], "key IS NULL")["row"].to_pylist() == nulls
+    for filter in (pc.field("key").is_null(), pc.field("key").is_valid()):
+        # PyArrow itself cannot filter columns of views.
+        if (plain := scan_or_none(tmp_path, filter)) is not None:
+            assert ds.to_table(filter=filter).equals(plain)
+    assert ds.to_table(["row"], "key IS NOT NULL")["row"].to_pylist() == sorted(
+        row for found in numbers.values() for row in found
+    )
+
+
+@pytest.mark.parametrize("arrow_type", TYPES, ids=str)
+def test_in_lists_find_the_rows_of_all_their_values(tmp_path: Path, arrow_type: pa.DataType):
+    raws, absent = rows_and_absent(arrow_type)
+    ds = dataset_of(tmp_path, arrow_type, raws)
+    for picked in ([0, 100, 200], list(range(0, TOTAL, 3)), list(range(100, 120))):
+        wanted = [raws[i] for i in picked if raws[i] is not None] + absent[:2]
+        texts = [sql_literal(arrow_type, raw) for raw in wanted]
+        wanted = [raw for raw, text in zip(wanted, texts, strict=True) if text is not None]
+        filter = f"key IN ({', '.join(text for text in texts if text is not None)})"
+        expected = [row for row, raw in enumerate(raws) if raw is not None and raw in wanted]
+        assert ds.to_table(["row"], filter)["row"].to_pylist() == expected
+        assert at_most_rows(ds, filter).issuperset(expected)
+        values = array_of(arrow_type, wanted)
+        if (plain := scan_or_none(tmp_path, pc.field("key").isin(values))) is not None:
+            assert plain["row"].to_pylist() == expected
+            assert ds.to_table(filter=pc.field("key").isin(values)).equals(plain)
+
+
+@pytest.mark.parametrize("arrow_type", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+def test_zeros_of_both_signs_and_nan(tmp_path: Path, arrow_type: pa.DataType):
+    raws: list[Any] = [float(i + 1) for i in range(64)]
+    raws[3], raws[20], raws[40], raws[60] = 0.0, -0.0, math.nan, -math.nan
+    raws[50] = None
+    write_files(tmp_path, [numbered(0, 64, key=array_of(arrow_type, raws))])
+    ds = zb.dataset(tmp_path)
+    build(ds, "key", number_of_items=8)
+    zeros = ["key = 0", "key = 0.0", "key = -0.0", "key IN (0.0, 99)", "key IN (-0.0, 99)"]
+    for filter in zeros:
+        assert ds.to_table(["row"], filter)["row"].to_pylist() == [3, 20], filter
+        assert at_most_rows(ds, filter) < set(range(64))
+    if arrow_type != pa.float16():
+        for zero in (0.0, -0.0):
+            filter = pc.field("key") == pa.scalar(zero, arrow_type)
+            found = assert_equals_pyarrow(ds, tmp_path, filter, filter)
+            assert found["row"].to_pylist() == [3, 20]
+            # PyArrow's own is_in tells the zeros apart; ours is what it says.
+            filter = pc.field("key").isin(pa.array([zero, 9.0], arrow_type))
+            assert_equals_pyarrow(ds, tmp_path, filter, filter)
+        nan = pa.scalar(math.nan, arrow_type)
+        for filter in (pc.field("key") == nan, pc.field("key").isin(pa.array([nan.as_py()]))):
+            assert_equals_pyarrow(ds, tmp_path, filter, filter)
+            assert at_most_rows(ds, filter) == set(range(64))
+    assert ds.to_table(["row"], "key IS NULL")["row"].to_pylist() == [50]
+    filter = pc.field("key").is_null(nan_is_null=True)
+    if arrow_type != pa.float16():
+        assert assert_equals_pyarrow(ds, tmp_path, filter, filter)["row"].to_pylist() == [
+            40,
+            50,
+            60,
+        ]
+
+
+@pytest.mark.parametrize("leaf", [pa.int32(), pa.string(), pa.timestamp("us", "UTC")], ids=str)
+def test_leaf_of_a_struct_with_null_structs(tmp_path: Path, leaf: pa.DataType):
+    raws, absent = rows_and_absent(leaf)
+    null_structs = np.array([row % 7 == 2 for row in range(TOTAL)])
+    inner = pa.StructArray.from_arrays(
+        [array_of(leaf, raws), pa.array(range(TOTAL))], ["x", "y"], mask=pa.array(null_structs)
+    )
+    outer = pa.StructArray.from_arrays(
+        [inner], ["in"], mask=pa.array([row % 13 == 4 for row in range(TOTAL)])
+    )
+    table = numbered(0, TOTAL, st=inner, deep=outer)
+    write_files(tmp_path, [table.slice(at, ROWS) for at in range(0, TOTAL, ROWS)])
+    ds = zb.dataset(tmp_path)
+    build(ds, "st.x", number_of_items=ZONE)
+    build(ds, "deep.in.x", number_of_items=ZONE)
+    assert [each.column for each in ds.describe_indices()] == ["st.x", "deep.in.x"]
+    for names, hidden in (
+        (("st", "x"), lambda row: row % 7 == 2),
+        (("deep", "in", "x"), lambda row: row % 7 == 2 or row % 13 == 4),
+    ):
+        column = ".".join(names)
+        for raw in [*{r: 0 for r in raws if r is not None}][::9]:
+            expected = [r for r in range(TOTAL) if raws[r] == raw and not hidden(r)]
+            text = sql_literal(leaf, raw)
+            filter = pc.field(*names) == scalar_of(leaf, raw)
+            assert assert_equals_pyarrow(ds, tmp_path, filter, filter)["row"].to_pylist() == (
+                expected
+            )
+            if text is not None:
+                assert ds.to_table(["row"], f"{column} = {text}")["row"].to_pylist() == expected
+        for raw in absent[:5]:
+            kept = at_most_rows(ds, pc.field(*names) == scalar_of(leaf, raw))
+            assert len(kept) < TOTAL / 2
+        filter = pc.field(*names).is_null()
+        expected = [r for r in range(TOTAL) if raws[r] is None or hidden(r)]
+        assert assert_equals_pyarrow(ds, tmp_path, filter, filter)["row"].to_pylist() == expected
+        assert ds.count_rows(f"{column} IS NULL") == len(expected)
+
+
+def test_leaf_that_one_file_lacks_is_null_there(tmp_path: Path):
+    write_files(
+        tmp_path,
+        [
+            numbered(0, 10, st=pa.array([{"x": i, "y": 0} for i in range(10)])),
+            numbered(10, 10, st=pa.array([{"y": 0}] * 10)),
+            numbered(20, 10),
+        ],
+    )
+    ds = zb.dataset(tmp_path)
+    build(ds, "st.x", number_of_items=5)
+    for filter in (pc.field("st", "x") == 3, pc.field("st", "x").is_null()):
+        assert_equals_pyarrow(ds, tmp_path, filter, filter)
+    assert at_most_rows(ds, "st.x = 3") == {0, 1, 2, 3, 4}
+
+
+def test_column_whose_name_has_a_dot_is_not_the_leaf_of_a_struct(tmp_path: Path):
+    table = numbered(
+        0,
+        100,
+        **{"a.b": pa.array(range(100)), "a": pa.array([{"b": i + 1000} for i in range(100)])},
+    )
+    write_files(tmp_path, [table])
+    ds = zb.dataset(tmp_path)
+    build(ds, "a.b", number_of_items=10)
+    for filter in (pc.field("a.b") == 42, pc.field("a", "b") == 1042):
+        assert assert_equals_pyarrow(ds, tmp_path, filter, filter)["row"].to_pylist() == [42]
+    assert at_most_rows(ds, pc.field("a.b") == 42) == set(range(40, 50))
+
+
+def test_dictionary_with_nulls_among_its_values(tmp_path: Path):
+    codes = pa.array([0, 1, None, 2] * 25, pa.int8())
+    keys = pa.DictionaryArray.from_arrays(codes, pa.array(["a", None, "c"]))
+    table = numbered(0, 100, key=keys)
+    # Parquet refuses to write these; Arrow files hold them.
+    with pa.ipc.new_file(str(tmp_path / "0.arrow"), table.schema) as file:
+        file.write_table(table)
+    ds = zb.dataset(tmp_path, "ipc")
+    build(ds, "key", number_of_items=10)
+    assert ds.to_table(["row"], "key = 'a'")["row"].to_pylist() == list(range(0, 100, 4))
+    assert ds.count_rows("key IS NULL") == 50
+    assert ds.count_rows("key = 'b'") == 0
+
+
+def test_columns_all_null_or_without_a_null(tmp_path: Path):
+    write_files(
+        tmp_path,
+        [numbered(0, 50, none=pa.nulls(50, pa.int64()), all=pa.array(range(50), pa.int64()))],
+    )
+    ds = zb.dataset(tmp_path)
+    build(ds, "none", number_of_items=8)
+    build(ds, "all", number_of_items=8)
+    assert at_most_rows(ds, "none = 5") == set()
+    assert ds.search("none = 5").kind == "Exact"
+    assert ds.count_rows("none IS NULL") == 50
+    assert at_most_rows(ds, "all IS NULL") == set()
+    assert ds.count_rows("all IS NULL") == 0
+
+
+def test_stored_in_a_narrower_type_than_the_schema_says(tmp_path: Path):
+    """The first file gives the schema; others are cast as a scan casts them."""
+    write_files(
+        tmp_path,
+        [
+            numbered(0, 20, key=pa.array(range(20), pa.int64())),
+            numbered(20, 20, key=pa.array(range(20, 40), pa.int16())),
+            numbered(40, 20, key=pa.array(range(40, 60), pa.uint32())),
+        ],
+    )
+    ds = zb.dataset(tmp_path)
+    build(ds, "key", number_of_items=5)
+    for key in (3, 25, 59, 60):
+        assert_equals_pyarrow(ds, tmp_path, f"key = {key}", pc.field("key") == key)
+        assert len(at_most_rows(ds, f"key = {key}")) <= 10
+
+
+@pytest.mark.parametrize(
+    ("arrow_type", "advice"),
+    [
+        (pa.bool_(), "two values cannot tell zones apart"),
+        (pa.null(), "nothing but nulls"),
+        (pa.list_(pa.int32()), "values inside lists and maps"),
+        (pa.large_list(pa.string()), "values inside lists and maps"),
+        (pa.list_(pa.int32(), 2), "values inside lists and maps"),
+        (pa.map_(pa.string(), pa.int32()), "values inside lists and maps"),
+        (pa.struct([("a", pa.int32()), ("b", pa.string())]), r"index one of its leaves.*key\.a"),
+    ],
+    ids=str,
+)
+def test_refused_types_are_named_with_a_way_out(
+    tmp_path: Path, arrow_type: pa.DataType, advice: str
+):
+    write_files(tmp_path, [numbered(0, 4, key=pa.nulls(4, arrow_type))])
+    before = listing(tmp_path)
+    ds = zb.dataset(tmp_path)
+    with pytest.raises(errors.UnsupportedType, match=f"column 'key' has type .*{advice}") as caught:
+        build(ds, "key")
+    assert isinstance(caught.value, TypeError)
+    assert str(ds.schema.field("key").type) in str(caught.value)
+    assert listing(tmp_path) == before
+
+
+def test_values_outside_pythons_dates_are_found(tmp_path: Path):
+    far = [2**31 - 1, -(2**31), 0]
+    write_files(tmp_path, [numbered(0, 3, key=pa.array(far, pa.int32()).view(pa.date32()))])
+    ds = zb.dataset(tmp_path)
+    build(ds, "key")
+    for row, day in enumerate(far):
+        literal = pa.array([day], pa.int32()).view(pa.date32())[0]
+        filter = pc.field("key") == literal
+        assert ds.to_table(["row"], filter)["row"].to_pylist() == [row]
+    assert ds.count_rows("key = DATE '1970-01-01'") == 1
+
+
+def test_python_values_of_every_kind_work_in_expressions(tmp_path: Path):
+    columns = {
+        "i": 5,
+        "f": 0.1,
+        "s": "text",
+        "b": b"bytes",
+        "d": datetime.date(2024, 2, 29),
+        "ts": datetime.datetime(2024, 2, 29, 12, 30, 1, 123456),
+        "t": datetime.time(23, 59, 59, 999999),
+        "dur": datetime.timedelta(days=1, microseconds=1),
+        "dec": Decimal("12.34"),
+    }
+    rows = [{"row": 0, **columns}, {"row": 1, **dict.fromkeys(columns)}]
+    write_files(tmp_path, [pa.Table.from_pylist(rows)])
+    ds = zb.dataset(tmp_path)
+    for name, value in columns.items():
+        build(ds, name)
+        filter = pc.field(name) == value
+        assert assert_equals_pyarrow(ds, tmp_path, filter, filter)["row"].to_pylist() == [0]
+        assert ds.to_table(["row"], [(name, "=", value)])["row"].to_pylist() == [0]
+        assert ds.to_table(["row"], [(name, "in", [value])])["row"].to_pylist() == [0]
+
+
+@pytest.mark.parametrize("format", ["ipc", "feather", "csv", "json"])
+def test_other_formats_are_indexed_and_searched(tmp_path: Path, format: str):
+    rows = 3000
+    table = numbered(0, rows, key=pa.array([f"k{i}" for i in range(rows)]))
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number in range(2):
+        path = str(folder / f"{number}.{format}")
+        part = table.slice(number * rows // 2, rows // 2)
+        if format == "json":
+            with open(path, "w") as file:
+                file.writelines(
+                    f'{{"row": {each["row"]}, "key": "{each["key"]}"}}\n'
+                    for each in part.to_pylist()
+                )
+        else:
+            pads.write_dataset(
+                part,
+                folder,
+                format=format,
+                existing_data_behavior="overwrite_or_ignore",
+                basename_template=f"{number}-{{i}}.{format}",
+            )
+    assert len(os.listdir(folder)) == 2
+    ds = zb.dataset(folder, format)
+    build(ds, "key", number_of_items=100)
+    source = pads.dataset(folder, format=format)
+    for key in ("k0", "k1499", "k1500", "k2999", "absent"):
+        assert_equals_pyarrow(ds, source, f"key = '{key}'", pc.field("key") == key)
+    if format in ("ipc", "feather"):
+        assert at_most_rows_of(ds, "key = 'k1500'") == [("1-0." + format, 0, 100)]
+
+
+def at_most_rows_of(ds: zb.Dataset, filter: str) -> list[tuple[str, int, int]]:
+    table = ds.search(filter).to_table()
+    return [(row["path"], row["start"], row["stop"]) for row in table.to_pylist()]

@@ -1,0 +1,175 @@
+"""Zones over files of every shape: where they begin and end, and that no row falls between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import (
+    assert_equals_pyarrow,
+    at_most_rows,
+    build,
+    numbered,
+    tables_of,
+    write_files,
+    zones_of,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import zonebloom as zb
+
+
+def dataset_of_lengths(folder: Path, lengths: list[int], **options) -> zb.Dataset:
+    """Files of that many rows, ``id`` = 3 * row number."""
+    tables, at = [], 0
+    for rows in lengths:
+        ids = pa.array(3 * np.arange(at, at + rows, dtype=np.int64))
+        tables.append(numbered(at, rows, id=ids))
+        at += rows
+    write_files(folder, tables, **options)
+    return zb.dataset(folder)
+
+
+def expected_zones(lengths: list[int], items: int) -> list[tuple[int, int, int]]:
+    return [
+        (fragment, start, min(items, rows - start))
+        for fragment, rows in enumerate(lengths)
+        for start in range(0, rows, items)
+    ]
+
+
+def assert_rows_are_found(ds: zb.Dataset, folder: Path, rows: list[int]) -> None:
+    for row in rows:
+        filter = pc.field("id") == 3 * row
+        assert assert_equals_pyarrow(ds, folder, filter, filter)["row"].to_pylist() == [row]
+        assert row in at_most_rows(ds, filter)
+
+
+def test_three_files_of_10000_rows_at_8192(tmp_path: Path):
+    """The shape that made Lance 1.0 lose rows."""
+    ds = dataset_of_lengths(tmp_path, [10_000] * 3)
+    build(ds, "id")
+    assert zones_of(ds, "id_idx") == expected_zones([10_000] * 3, 8192)
+    edges = [0, 1, 8191, 8192, 9999, 10_000, 18_191, 18_192, 19_999, 20_000, 28_192, 29_999]
+    assert_rows_are_found(ds, tmp_path, edges)
+    filter = pc.field("id").isin([3 * row for row in edges])
+    assert_equals_pyarrow(ds, tmp_path, filter, filter)
+    assert at_most_rows(ds, "id = 54573") == set(range(10_000, 18_192))
+
+
+@pytest.mark.parametrize("items", [1, 7, 100, 8192, 1 << 20])
+@pytest.mark.parametrize("row_group_size", [1, 33, 1000])
+def test_zones_do_not_follow_row_groups_and_never_cross_a_file(
+    tmp_path: Path, items: int, row_group_size: int
+):
+    lengths = [250, 1, 99, 100]
+    ds = dataset_of_lengths(tmp_path, lengths, row_group_size=row_group_size)
+    build(ds, "id", number_of_items=items)
+    assert zones_of(ds, "id_idx") == expected_zones(lengths, items)
+    assert_rows_are_found(ds, tmp_path, [0, 6, 7, 99, 100, 249, 250, 251, 349, 350, 449])
+
+
+def test_row_groups_that_are_not_multiples_of_a_zone(tmp_path: Path):
+    ds = dataset_of_lengths(tmp_path, [30_000], row_group_size=5000)
+    build(ds, "id")
+    assert zones_of(ds, "id_idx") == expected_zones([30_000], 8192)
+    # A zone over parts of three row groups.
+    assert at_most_rows(ds, "id = 30000") == set(range(8192, 16_384))
+    assert_rows_are_found(ds, tmp_path, [8191, 8192, 9999, 10_000, 14_999, 15_000, 16_383, 29_999])
+
+
+def test_empty_files_among_others(tmp_path: Path):
+    lengths = [0, 10, 0, 0, 25, 0]
+    ds = dataset_of_lengths(tmp_path, lengths)
+    build(ds, "id", number_of_items=10)
+    assert zones_of(ds, "id_idx") == [(1, 0, 10), (4, 0, 10), (4, 10, 10), (4, 20, 5)]
+    described = ds.describe_indices()[0]
+    assert (described.num_fragments_indexed, described.num_fragments) == (6, 6)
+    assert described.num_rows_indexed == 35
+    assert_rows_are_found(ds, tmp_path, [0, 9, 10, 34])
+    assert ds.to_table().num_rows == 35
+
+
+def test_only_empty_files(tmp_path: Path):
+    ds = dataset_of_lengths(tmp_path, [0, 0])
+    build(ds, "id")
+    assert zones_of(ds, "id_idx") == []
+    assert ds.to_table(filter="id = 3").equals(ds.schema.empty_table())
+    assert ds.search("id = 3").kind == "Exact"
+    assert ds.count_rows("id IS NULL") == 0
+    statistics = ds.index_statistics("id_idx")
+    assert (statistics["num_zones"], statistics["num_indexed_rows"]) == (0, 0)
+
+
+def test_one_row(tmp_path: Path):
+    ds = dataset_of_lengths(tmp_path, [1])
+    build(ds, "id")
+    assert zones_of(ds, "id_idx") == [(0, 0, 1)]
+    assert ds.count_rows("id = 0") == 1
+    assert ds.count_rows("id = 3") == 0
+
+
+def test_many_tiny_files(tmp_path: Path):
+    lengths = [1 + number % 3 for number in range(300)]
+    ds = dataset_of_lengths(tmp_path, lengths)
+    build(ds, "id", number_of_items=2)
+    assert zones_of(ds, "id_idx") == expected_zones(lengths, 2)
+    assert_rows_are_found(ds, tmp_path, [0, 1, 2, 3, 300, 598])
+    plan = ds.scanner(filter="id = 300").plan()
+    assert len(plan.fragments) <= 3
+    assert plan.skipped >= 297
+
+
+def test_file_without_row_groups(tmp_path: Path):
+    schema = pa.schema({"row": pa.int64(), "id": pa.int64()})
+    pq.ParquetWriter(tmp_path / "0.parquet", schema).close()
+    write_files(tmp_path / "x", [numbered(0, 5, id=pa.array(range(5)))])
+    (tmp_path / "x" / "part-000.parquet").rename(tmp_path / "1.parquet")
+    (tmp_path / "x").rmdir()
+    ds = zb.dataset(tmp_path)
+    build(ds, "id")
+    assert zones_of(ds, "id_idx") == [(1, 0, 5)]
+    assert ds.count_rows("id = 4") == 1
+
+
+def test_nulls_set_has_null_of_their_zone_alone(tmp_path: Path):
+    ids = pa.array([None if row in (7, 8, 31) else row for row in range(35)], pa.int64())
+    write_files(tmp_path, [numbered(0, 35, id=ids)])
+    ds = zb.dataset(tmp_path)
+    build(ds, "id", number_of_items=8)
+    assert tables_of(ds, "id_idx")[0].has_null.tolist() == [True, True, False, True, False]
+    assert at_most_rows(ds, "id IS NULL") == {*range(16), *range(24, 32)}
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.integers(0, 60), min_size=1, max_size=5),
+    items=st.integers(1, 40),
+    row_group_size=st.integers(1, 40),
+    keys=st.randoms(use_true_random=False),
+)
+def test_any_shape_finds_every_row(
+    tmp_path_factory: pytest.TempPathFactory, lengths, items, row_group_size, keys
+):
+    folder = tmp_path_factory.mktemp("shape")
+    tables, at, values = [], 0, []
+    for rows in lengths:
+        ids = [keys.choice([None, *range(40)]) for _ in range(rows)]
+        values += ids
+        tables.append(numbered(at, rows, id=pa.array(ids, pa.int16())))
+        at += rows
+    write_files(folder, tables, row_group_size=row_group_size)
+    ds = zb.dataset(folder)
+    build(ds, "id", number_of_items=items)
+    assert zones_of(ds, "id_idx") == expected_zones(lengths, items)
+    for key in range(0, 45, 4):
+        expected = [row for row, value in enumerate(values) if value == key]
+        found = ds.to_table(["row"], pc.field("id") == key)["row"].to_pylist()
+        assert found == expected
+    nulls = [row for row, value in enumerate(values) if value is None]
+    assert ds.to_table(["row"], pc.field("id").is_null())["row"].to_pylist() == nulls

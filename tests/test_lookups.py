@@ -1,0 +1,96 @@
+"""Ten thousand lookups against brute force: no row may be lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from e2e_helpers import array_of, build, numbered, raw_values, scalar_of, write_files
+
+import zonebloom as zb
+from zonebloom.ranges import OFFSET_BITS
+
+# (type, rows of each file, distinct values, rows a zone, rows a row group, sizing, probability)
+SHAPES: list[tuple[pa.DataType, list[int], int, int, int, str, float]] = [
+    (pa.int8(), [300, 300, 1], 200, 50, 70, "log2", 0.01),
+    (pa.int16(), [1000], 900, 64, 333, "exact", 0.00057),
+    (pa.int32(), [700, 0, 700], 1000, 100, 100, "log2", 0.00057),
+    (pa.int64(), [10_000, 10_000, 10_000], 20_000, 8192, 4000, "log2", 0.00057),
+    (pa.uint8(), [250], 200, 7, 1000, "log2", 0.3),
+    (pa.uint32(), [999, 1001], 1500, 128, 128, "exact", 0.01),
+    (pa.uint64(), [2000], 1900, 1, 2000, "log2", 0.00057),
+    (pa.float32(), [1500, 10], 1000, 100, 700, "log2", 0.00057),
+    (pa.float64(), [800, 800], 1200, 33, 800, "exact", 0.1),
+    (pa.string(), [10_000, 10_000, 10_000], 20_000, 8192, 10_000, "exact", 0.00057),
+    (pa.string(), [100] * 20, 500, 16, 50, "log2", 0.00057),
+    (pa.large_string(), [1200], 800, 100, 500, "log2", 0.00057),
+    (pa.binary(), [900, 900], 1000, 128, 400, "log2", 0.00057),
+    (pa.binary(16), [1300], 1000, 100, 1300, "exact", 0.05),
+    (pa.decimal128(20, 3), [600, 600], 1000, 90, 100, "log2", 0.00057),
+    (pa.decimal256(60, 10), [1000], 600, 100, 1000, "log2", 0.00057),
+    (pa.date32(), [1500, 1500], 2000, 200, 1000, "log2", 0.00057),
+    (pa.time64("us"), [800], 700, 64, 100, "exact", 0.00057),
+    (pa.timestamp("ns", "UTC"), [1100, 900], 1500, 128, 300, "log2", 0.00057),
+    (pa.duration("ms"), [700], 600, 50, 700, "log2", 0.00057),
+]
+LOOKUPS = 10_000 // len(SHAPES)
+
+
+def rows_of(raws: list[Any]) -> dict[Any, list[int]]:
+    found: dict[Any, list[int]] = {}
+    for row, raw in enumerate(raws):
+        if raw is not None:
+            found.setdefault(raw, []).append(row)
+    return found
+
+
+def addresses(lengths: list[int]) -> Iterator[int]:
+    """The row address of each row of the dataset, in order."""
+    for fragment_id, rows in enumerate(lengths):
+        yield from range(fragment_id << OFFSET_BITS, (fragment_id << OFFSET_BITS) + rows)
+
+
+@pytest.mark.parametrize("number", range(len(SHAPES)))
+def test_no_lookup_loses_a_row(tmp_path: Path, number: int):
+    arrow_type, lengths, distinct, items, row_group_size, sizing, probability = SHAPES[number]
+    rng = random.Random(number)
+    total = sum(lengths)
+    values = raw_values(arrow_type, distinct + 40, seed=number)
+    present, absent = values[:distinct], values[distinct:]
+    raws = [None if rng.random() < 0.1 else rng.choice(present) for _ in range(total)]
+    tables, at = [], 0
+    for rows in lengths:
+        tables.append(numbered(at, rows, key=array_of(arrow_type, raws[at : at + rows])))
+        at += rows
+    write_files(tmp_path, tables, row_group_size=row_group_size)
+    ds = zb.dataset(tmp_path)
+    build(ds, "key", number_of_items=items, sizing=sizing, probability=probability)
+
+    where = list(addresses(lengths))
+    expected = rows_of(raws)
+    lost, kept = 0, 0
+    for lookup in range(LOOKUPS):
+        raw = rng.choice(absent if lookup % 5 == 4 else present)
+        rows = expected.get(raw, [])
+        filter = pc.field("key") == scalar_of(arrow_type, raw)
+        found = ds.search(filter).at_most
+        lost += sum(where[row] not in found for row in rows)
+        if raw not in expected:
+            kept += len(found)
+        if lookup % 25 == 0:
+            assert ds.to_table(["row"], filter)["row"].to_pylist() == rows
+        if lookup % 50 == 1:
+            several = rng.sample(present, 5)
+            filter = pc.field("key").isin(array_of(arrow_type, several))
+            rows = sorted(row for each in several for row in expected.get(each, []))
+            assert ds.to_table(["row"], filter)["row"].to_pylist() == rows
+    assert lost == 0
+    # The index is worth something too: what is absent is mostly not read.
+    assert kept < 0.5 * total * LOOKUPS / 5
+    nulls = [row for row, raw in enumerate(raws) if raw is None]
+    assert ds.to_table(["row"], pc.field("key").is_null())["row"].to_pylist() == nulls

@@ -1,0 +1,393 @@
+"""RowRanges against set[int], and what SearchResult may claim of three-valued predicates."""
+
+from __future__ import annotations
+
+import doctest
+import html
+import re
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from zonebloom import ranges
+from zonebloom.errors import InvalidArgument
+from zonebloom.ranges import OFFSET_BITS, RowRanges, SearchResult, by_fragment
+
+BOUND = 60
+
+pairs = st.lists(
+    st.tuples(st.integers(0, BOUND), st.integers(0, 12)).map(lambda p: (p[0], p[0] + p[1])),
+    max_size=8,
+)
+
+
+def rows_of(some):
+    return {row for start, stop in some for row in range(start, stop)}
+
+
+def check_equals(made, rows):
+    """The ranges hold these rows, and are sorted, disjoint, non-touching and not empty."""
+    found = list(made)
+    assert rows_of(found) == rows
+    assert all(start < stop for start, stop in found)
+    assert all(a[1] < b[0] for a, b in pairwise(found))
+    assert len(made) == len(rows)
+    assert bool(made) == bool(rows)
+    assert made.num_ranges == len(found)
+    assert made == RowRanges(found)
+    assert hash(made) == hash(RowRanges(found))
+
+
+class RangesAgainstASet(RuleBasedStateMachine):
+    """One RowRanges and the set it should be, through any operations."""
+
+    def __init__(self):
+        super().__init__()
+        self.ranges, self.rows = RowRanges(), set()
+
+    @rule(some=pairs)
+    def begin_anew(self, some):
+        self.ranges, self.rows = RowRanges(some), rows_of(some)
+
+    @rule(some=pairs)
+    def unite(self, some):
+        assert self.ranges | RowRanges(some) == RowRanges(some) | self.ranges
+        self.ranges, self.rows = self.ranges | RowRanges(some), self.rows | rows_of(some)
+
+    @rule(some=pairs)
+    def intersect(self, some):
+        assert self.ranges & RowRanges(some) == RowRanges(some) & self.ranges
+        self.ranges, self.rows = self.ranges & RowRanges(some), self.rows & rows_of(some)
+
+    @rule(some=pairs)
+    def subtract(self, some):
+        self.ranges, self.rows = self.ranges - RowRanges(some), self.rows - rows_of(some)
+
+    @rule(some=pairs)
+    def subtract_from(self, some):
+        self.ranges, self.rows = RowRanges(some) - self.ranges, rows_of(some) - self.rows
+
+    @rule(start=st.integers(0, BOUND), rows=st.integers(0, BOUND))
+    def look_through_a_window(self, start, rows):
+        self.ranges = self.ranges.window(start, start + rows)
+        self.rows = {row - start for row in self.rows if start <= row < start + rows}
+
+    @rule(by=st.integers(0, 9))
+    def move_on(self, by):
+        self.ranges, self.rows = self.ranges.shift(by), {row + by for row in self.rows}
+
+    @rule(some=pairs)
+    def compare(self, some):
+        other = RowRanges(some)
+        assert self.ranges.issubset(other) == (self.rows <= rows_of(some))
+        assert other.issubset(self.ranges) == (rows_of(some) <= self.rows)
+        assert (self.ranges == other) == (self.rows == rows_of(some))
+
+    @rule(row=st.integers(-1, 2 * BOUND))
+    def look_for_a_row(self, row):
+        assert (row in self.ranges) == (row in self.rows)
+        assert (np.int64(row) in self.ranges) == (row in self.rows)
+
+    @invariant()
+    def is_the_set(self):
+        check_equals(self.ranges, self.rows)
+
+
+RangesAgainstASet.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestRangesAgainstASet = RangesAgainstASet.TestCase
+
+
+@given(pairs)
+def test_ranges_are_made_of_pairs_in_any_order(some):
+    check_equals(RowRanges(some), rows_of(some))
+    check_equals(RowRanges(iter(some)), rows_of(some))
+    starts, stops = (np.array([p[i] for p in some], dtype=np.int64) for i in (0, 1))
+    check_equals(RowRanges.from_arrays(starts, stops), rows_of(some))
+
+
+def test_touching_ranges_become_one_and_a_long_one_swallows_those_inside():
+    assert list(RowRanges([(5, 9), (0, 5)])) == [(0, 9)]
+    assert list(RowRanges([(0, 100), (5, 9), (20, 30), (99, 101)])) == [(0, 101)]
+
+
+def test_unsigned_arrays_are_taken():
+    made = RowRanges.from_arrays(np.array([3], np.uint64), np.array([5], np.uint64))
+    assert list(made) == [(3, 5)]
+
+
+@pytest.mark.parametrize("pair", [(-1, 5), (5, 4), (-3, -2)])
+def test_ranges_that_are_none_are_refused(pair):
+    with pytest.raises(InvalidArgument, match="0 <= start <= stop"):
+        RowRanges([(0, 3), pair])
+
+
+def test_a_window_before_or_past_or_between_ranges_is_empty():
+    made = RowRanges([(10, 20), (40, 50)])
+    for window in [(0, 10), (20, 40), (50, 90), (15, 15), (30, 30)]:
+        check_equals(made.window(*window), set())
+    check_equals(made.window(19, 41), {0, 21})
+
+
+def test_operations_leave_their_operands_alone():
+    one, other = RowRanges([(0, 10), (20, 30)]), RowRanges([(5, 25)])
+    _ = one & other, one | other, one - other, one.window(1, 9), one.shift(3)
+    assert list(one) == [(0, 10), (20, 30)]
+    assert list(other) == [(5, 25)]
+
+
+def test_addresses_near_the_end_of_int64():
+    base = (2**31 - 1) << OFFSET_BITS
+    made = RowRanges([(base, base + 2**32 - 1)])
+    assert len(made) == 2**32 - 1
+    assert made - RowRanges([(base, base + 1)]) == RowRanges([(base + 1, base + 2**32 - 1)])
+
+
+def test_only_integers_are_rows():
+    made = RowRanges([(0, 5)])
+    assert 1.0 not in made
+    assert "1" not in made
+    assert None not in made
+
+
+def test_ranges_differ_from_other_things():
+    assert RowRanges([(0, 5)]) != [(0, 5)]
+    assert RowRanges() != set()
+
+
+def test_repr_of_ranges_shows_all_of_a_few_and_the_first_of_many():
+    assert repr(RowRanges()) == "RowRanges([])"
+    assert repr(RowRanges([(1, 2), (4, 6)])) == "RowRanges([(1, 2), (4, 6)])"
+    assert repr(RowRanges((10 * i, 10 * i + 3) for i in range(20))) == (
+        "RowRanges([(0, 3), (10, 13), (20, 23), (30, 33), (40, 43), (50, 53), ... 14 more])"
+    )
+
+
+# Addresses
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.integers(0, 5)), max_size=12))
+def test_addresses_split_into_the_offsets_of_each_fragment(parts):
+    addresses = RowRanges(
+        ((f << OFFSET_BITS) + start, (f << OFFSET_BITS) + start + rows) for f, start, rows in parts
+    )
+    split = by_fragment(addresses)
+    assert list(split) == sorted({f for f, _, rows in parts if rows})
+    for f, made in split.items():
+        mine = [(start, start + rows) for g, start, rows in parts if g == f]
+        check_equals(made, rows_of(mine))
+
+
+def test_fragments_filled_to_the_brim_stay_apart():
+    most = ranges.MAX_ROWS_PER_FRAGMENT
+    both = RowRanges((f << OFFSET_BITS, (f << OFFSET_BITS) + most) for f in range(3))
+    assert by_fragment(both) == {f: RowRanges([(0, most)]) for f in range(3)}
+
+
+# SearchResult: soundness under Kleene's logic
+
+# Two fragments of six rows.
+ADDRESSES = [(f << OFFSET_BITS) + row for f in (0, 1) for row in range(6)]
+UNIVERSE = RowRanges((f << OFFSET_BITS, (f << OFFSET_BITS) + 6) for f in (0, 1))
+
+
+def ranges_of(mask):
+    return RowRanges((a, a + 1) for a, inside in zip(ADDRESSES, mask, strict=True) if inside)
+
+
+def kleene_and(a, b):
+    return False if a is False or b is False else None if a is None or b is None else True
+
+
+def kleene_not(a):
+    return None if a is None else not a
+
+
+masks = st.lists(st.booleans(), min_size=len(ADDRESSES), max_size=len(ADDRESSES))
+truths = st.lists(
+    st.sampled_from([True, False, None]), min_size=len(ADDRESSES), max_size=len(ADDRESSES)
+)
+
+
+@st.composite
+def leaves(draw):
+    """Truth of each row, and a result that bounds it as loosely as it likes."""
+    truth = draw(truths)
+    kind = draw(st.sampled_from(["at_most", "both", "nothing"]))
+    if kind == "nothing":
+        return truth, SearchResult(UNIVERSE)
+    extra = draw(masks)
+    at_most = ranges_of([t is True or more for t, more in zip(truth, extra, strict=True)])
+    if kind == "at_most":
+        return truth, SearchResult(UNIVERSE, at_most=at_most)
+    fewer = draw(masks)
+    at_least = ranges_of([t is not False and kept for t, kept in zip(truth, fewer, strict=True)])
+    return truth, SearchResult(UNIVERSE, at_most=at_most, at_least=at_least)
+
+
+def combine(children):
+    def conjunction(a, b):
+        return [kleene_and(x, y) for x, y in zip(a[0], b[0], strict=True)], a[1] & b[1]
+
+    def disjunction(a, b):
+        truth = [
+            kleene_not(kleene_and(kleene_not(x), kleene_not(y)))
+            for x, y in zip(a[0], b[0], strict=True)
+        ]
+        return truth, a[1] | b[1]
+
+    return (
+        st.builds(conjunction, children, children)
+        | st.builds(disjunction, children, children)
+        | children.map(lambda a: ([kleene_not(x) for x in a[0]], ~a[1]))
+    )
+
+
+@settings(max_examples=300)
+@given(st.recursive(leaves(), combine, max_leaves=12))
+def test_bounds_hold_through_any_tree_of_and_or_not(tree):
+    truth, result = tree
+    for address, value in zip(ADDRESSES, truth, strict=True):
+        if value is True:
+            assert address in result.at_most
+        if address in result.at_least:
+            assert value is not False
+    assert result.at_most.issubset(UNIVERSE)
+    assert result.at_least.issubset(UNIVERSE)
+
+
+@given(leaves(), leaves())
+def test_de_morgan(a, b):
+    one, other = a[1], b[1]
+    for left, right in (
+        (~(one & other), ~one | ~other),
+        (~(one | other), ~one & ~other),
+        (~~one, one),
+    ):
+        assert left.at_most == right.at_most
+        assert left.at_least == right.at_least
+
+
+def test_or_with_an_unknown_side_is_everything():
+    known = SearchResult(UNIVERSE, at_most=RowRanges([(0, 2)]))
+    assert (known | SearchResult(UNIVERSE)).at_most == UNIVERSE
+    assert (known & SearchResult(UNIVERSE)).at_most == RowRanges([(0, 2)])
+
+
+def test_kinds():
+    few = RowRanges([(0, 2)])
+    assert SearchResult(UNIVERSE).kind == "AtMost"
+    assert SearchResult(UNIVERSE, at_most=few).kind == "AtMost"
+    assert SearchResult(UNIVERSE, at_most=RowRanges()).kind == "Exact"
+    assert SearchResult(UNIVERSE, at_most=few, at_least=few).kind == "Exact"
+    assert SearchResult(UNIVERSE, at_least=UNIVERSE).kind == "Exact"
+    assert SearchResult(UNIVERSE, at_least=few).kind == "AtLeast"
+    assert SearchResult(UNIVERSE, at_most=RowRanges([(0, 3)]), at_least=few).kind == "AtMost"
+
+
+def test_not_flips_at_most_to_at_least():
+    found = SearchResult(UNIVERSE, at_most=RowRanges([(0, 2)]))
+    flipped = ~found
+    assert flipped.kind == "AtLeast"
+    assert flipped.at_most == UNIVERSE
+    assert flipped.at_least == UNIVERSE - RowRanges([(0, 2)])
+    assert flipped.ranges == {0: RowRanges([(2, 6)]), 1: RowRanges([(0, 6)])}
+    assert (~flipped).kind == "AtMost"
+    assert (~flipped).ranges == {0: RowRanges([(0, 2)])}
+
+
+def test_not_of_nothing_is_everything_and_back():
+    nothing = SearchResult(UNIVERSE, at_most=RowRanges())
+    assert (~nothing).kind == "Exact"
+    assert (~nothing).at_least == UNIVERSE
+    assert (~~nothing).ranges == {}
+
+
+def test_ranges_are_the_bound_the_kind_names_without_empty_fragments():
+    second = RowRanges([((1 << OFFSET_BITS) + 2, (1 << OFFSET_BITS) + 5)])
+    assert SearchResult(UNIVERSE, at_most=second).ranges == {1: RowRanges([(2, 5)])}
+    assert SearchResult(UNIVERSE, at_least=second).ranges == {1: RowRanges([(2, 5)])}
+
+
+def found_in(paths):
+    kept = RowRanges([(0, 2), (4, 5), ((1 << OFFSET_BITS) + 2, (1 << OFFSET_BITS) + 5)])
+    return SearchResult(UNIVERSE, at_most=kept, paths=paths)
+
+
+def test_table_of_a_result():
+    table = found_in({0: "a.parquet", 1: "b.parquet"}).to_table()
+    assert table.schema == pa.schema(
+        [
+            ("fragment_id", pa.uint64()),
+            ("path", pa.string()),
+            ("start", pa.uint64()),
+            ("stop", pa.uint64()),
+        ]
+    )
+    assert table.to_pydict() == {
+        "fragment_id": [0, 0, 1],
+        "path": ["a.parquet", "a.parquet", "b.parquet"],
+        "start": [0, 4, 2],
+        "stop": [2, 5, 5],
+    }
+
+
+def test_table_of_nothing_has_the_same_schema():
+    nothing = SearchResult(UNIVERSE, at_most=RowRanges())
+    assert nothing.to_table().num_rows == 0
+    assert nothing.to_table().schema == found_in({}).to_table().schema
+
+
+def test_paths_outlive_the_algebra():
+    result = found_in({0: "a", 1: "b"})
+    for other in (~result, result & SearchResult(UNIVERSE), result | SearchResult(UNIVERSE)):
+        assert other.paths == {0: "a", 1: "b"}
+
+
+def test_repr_of_a_result():
+    assert repr(found_in({0: "a.parquet"})).splitlines() == [
+        "SearchResult: AtMost, 6 of 12 rows in 2 of 2 fragments",
+        "  a.parquet: 0-2, 4-5",
+        "  fragment 1: 2-5",
+    ]
+
+
+def test_repr_of_a_large_result_is_short():
+    universe = RowRanges((f << OFFSET_BITS, (f << OFFSET_BITS) + 5000) for f in range(9))
+    kept = RowRanges(
+        ((f << OFFSET_BITS) + row, (f << OFFSET_BITS) + row + 1)
+        for f in range(9)
+        for row in range(0, 5000, 500)
+    )
+    lines = repr(SearchResult(universe, at_most=kept)).splitlines()
+    assert lines[0] == "SearchResult: AtMost, 90 of 45,000 rows in 9 of 9 fragments"
+    assert lines[1].endswith("0-1, 500-501, 1,000-1,001, 1,500-1,501, ... 6 more")
+    assert lines[-1] == "  ... 4 more fragments"
+    assert len(lines) == 7
+
+
+def test_html_escapes_paths():
+    evil = "<script>alert('x')</script>&.parquet"
+    shown = found_in({0: evil, 1: "b"})._repr_html_()
+    assert "<script>" not in shown
+    assert html.escape(evil) in shown
+    assert "<td>0</td><td>2</td>" in shown
+    assert shown.count("<tr>") == 1 + 3
+
+
+def test_html_of_a_large_result_is_short():
+    universe = RowRanges([(0, 1000)])
+    kept = RowRanges((row, row + 1) for row in range(0, 1000, 10))
+    shown = SearchResult(universe, at_most=kept)._repr_html_()
+    assert len(re.findall("<tr>", shown)) == 1 + 20
+    assert "80 more ranges" in shown
+
+
+def test_docstring_examples():
+    results = doctest.testmod(ranges)
+    assert results.failed == 0
+    assert results.attempted > 0

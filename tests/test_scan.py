@@ -1,0 +1,469 @@
+"""Scans: the rows and order of ``pyarrow.dataset``, less of the files read, and true counts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import (
+    CountingFileSystem,
+    assert_equals_pyarrow,
+    build,
+    column_chunk_bytes,
+    numbered,
+    plain_dataset,
+    write_files,
+)
+
+import zonebloom as zb
+from zonebloom import errors
+
+ROWS, FILES = 1000, 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """3 files of 1000 rows in row groups of 250, ``id`` and ``name`` indexed by 100 rows."""
+    folder = plain_dataset(tmp_path_factory.mktemp("scan"), ROWS, FILES, row_group_size=250)
+    ds = zb.dataset(folder)
+    build(ds, "id", number_of_items=100, probability=1e-6)
+    build(ds, "name", number_of_items=100, probability=1e-6)
+    return folder
+
+
+@pytest.fixture
+def ds(folder: Path) -> zb.Dataset:
+    return zb.dataset(folder)
+
+
+FILTERS: list[tuple[Any, pc.Expression]] = [
+    ("id = 120", pc.field("id") == 120),
+    ("id IN (29990, 5, 120, 10010)", pc.field("id").isin([29990, 5, 120, 10010])),
+    ("name = 'name 1500' OR id = 0", (pc.field("name") == "name 1500") | (pc.field("id") == 0)),
+    ("id = 120 AND value = 5", (pc.field("id") == 120) & (pc.field("value") == 5)),
+    ("name IS NULL", pc.field("name").is_null()),
+    ("id > 29900", pc.field("id") > 29900),
+    ("value = 6", pc.field("value") == 6),
+    ("id = 7", pc.field("id") == 7),
+]
+
+
+@pytest.mark.parametrize(("filter", "expression"), FILTERS, ids=[f for f, _ in FILTERS])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        None,
+        ["row"],
+        ["value", "row"],
+        ["name", "id"],
+        [],
+        {"twice": pc.field("id") * 2, "name": pc.field("name")},
+        {"five": pc.scalar(5)},
+        {},
+    ],
+    ids=str,
+)
+def test_any_projection_equals_pyarrow(
+    ds: zb.Dataset, folder: Path, filter: str, expression: pc.Expression, columns: Any
+):
+    assert_equals_pyarrow(ds, folder, filter, expression, columns)
+    assert (
+        ds.scanner(columns, filter).schema
+        == pads.dataset(folder).scanner(columns=columns, filter=expression).projected_schema
+    )
+
+
+def test_no_filter_reads_everything_in_order(ds: zb.Dataset, folder: Path):
+    assert_equals_pyarrow(ds, folder, None, None)
+    assert_equals_pyarrow(ds, folder, None, None, ["name"])
+    assert ds.count_rows() == ROWS * FILES
+
+
+def test_nested_columns(tmp_path: Path):
+    rows = 400
+    table = numbered(
+        0,
+        rows,
+        id=pa.array(range(rows)),
+        st=pa.array([{"x": i, "in": {"y": str(i)}} for i in range(rows)]),
+        tags=pa.array([[i, i + 1] for i in range(rows)]),
+        pairs=pa.array([[("k", i)] for i in range(rows)], pa.map_(pa.string(), pa.int64())),
+    )
+    write_files(tmp_path, [table.slice(0, 200), table.slice(200)], row_group_size=50)
+    ds = zb.dataset(tmp_path)
+    build(ds, "id", number_of_items=20)
+    build(ds, "st.in.y", number_of_items=20)
+    for filter in (
+        pc.field("id").isin([3, 250]),
+        pc.field("st", "in", "y") == "250",
+        (pc.field("st", "x") == 250) & (pc.field("id") == 250),
+    ):
+        for columns in (
+            None,
+            ["tags", "st"],
+            ["pairs"],
+            {"y": pc.field("st", "in", "y"), "first": pc.list_element(pc.field("tags"), 0)},
+        ):
+            assert_equals_pyarrow(ds, tmp_path, filter, filter, columns)
+
+
+def test_limit_head_and_count(ds: zb.Dataset, folder: Path):
+    expression = pc.field("id").isin([120, 130, 10010, 29990])
+    source = pads.dataset(folder)
+    for limit in (0, 1, 2, 3, 4, 5, 100):
+        expected = source.head(limit, filter=expression) if limit else source.schema.empty_table()
+        assert ds.scanner(filter=expression, limit=limit).to_table().equals(expected)
+        assert ds.scanner(filter=expression).head(limit).equals(expected)
+        assert ds.head(limit, filter=expression).equals(expected)
+        assert ds.scanner(filter=expression, limit=limit).count_rows() == min(limit, 4)
+    assert ds.head(10).equals(source.head(10))
+    assert ds.scanner(limit=1500).to_table().equals(source.to_table().slice(0, 1500))
+    assert ds.count_rows(expression) == source.count_rows(filter=expression) == 4
+    assert ds.count_rows("value = 3") == source.count_rows(filter=pc.field("value") == 3)
+    assert ds.scanner(["name"], expression).count_rows() == 4
+
+
+def test_limit_does_not_read_all_files(tmp_path: Path):
+    """A few are read ahead, side by side."""
+    ds = zb.dataset(plain_dataset(tmp_path, rows=20, files=40))
+    build(ds, "id", number_of_items=5)
+    stats: list[Any] = []
+    filter = f"id IN ({', '.join(str(200 * file) for file in range(40))})"
+    scanner = ds.scanner(filter=filter, limit=1, scan_stats_callback=stats.append)
+    assert scanner.to_table()["row"].to_pylist() == [0]
+    assert stats[0].fragments_read < 40
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 100, 1 << 20])
+def test_batches_hold_at_most_batch_size_rows_and_none_is_empty(
+    ds: zb.Dataset, folder: Path, batch_size: int
+):
+    for filter, expression in FILTERS[1:6]:
+        if batch_size == 1 and filter not in ("id IN (29990, 5, 120, 10010)",):
+            continue
+        batches = list(ds.to_batches(filter=filter, batch_size=batch_size))
+        assert all(0 < batch.num_rows <= batch_size for batch in batches)
+        expected = pads.dataset(folder).to_table(filter=expression)
+        assert pa.Table.from_batches(batches, expected.schema).equals(expected)
+
+
+def test_readers_and_the_arrow_stream_interface(ds: zb.Dataset, folder: Path):
+    expression = pc.field("id").isin([120, 10010])
+    expected = pads.dataset(folder).to_table(filter=expression)
+    scanner = ds.scanner(filter=expression)
+    assert scanner.to_reader().read_all().equals(expected)
+    assert pa.table(scanner).equals(expected)
+    # A scanner runs again and again.
+    assert pa.RecordBatchReader.from_stream(scanner).read_all().equals(expected)
+    relation = duckdb.from_arrow(scanner.to_reader())
+    assert relation.aggregate("sum(row) as s, count(*) as n").fetchall() == [(12 + 1001, 2)]
+    assert ds.scanner(filter="id = 7").to_reader().read_all().equals(ds.schema.empty_table())
+
+
+def test_without_index_everything_is_read_and_the_same_is_found(ds: zb.Dataset, folder: Path):
+    for filter, expression in FILTERS:
+        expected = pads.dataset(folder).to_table(filter=expression)
+        scanner = ds.scanner(filter=filter, use_scalar_index=False)
+        assert scanner.to_table().equals(expected)
+        plan = scanner.plan()
+        assert (plan.indices, plan.skipped, len(plan.fragments)) == ((), 0, FILES)
+        assert "index: none used" in str(plan)
+
+
+def test_stats_callback_is_told_once_a_run(ds: zb.Dataset):
+    stats: list[Any] = []
+    scanner = ds.scanner(filter="id IN (120, 10010)", scan_stats_callback=stats.append)
+    scanner.to_table()
+    assert len(stats) == 1
+    assert stats[0].rows_found == 2
+    assert stats[0].rows_read == 200
+    assert stats[0].fragments_read == 2
+    assert stats[0].data_bytes > 0
+    assert stats[0].seconds > 0
+    # The first run brought the index in, the second finds it there.
+    assert stats[0].index_bytes >= ds.index_statistics("id_idx")["num_bytes"]
+    scanner.to_table()
+    assert stats[1].index_bytes == 0
+    next(scanner.to_batches())
+    assert len(stats) == 3
+
+
+# Bytes
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """2 files of 4 row groups of 5000 rows, with columns that do not compress."""
+    folder = tmp_path_factory.mktemp("wide")
+    rows = 20_000
+    words = [f"{i * 7919:x}-{i * 104_729:o}" for i in range(2 * rows)]
+    tables = [
+        numbered(
+            at,
+            rows,
+            id=pa.array(range(at, at + rows)),
+            text=pa.array(words[at : at + rows]),
+            more=pa.array(words[at : at + rows]),
+        )
+        for at in (0, rows)
+    ]
+    write_files(folder, tables, row_group_size=5000, use_dictionary=False)
+    ds = zb.dataset(folder)
+    build(ds, "id", number_of_items=1000)
+    return folder
+
+
+def counted_dataset(folder: Path) -> tuple[zb.Dataset, CountingFileSystem]:
+    """The dataset through a file system of the test's own that counts."""
+    counting = CountingFileSystem()
+    return zb.dataset(str(folder), filesystem=counting.wrapped()), counting
+
+
+@pytest.mark.parametrize(
+    ("filter", "columns"),
+    [
+        ("id = 12000", None),
+        ("id = 12000", ["row"]),
+        ("id IN (1, 39999)", ["text"]),
+        ("id IN (1, 6000, 12000, 18000)", None),
+        ("id = -1", None),
+        ("text = 'x'", ["row"]),
+        (None, None),
+        (None, ["id"]),
+    ],
+    ids=str,
+)
+def test_counted_bytes_are_those_a_file_system_of_ours_counts(
+    wide: Path, filter: str | None, columns: list[str] | None
+):
+    ds, counting = counted_dataset(wide)
+    stats: list[Any] = []
+    for _ in range(2):
+        # Discovery and planning apart: only the run is counted.
+        scanner = ds.scanner(columns, filter, scan_stats_callback=stats.append)
+        _ = (scanner.schema, scanner.plan())
+        before = counting.data_bytes, counting.data_reads
+        scanner.to_table()
+        assert counting.data_bytes - before[0] == stats[-1].data_bytes
+        assert counting.data_reads - before[1] == stats[-1].data_reads
+
+
+def test_row_groups_without_a_kept_range_are_not_read(wide: Path):
+    ds, counting = counted_dataset(wide)
+    ds.search("id = 12000")
+    before = counting.data_bytes
+    found = ds.to_table(filter="id = 12000")
+    assert found["row"].to_pylist() == [12_000]
+    read = counting.data_bytes - before
+    path = wide / "part-000.parquet"
+    columns = ["row", "id", "text", "more"]
+    kept = column_chunk_bytes(path, [2], columns)
+    others = column_chunk_bytes(path, [0, 1, 3], columns)
+    footer = path.stat().st_size - column_chunk_bytes(path, range(4), columns)
+    # A footer may be read twice over, and 64 KiB at a time.
+    assert 0 < read <= kept + 2 * max(footer, 65_536)
+    assert read < others
+
+
+def test_columns_nobody_asked_for_are_not_read(wide: Path):
+    ds, counting = counted_dataset(wide)
+    ds.search("id = 12000")
+    before = counting.data_bytes
+    assert ds.to_table(["row"], "id = 12000").num_rows == 1
+    narrow = counting.data_bytes - before
+    before = counting.data_bytes
+    assert ds.to_table(None, "id = 12000").num_rows == 1
+    everything = counting.data_bytes - before
+    texts = column_chunk_bytes(wide / "part-000.parquet", [2], ["text", "more"])
+    assert narrow < everything
+    if everything >= texts:
+        assert everything - narrow >= 0.9 * texts
+
+
+def test_nothing_of_skipped_files_is_read(wide: Path):
+    ds, counting = counted_dataset(wide)
+    ds.search("id = -5")
+    before = counting.data_bytes
+    assert ds.to_table(filter="id = -5").num_rows == 0
+    assert counting.data_bytes == before
+
+
+def test_fewer_bytes_than_pyarrow_reads(wide: Path):
+    ours, counting = counted_dataset(wide)
+    ours.search("id = 12000")
+    before = counting.data_bytes
+    ours.to_table(filter="text = 'no' OR id = 12000", use_scalar_index=False)
+    whole = counting.data_bytes - before
+    before = counting.data_bytes
+    ours.to_table(filter="id = 12000")
+    assert counting.data_bytes - before < whole
+
+
+# Partitions
+
+
+def test_hive_partitioned_pyarrow_dataset(tmp_path: Path):
+    rows = 600
+    table = numbered(
+        0,
+        rows,
+        id=pa.array(range(rows)),
+        day=pa.array([f"d{i // 200}" for i in range(rows)]),
+        hour=pa.array([i // 100 % 2 for i in range(rows)], pa.int32()),
+    )
+    pads.write_dataset(
+        table,
+        tmp_path,
+        format="parquet",
+        partitioning=["day", "hour"],
+        partitioning_flavor="hive",
+        max_rows_per_group=50,
+        max_rows_per_file=50,
+        min_rows_per_group=0,
+    )
+    source = pads.dataset(tmp_path, partitioning="hive")
+    ds = zb.dataset(source)
+    build(ds, "id", number_of_items=10, probability=1e-6)
+    for filter in (
+        pc.field("id") == 123,
+        (pc.field("id") == 123) & (pc.field("day") == "d0"),
+        (pc.field("id") == 123) & (pc.field("day") == "d1"),
+        pc.field("id").isin([5, 205, 405]) & (pc.field("hour") == 0),
+        pc.field("day") == "d1",
+        (pc.field("day") == "d1") | (pc.field("id") == 3),
+        None,
+    ):
+        for columns in (None, ["day"], ["hour", "row"], ["row"], []):
+            assert_equals_pyarrow(ds, source, filter, filter, columns)
+    assert ds.scanner(filter="id = 123").plan().skipped == len(ds.files) - 1
+
+
+def test_column_of_the_paths_is_not_indexed_and_its_files_are_passed_over(tmp_path: Path):
+    table = numbered(0, 4000, year=pa.array([2020 + i % 4 for i in range(4000)]))
+    pads.write_dataset(
+        table, tmp_path, format="parquet", partitioning=["year"], partitioning_flavor="hive"
+    )
+    source = pads.dataset(tmp_path, partitioning="hive")
+    counting = CountingFileSystem()
+    through = pads.dataset(
+        str(tmp_path), partitioning="hive", filesystem=counting.wrapped(), format="parquet"
+    )
+    ds = zb.dataset(through)
+    with pytest.raises(errors.InvalidArgument, match="'year' is read from the paths"):
+        build(ds, "year")
+    before = counting.data_bytes
+    assert_equals_pyarrow(ds, source, "year = 2021", pc.field("year") == 2021)
+    one = counting.data_bytes - before
+    ds.to_table()
+    assert one < (counting.data_bytes - before - one) / 3
+
+
+def test_index_of_a_column_that_paths_later_give_is_not_trusted(tmp_path: Path):
+    for year in (1, 2):
+        path = tmp_path / f"key={year}" / "f.parquet"
+        path.parent.mkdir()
+        # The file says otherwise than its path; pyarrow believes the path.
+        pq.write_table(numbered(0, 10, key=pa.array([9] * 10, pa.int32())), path)
+    build(zb.dataset(tmp_path), "key")
+    source = pads.dataset(tmp_path, partitioning="hive", format="parquet")
+    ds = zb.dataset(source)
+    assert ds.version == 1
+    for key in (1, 2, 9):
+        assert_equals_pyarrow(ds, source, pc.field("key") == key, pc.field("key") == key)
+
+
+# What a plan says
+
+
+def test_explain_plan_says_zones_fragments_and_reasons(ds: zb.Dataset):
+    text = ds.scanner(
+        ["row"], "id = 120 AND value > 3 AND (name = 'a' OR value = 1)"
+    ).explain_plan()
+    assert "columns: row" in text
+    assert re.search(r"index id_idx on id: 1 of 30 zones kept, 3 of 3 fragments covered", text)
+    assert "fragments: 1 read in part, 0 read whole, 2 skipped" in text
+    assert "part-000.parquet: rows 0-100" in text
+    assert "not answered by an index: value > 3 (range comparisons are not answered" in text
+    assert "not answered by an index: value = 1 (no index on value)" in text
+
+
+def test_explain_plan_tells_the_truth_of_many_filters(ds: zb.Dataset):
+    for filter in ("id = 120", "id IN (0, 10, 990, 29990)", "name IN ('name 5', 'name 2005')"):
+        plan = ds.scanner(filter=filter).plan()
+        result = ds.search(filter)
+        kept = {part.fragment.key: part.rows for part in plan.fragments}
+        assert kept == {result.paths[i]: ranges for i, ranges in result.ranges.items()}
+        assert plan.skipped == FILES - len(kept)
+        (use,) = plan.indices
+        assert use.kept_zones == sum(len(ranges) for ranges in kept.values()) // 100
+        assert use.num_zones == 30
+
+
+def test_explain_plan_without_an_answer_says_why(ds: zb.Dataset):
+    text = ds.scanner(filter="value = 3").explain_plan()
+    assert "index: none used" in text
+    assert "fragments: 0 read in part, 3 read whole, 0 skipped" in text
+    assert "value = 3 (no index on value)" in text
+    assert "no filter" in ds.scanner().explain_plan()
+
+
+def test_explain_plan_says_when_every_zone_may_match(ds: zb.Dataset):
+    text = ds.scanner(filter="name IS NULL").explain_plan()
+    assert "index name_idx on name: 30 of 30 zones kept" in text
+    assert "part-000.parquet: every zone may match" in text
+
+
+def test_analyze_plan_runs_and_counts(wide: Path):
+    ds, counting = counted_dataset(wide)
+    scanner = ds.scanner(filter="id IN (5, 12000)")
+    _ = (scanner.schema, scanner.plan())
+    before = counting.data_bytes
+    text = scanner.analyze_plan()
+    read = counting.data_bytes - before
+    assert "rows found: 2" in text
+    assert re.search(r"time: [\d,.]+ ms", text)
+    match = re.search(r"data read: ([\d.]+) (B|kB|MB)", text)
+    assert match is not None
+    shown = float(match[1]) * {"B": 1, "kB": 1e3, "MB": 1e6}[match[2]]
+    assert abs(shown - read) <= 0.05 * 10 ** len(str(int(shown)))
+
+
+def test_plans_and_results_have_a_repr_and_html(ds: zb.Dataset):
+    plan = ds.scanner(filter="id = 120 AND name <> '<b>'").plan()
+    assert str(plan) == repr(plan) == ds.scanner(filter="id = 120 AND name <> '<b>'").explain_plan()
+    assert "&lt;b&gt;" in plan._repr_html_()
+    assert "<b>" not in plan._repr_html_()
+    assert "id_idx: BLOOMFILTER on id, 30 zones of 100 rows" in repr(ds)
+    assert "<td>id_idx</td>" in ds._repr_html_()
+
+
+# Bad requests
+
+
+def test_bad_requests_are_refused_when_made(ds: zb.Dataset):
+    with pytest.raises(errors.ColumnNotFound, match="no column 'nope'; the dataset has row, id"):
+        ds.scanner(["row", "nope"])
+    with pytest.raises(errors.InvalidArgument, match=r"give a list: \['row'\]"):
+        ds.scanner("row")
+    for options in ({"batch_size": 0}, {"limit": -1}):
+        with pytest.raises(errors.InvalidArgument, match="give at least 1 and at least 0"):
+            ds.scanner(**options)
+
+
+def test_file_that_vanishes_while_it_is_read_is_named(tmp_path: Path):
+    write_files(tmp_path, [numbered(0, 10, id=pa.array(range(10)))])
+    ds = zb.dataset(tmp_path)
+    build(ds, "id", number_of_items=2)
+    scanner = ds.scanner(filter="id = 3")
+    plan = scanner.plan()
+    scanner._plan = lambda: plan
+    (tmp_path / "part-000.parquet").unlink()
+    with pytest.raises(errors.FragmentUnreadable, match=r"part-000\.parquet"):
+        scanner.to_table()

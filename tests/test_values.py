@@ -1,0 +1,622 @@
+"""Literals against columns: section 5 of the design, a test a sentence.
+
+A probe is right when it holds the hash of every value an engine might call equal, or says
+"maybe". `hash_array` of the literal as an array of the column's type is the oracle wherever
+PyArrow can make that array exactly.
+"""
+
+from __future__ import annotations
+
+import doctest
+import math
+import struct
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from helpers import (
+    BINARY_TYPES,
+    PLAIN_TYPES,
+    REFUSED_TYPES,
+    STRING_TYPES,
+    hashes_of,
+    sample,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonebloom import values
+from zonebloom.errors import UnsupportedType
+from zonebloom.sbbf.hashing import hash_array
+from zonebloom.values import hash_bytes, hash_domain, probe, probe_many, require_indexable
+
+SIGNED = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+UNSIGNED = [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+INTEGERS = SIGNED + UNSIGNED
+FLOATS = [pa.float16(), pa.float32(), pa.float64()]
+FLOAT_CODES = {pa.float16(): "<e", pa.float32(): "<f", pa.float64(): "<d"}
+DECIMALS = [pa.decimal32(7, 2), pa.decimal64(16, 4), pa.decimal128(38, 10), pa.decimal256(60, 0)]
+# Random bytes are seldom decimals within their precision.
+EXCEPT_DECIMALS = [t for t in PLAIN_TYPES if not pa.types.is_decimal(t)]
+UNITS = ["s", "ms", "us", "ns"]
+DAY = 86_400
+
+
+def bounds(integer_type):
+    bits = integer_type.bit_width
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if integer_type in SIGNED else (0, 2**bits - 1)
+
+
+def raw(arrow_type, integer):
+    """The scalar of a temporal type that is stored as this integer."""
+    storage = pa.int32() if arrow_type.bit_width == 32 else pa.int64()
+    return pa.array([integer], storage).view(arrow_type)[0]
+
+
+def check_is(column, literal, *stored):
+    """The literal is looked for as exactly these stored values, in the column's own type."""
+    literal = literal if isinstance(literal, pa.Scalar) else pa.scalar(literal)
+    found = probe(column, literal)
+    assert found.maybe is None
+    expected = hash_array(pa.array(list(stored), column)).values
+    assert sorted(found.hashes.tolist()) == sorted(expected.tolist())
+
+
+def check_no_row(column, literal):
+    """No row of the column can be equal to the literal."""
+    found = probe(column, literal if isinstance(literal, pa.Scalar) else pa.scalar(literal))
+    assert found.maybe is None
+    assert found.hashes.size == 0
+
+
+def check_maybe(column, literal, why=""):
+    """Every zone may match, with a reason to show."""
+    found = probe(column, literal if isinstance(literal, pa.Scalar) else pa.scalar(literal))
+    assert found.maybe
+    assert why in found.maybe
+
+
+# A literal of the column's own type
+
+
+@pytest.mark.parametrize("arrow_type", EXCEPT_DECIMALS, ids=str)
+def test_every_value_of_every_type_is_found_under_the_hash_it_was_inserted_with(arrow_type):
+    array, encoded = sample(arrow_type)
+    for scalar, data in zip(array, encoded, strict=True):
+        if data is None or (arrow_type in FLOATS and math.isnan(scalar.as_py())):
+            continue
+        found = probe(arrow_type, scalar)
+        assert found.maybe is None
+        assert hash_bytes(data) in found.hashes
+        assert found.hashes.size == (2 if arrow_type in FLOATS and not scalar.as_py() else 1)
+
+
+@pytest.mark.parametrize("column", DECIMALS, ids=str)
+@given(data=st.data())
+def test_every_decimal_is_found_under_the_hash_it_was_inserted_with(column, data):
+    unscaled = data.draw(st.integers(1 - 10**column.precision, 10**column.precision - 1))
+    value = Decimal(f"{unscaled}e{-column.scale}")
+    check_is(column, pa.scalar(value, column), value)
+    encoded = unscaled.to_bytes(column.byte_width, "little", signed=True)
+    assert probe(column, pa.scalar(value, column)).hashes.tolist() == [hash_bytes(encoded)]
+
+
+@given(st.text(max_size=40), st.sampled_from(STRING_TYPES), st.sampled_from(STRING_TYPES))
+def test_strings_of_any_layout(text, column, literal_type):
+    check_is(column, pa.scalar(text, literal_type), text)
+
+
+@given(st.binary(max_size=40), st.sampled_from(BINARY_TYPES), st.sampled_from(BINARY_TYPES))
+def test_binaries_of_any_layout(data, column, literal_type):
+    check_is(column, pa.scalar(data, literal_type), data)
+
+
+def test_dictionary_and_extension_columns_are_probed_as_what_they_hold():
+    check_is(pa.dictionary(pa.int8(), pa.string()), "a", "a")
+    encoded = pa.array(["x", "a"]).dictionary_encode()
+    check_is(pa.large_string(), encoded[1], "a")
+    key = bytes(range(16))
+    stored = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([key], pa.binary(16)))
+    for literal in (stored[0], pa.scalar(key), pa.scalar(key, pa.binary(16))):
+        found = probe(pa.uuid(), literal)
+        assert found.hashes.tolist() == hash_array(stored).values.tolist()
+
+
+# "Literal -> column type by exact cast only: 5.0 on int32 is 5"
+
+
+@pytest.mark.parametrize("column", INTEGERS, ids=str)
+@pytest.mark.parametrize(
+    "literal", [5.0, Decimal("5.00"), 5, pa.scalar(5, pa.uint8()), pa.scalar(5.0, pa.float16())]
+)
+def test_a_whole_number_of_any_kind_is_that_integer(column, literal):
+    check_is(column, literal, 5)
+
+
+# "5.5, 300 on uint8, 99999999999 on int32 [...] match nothing"
+
+
+@pytest.mark.parametrize("column", INTEGERS, ids=str)
+@pytest.mark.parametrize("literal", [5.5, Decimal("5.5"), -0.5, Decimal("0.01"), 1e-300])
+def test_a_fraction_is_in_no_integer_column(column, literal):
+    check_no_row(column, literal)
+
+
+def test_an_integer_outside_the_columns_range_is_in_no_row():
+    check_no_row(pa.uint8(), 300)
+    check_no_row(pa.int32(), 99_999_999_999)
+    check_no_row(pa.uint64(), -1)
+    check_no_row(pa.int64(), Decimal(2**64))
+    check_no_row(pa.int8(), 1e10)
+
+
+@pytest.mark.parametrize("infinity", [math.inf, -math.inf])
+@pytest.mark.parametrize("column", INTEGERS, ids=str)
+def test_infinity_is_in_no_integer_column(column, infinity):
+    check_no_row(column, infinity)
+
+
+@pytest.mark.parametrize("column", INTEGERS, ids=str)
+@pytest.mark.parametrize("literal_type", [*INTEGERS, pa.decimal128(38, 0)], ids=str)
+def test_integers_at_the_bounds_of_the_column(column, literal_type):
+    low, high = bounds(column)
+    for number in (low - 1, low, low + 1, -1, 0, 1, high - 1, high, high + 1):
+        least, most = bounds(literal_type) if literal_type in INTEGERS else (-(10**37), 10**37)
+        if not least <= number <= most:
+            continue
+        literal = Decimal(number) if literal_type not in INTEGERS else number
+        if low <= number <= high:
+            check_is(column, pa.scalar(literal, literal_type), number)
+        else:
+            check_no_row(column, pa.scalar(literal, literal_type))
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.sampled_from(INTEGERS))
+def test_any_integer_against_any_integer_column(number, column):
+    low, high = bounds(column)
+    if low <= number <= high:
+        check_is(column, pa.scalar(number, pa.int64()), number)
+    else:
+        check_no_row(column, pa.scalar(number, pa.int64()))
+
+
+# Past 2**53 an engine that compares as floating point calls several integers equal
+
+
+@pytest.mark.parametrize("column", [pa.int64(), pa.uint64(), pa.int32()], ids=str)
+@pytest.mark.parametrize("literal", [2.0**53, 2.0**53 + 2, 1e18])
+def test_a_float_too_large_to_compare_exactly_with_integers_is_maybe(column, literal):
+    check_maybe(column, literal, "floating point")
+
+
+def test_the_border_of_exact_integers_depends_on_the_floats_width():
+    check_is(pa.int64(), 2.0**53 - 1, 2**53 - 1)
+    check_is(pa.int64(), -(2.0**53) + 1, -(2**53) + 1)
+    check_maybe(pa.int64(), -(2.0**53))
+    check_is(pa.int64(), pa.scalar(2.0**24 - 1, pa.float32()), 2**24 - 1)
+    check_maybe(pa.int64(), pa.scalar(2.0**24, pa.float32()))
+    check_is(pa.int64(), pa.scalar(2047.0, pa.float16()), 2047)
+    check_maybe(pa.int64(), pa.scalar(2048.0, pa.float16()))
+
+
+# "except where the engine at hand would round: then maybe. [...] Never hash a rounded value."
+
+
+def test_a_literal_a_float_column_would_round_is_maybe():
+    check_maybe(pa.float32(), 0.1, "round")
+    check_maybe(pa.float16(), 0.1, "round")
+    check_maybe(pa.float64(), Decimal("0.1"), "round")
+    check_maybe(pa.float64(), 2**53 + 1, "round")
+    check_maybe(pa.float32(), 2**24 + 1, "round")
+    check_maybe(pa.float32(), 1e300, "round")
+    check_maybe(pa.float16(), 70_000.0, "round")
+    check_maybe(pa.float64(), pa.scalar(Decimal(10) ** 75 + 1, pa.decimal256(76, 0)), "round")
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63) + 1, 2**62 + 1])
+@pytest.mark.parametrize("column", FLOATS, ids=str)
+def test_an_integer_a_float_column_cannot_hold_is_maybe(column, number):
+    check_maybe(column, number, "round")
+    check_maybe(pa.float16(), 65_520, "round")
+
+
+def test_a_literal_a_float_column_holds_exactly_is_hashed():
+    check_is(pa.float32(), 0.5, 0.5)
+    check_is(pa.float32(), pa.scalar(0.1, pa.float32()), np.float32(0.1))
+    check_is(pa.float64(), pa.scalar(0.1, pa.float32()), float(np.float32(0.1)))
+    check_is(pa.float64(), 0.1, 0.1)
+    check_is(pa.float64(), 2**53, 2.0**53)
+    check_is(pa.float64(), Decimal("0.25"), 0.25)
+    check_is(pa.float16(), 3, np.float16(3))
+
+
+@given(st.floats(allow_nan=False), st.sampled_from(FLOATS), st.sampled_from(FLOATS))
+def test_any_float_is_hashed_exactly_or_maybe(number, literal_type, column):
+    with np.errstate(over="ignore"):
+        literal = pa.scalar(literal_type.to_pandas_dtype()(number), literal_type)
+        exact = literal.as_py()
+        stored = column.to_pandas_dtype()(exact)
+    if float(stored) != exact:
+        check_maybe(column, literal)
+    elif exact == 0:
+        check_is(column, literal, column.to_pandas_dtype()(0.0), column.to_pandas_dtype()(-0.0))
+    else:
+        check_is(column, literal, stored)
+
+
+# "+0.0 and -0.0: filters hold raw bits; a zero literal probes both."
+
+
+@pytest.mark.parametrize("column", FLOATS, ids=str)
+@pytest.mark.parametrize("zero", [0.0, -0.0, 0, Decimal(0), pa.scalar(-0.0, pa.float32())])
+def test_a_zero_is_looked_for_under_both_signs(column, zero):
+    found = probe(column, zero if isinstance(zero, pa.Scalar) else pa.scalar(zero))
+    code = FLOAT_CODES[column]
+    expected = hashes_of([struct.pack(code, 0.0), struct.pack(code, -0.0)])
+    assert found.maybe is None
+    assert found.hashes.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("column", [pa.int32(), pa.decimal128(9, 2)], ids=str)
+def test_a_zero_has_one_form_in_other_columns(column):
+    check_is(column, Decimal("-0.00"), 0)
+    check_is(column, 0, 0)
+
+
+def test_a_negative_zero_is_the_integer_0():
+    check_is(pa.int32(), -0.0, 0)
+
+
+# "A NaN literal is maybe for every zone."
+
+
+@pytest.mark.parametrize(
+    "column", [*FLOATS, *INTEGERS, *DECIMALS, pa.string(), pa.date32()], ids=str
+)
+@pytest.mark.parametrize("literal_type", FLOATS, ids=str)
+def test_nan_is_maybe(column, literal_type):
+    check_maybe(column, pa.scalar(np.float16("nan"), pa.float16()).cast(literal_type))
+
+
+@pytest.mark.parametrize("column", FLOATS, ids=str)
+@pytest.mark.parametrize("infinity", [math.inf, -math.inf])
+def test_infinity_is_a_float_like_any_other(column, infinity):
+    check_is(column, infinity, column.to_pandas_dtype()(infinity))
+
+
+# Decimals of another scale, precision or width
+
+
+def test_decimals_are_brought_to_the_columns_scale():
+    column = pa.decimal128(9, 4)
+    check_is(column, Decimal("1.5"), Decimal("1.5000"))
+    check_is(column, Decimal("-1.500000000"), Decimal("-1.5"))
+    check_is(column, 7, Decimal(7))
+    check_is(column, pa.scalar(Decimal("1.50"), pa.decimal256(70, 2)), Decimal("1.5"))
+    check_is(pa.decimal256(70, 2), pa.scalar(Decimal("1.5000"), column), Decimal("1.5"))
+    check_is(pa.decimal128(5, -2), 1200, Decimal(1200))
+
+
+def test_a_decimal_with_digits_below_the_columns_scale_is_in_no_row():
+    check_no_row(pa.decimal128(9, 4), Decimal("1.00001"))
+    check_no_row(pa.decimal128(9, 0), Decimal("0.5"))
+    check_no_row(pa.decimal128(5, -2), 1250)
+
+
+def test_a_decimal_over_the_columns_precision_is_in_no_row():
+    check_is(pa.decimal128(5, 2), Decimal("999.99"), Decimal("999.99"))
+    check_no_row(pa.decimal128(5, 2), 1000)
+    check_no_row(pa.decimal32(7, 2), Decimal(10) ** 30)
+    check_no_row(pa.decimal128(38, 0), pa.scalar(Decimal(10) ** 70, pa.decimal256(76, 0)))
+
+
+@pytest.mark.parametrize("literal", [1.5, 1.0, 0.1, math.inf])
+def test_a_float_against_a_decimal_column_is_maybe(literal):
+    check_maybe(pa.decimal128(9, 4), literal, "not compared exactly")
+
+
+# Timestamps, dates, times, durations
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("literal_unit", UNITS)
+@pytest.mark.parametrize("make", [pa.timestamp, pa.duration])
+def test_units_convert_exactly_or_match_nothing(unit, literal_unit, make):
+    column, factor = make(unit), values._NANOSECONDS
+    for count in (0, 1, -1, 1000, -1000, 10**9, 1_700_000_000, -(10**9) - 1):
+        nanoseconds = count * factor[literal_unit]
+        literal = raw(make(literal_unit), count)
+        whole, rest = divmod(nanoseconds, factor[unit])
+        if rest or not -(2**63) <= whole < 2**63:
+            check_no_row(column, literal)
+        else:
+            check_is(column, literal, raw(column, whole))
+
+
+def test_a_finer_timestamp_than_the_columns_unit_matches_nothing():
+    check_no_row(pa.timestamp("s"), datetime(2024, 1, 1, 0, 0, 0, 500_000))
+    check_no_row(pa.timestamp("ms"), raw(pa.timestamp("us"), 1))
+    check_no_row(pa.timestamp("us"), raw(pa.timestamp("ns"), -1))
+
+
+def test_a_timestamp_too_far_for_the_columns_unit_matches_nothing():
+    check_no_row(pa.timestamp("ns"), raw(pa.timestamp("s"), 10**12))
+    check_no_row(pa.timestamp("ns"), raw(pa.timestamp("s"), -(10**12)))
+    check_is(pa.timestamp("s"), raw(pa.timestamp("s"), 2**63 - 1), 2**63 - 1)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Paris", "+05:30"])
+def test_an_instant_is_the_same_in_any_zone(zone):
+    literal = raw(pa.timestamp("ms", "America/New_York"), 1_700_000_000_000)
+    found = probe(pa.timestamp("us", zone), literal)
+    assert found.maybe is None
+    assert found.hashes.tolist() == [hash_bytes((1_700_000_000_000_000).to_bytes(8, "little"))]
+
+
+def test_an_instant_against_wall_clock_times_is_maybe_and_the_other_way_round():
+    check_maybe(pa.timestamp("us"), raw(pa.timestamp("us", "UTC"), 0))
+    check_maybe(pa.timestamp("us", "UTC"), raw(pa.timestamp("us"), 0))
+    check_maybe(pa.timestamp("us", "UTC"), date(2024, 1, 1))
+    check_maybe(pa.date32(), raw(pa.timestamp("s", "UTC"), 0))
+    check_maybe(pa.date64(), raw(pa.timestamp("s", "UTC"), 0))
+
+
+def test_a_pandas_timestamp_keeps_its_nanoseconds():
+    pd = pytest.importorskip("pandas")
+    moment = pd.Timestamp("2024-02-29 12:00:00.123456789")
+    literal = pa.scalar(moment, pa.timestamp("ns"))
+    check_is(pa.timestamp("ns"), literal, moment.value)
+    check_no_row(pa.timestamp("us"), literal)
+    check_is(
+        pa.timestamp("us"), pa.scalar(moment.floor("us"), pa.timestamp("ns")), moment.floor("us")
+    )
+
+
+def test_dates_and_midnights_are_the_same_moment():
+    day = date(2024, 2, 29)
+    midnight = datetime(2024, 2, 29)
+    for column in (pa.date32(), pa.date64()):
+        check_is(column, day, day)
+        check_is(column, midnight, day)
+        check_is(column, pa.scalar(day, pa.date64()), day)
+        check_is(column, pa.scalar(midnight, pa.timestamp("ns")), day)
+    for unit in UNITS:
+        check_is(pa.timestamp(unit), day, midnight)
+        check_is(pa.timestamp(unit), pa.scalar(day, pa.date64()), midnight)
+
+
+def test_a_timestamp_within_a_day_is_no_date():
+    noon = datetime(2024, 2, 29, 12)
+    check_no_row(pa.date32(), noon)
+    check_no_row(pa.date32(), raw(pa.timestamp("ns"), 1))
+    check_no_row(pa.date64(), raw(pa.timestamp("us"), 1))
+
+
+def test_dates_before_1970_and_at_the_ends_of_their_range():
+    check_is(pa.date32(), date(1, 1, 1), date(1, 1, 1))
+    check_is(pa.date64(), date(1969, 12, 31), date(1969, 12, 31))
+    check_is(pa.date32(), raw(pa.date32(), 2**31 - 1), raw(pa.date32(), 2**31 - 1))
+    check_no_row(pa.date32(), raw(pa.timestamp("s"), 2**31 * DAY))
+    check_is(pa.date32(), raw(pa.timestamp("s"), -(2**31) * DAY), raw(pa.date32(), -(2**31)))
+
+
+def test_times_convert_exactly_or_match_nothing():
+    noon = time(12, 0, 1)
+    columns = [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")]
+    for column in columns:
+        for literal_type in columns:
+            check_is(column, pa.scalar(noon, literal_type), noon)
+    check_no_row(pa.time32("s"), time(12, 0, 1, 1000))
+    check_no_row(pa.time32("ms"), time(12, 0, 1, 1))
+    check_no_row(pa.time64("us"), raw(pa.time64("ns"), 1))
+
+
+@pytest.mark.parametrize(
+    ("column", "literal"),
+    [
+        (pa.time32("s"), timedelta(seconds=1)),
+        (pa.duration("s"), time(0, 0, 1)),
+        (pa.timestamp("s"), time(0, 0, 1)),
+        (pa.date32(), 5),
+        (pa.timestamp("us"), 5),
+        (pa.int64(), datetime(2024, 1, 1)),
+        (pa.int32(), "5"),
+        (pa.float64(), "5"),
+        (pa.decimal128(9, 2), "5"),
+        (pa.string(), 5),
+        (pa.string(), b"x"),
+        (pa.binary(), "x"),
+        (pa.binary(4), "abcd"),
+        (pa.timestamp("us"), "2024-01-01"),
+        (pa.int32(), True),
+        (pa.string(), True),
+        (pa.string(), [1]),
+        (pa.int32(), pa.scalar((1, 2, 3), pa.month_day_nano_interval())),
+    ],
+    ids=str,
+)
+def test_a_literal_of_a_type_we_cannot_place_is_maybe(column, literal):
+    check_maybe(column, literal)
+
+
+# Fixed-size binaries
+
+
+def test_bytes_of_the_columns_length_are_found_and_of_another_match_nothing():
+    for literal_type in (*BINARY_TYPES, pa.binary(4)):
+        check_is(pa.binary(4), pa.scalar(b"abcd", literal_type), b"abcd")
+    check_no_row(pa.binary(4), b"abc")
+    check_no_row(pa.binary(4), b"abcde")
+    check_no_row(pa.binary(4), pa.scalar(b"abcde", pa.binary(5)))
+    check_is(pa.binary(), pa.scalar(b"abcde", pa.binary(5)), b"abcde")
+
+
+# Several literals at once
+
+
+def check_many_is_the_union(column, literals):
+    array = literals if isinstance(literals, pa.Array) else pa.array(literals)
+    found = probe_many(column, array)
+    each = [probe(column, literal) for literal in array]
+    if any(one.maybe for one in each):
+        assert found.maybe
+        return
+    assert found.maybe is None
+    expected = {hashed for one in each for hashed in one.hashes.tolist()}
+    assert sorted(found.hashes.tolist()) == sorted(expected)
+
+
+@pytest.mark.parametrize("arrow_type", EXCEPT_DECIMALS, ids=str)
+@pytest.mark.parametrize("rows", [1, 40, 300])
+def test_many_values_of_every_type_are_the_union_of_their_probes(arrow_type, rows):
+    array, _ = sample(arrow_type, rows, nulls=0)
+    if arrow_type in FLOATS:
+        array = array.filter(pc.invert(pc.is_nan(array.cast(pa.float64()))))
+    check_many_is_the_union(arrow_type, array)
+
+
+@pytest.mark.parametrize("count", [3, 64, 65, 200])
+@pytest.mark.parametrize("column", [*INTEGERS, pa.float64(), pa.decimal128(20, 2)], ids=str)
+@pytest.mark.parametrize("literal_type", [pa.int64(), pa.uint64(), pa.int16()], ids=str)
+def test_many_integers_of_another_width(column, literal_type, count):
+    low, high = bounds(literal_type)
+    ends = [low, low + 1, high - 1, high, 0, 127, 128, 255]
+    spread = [n * 97 - (count * 40 if low else 0) for n in range(count)]
+    check_many_is_the_union(column, pa.array((ends + spread)[:count], literal_type))
+
+
+@pytest.mark.parametrize("count", [10, 100])
+def test_many_of_mixed_fates(count):
+    check_many_is_the_union(pa.int32(), [1.0, 2.5, 1e10, math.inf] * count)
+    check_many_is_the_union(pa.int32(), [1.0, math.nan] * count)
+    check_many_is_the_union(pa.float64(), [0.0, -0.0, 1.5] * count)
+    check_many_is_the_union(pa.float64(), [math.nan] * count)
+    check_many_is_the_union(pa.float32(), pa.array([0.5, 0.0] * count, pa.float32()))
+    check_many_is_the_union(pa.string(), list(range(count)))
+    check_many_is_the_union(pa.binary(3), [b"abc", b"abcd"] * count)
+    check_many_is_the_union(pa.decimal128(9, 1), [Decimal("1.5"), Decimal("1.55")] * count)
+    check_many_is_the_union(
+        pa.decimal128(9, 2), pa.array([Decimal("1.5")] * count, pa.decimal128(9, 2))
+    )
+    check_many_is_the_union(pa.date32(), [datetime(2024, 1, 1), datetime(2024, 1, 1, 1)] * count)
+    check_many_is_the_union(
+        pa.timestamp("us", "UTC"),
+        pa.array([datetime(2024, 1, 1)] * count, pa.timestamp("us", "Europe/Paris")),
+    )
+
+
+@pytest.mark.parametrize("count", [5, 500])
+def test_many_in_other_layouts(count):
+    texts = [f"N{i % 50}" for i in range(count)]
+    for column in (*STRING_TYPES, pa.dictionary(pa.int8(), pa.string())):
+        for literals in (
+            pa.array(texts),
+            pa.array(texts, pa.large_string()),
+            pa.array(texts, pa.string_view()),
+            pa.array(texts).dictionary_encode(),
+            pa.array(["x", *texts]).slice(1),
+        ):
+            check_many_is_the_union(column, literals)
+            assert probe_many(column, literals).hashes.size == min(count, 50)
+
+
+@given(
+    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=100), st.sampled_from([*INTEGERS, *FLOATS])
+)
+def test_any_integers_at_once(numbers, column):
+    check_many_is_the_union(column, pa.array(numbers, pa.int64()))
+
+
+def test_no_literals_are_in_no_row():
+    found = probe_many(pa.int32(), pa.array([], pa.int64()))
+    assert found.maybe is None
+    assert found.hashes.size == 0
+    assert found.hashes.dtype == np.uint64
+
+
+# What can be indexed
+
+
+@pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
+def test_indexable_types_are_let_through_plain_and_encoded(arrow_type):
+    require_indexable(arrow_type, "c")
+    require_indexable(pa.dictionary(pa.int32(), arrow_type), "c")
+
+
+@pytest.mark.parametrize(
+    ("arrow_type", "advice"),
+    [
+        (pa.bool_(), "two values cannot tell zones apart"),
+        (pa.null(), "nothing but nulls"),
+        (pa.list_(pa.int32()), "no row of their own"),
+        (pa.large_list(pa.int32()), "no row of their own"),
+        (pa.list_(pa.int32(), 2), "no row of their own"),
+        (pa.map_(pa.string(), pa.int32()), "no row of their own"),
+        (pa.struct([("a", pa.int32()), ("b", pa.string())]), "one of its leaves instead: c.a, c.b"),
+        (pa.month_day_nano_interval(), "cast it to"),
+        (pa.dictionary(pa.int8(), pa.bool_()), "two values"),
+        (pa.bool8(), None),
+    ],
+    ids=str,
+)
+def test_other_types_are_refused_with_what_to_do_instead(arrow_type, advice):
+    if advice is None:
+        # Stored as int8.
+        require_indexable(arrow_type, "c")
+        return
+    with pytest.raises(UnsupportedType) as caught:
+        require_indexable(arrow_type, "c")
+    message = str(caught.value)
+    assert message.startswith(f"column 'c' has type {arrow_type}, which cannot be indexed: ")
+    assert advice in message
+
+
+@pytest.mark.parametrize("arrow_type", REFUSED_TYPES, ids=str)
+def test_what_cannot_be_hashed_is_refused(arrow_type):
+    with pytest.raises(UnsupportedType):
+        require_indexable(arrow_type, "c")
+
+
+# Domains: types with one name share filters
+
+
+def test_layouts_of_one_kind_share_a_domain():
+    for arrow_type in (*STRING_TYPES, pa.dictionary(pa.int8(), pa.large_string())):
+        assert hash_domain(arrow_type) == "string"
+    for arrow_type in (*BINARY_TYPES, pa.dictionary(pa.int8(), pa.binary_view())):
+        assert hash_domain(arrow_type) == "binary"
+    assert hash_domain(pa.uuid()) == hash_domain(pa.binary(16))
+    zones = {hash_domain(pa.timestamp("us", zone)) for zone in ("UTC", "Europe/Paris", "+01:00")}
+    assert len(zones) == 1
+
+
+def test_types_hashed_as_other_bytes_have_domains_of_their_own():
+    apart = [
+        *INTEGERS,
+        *FLOATS,
+        *DECIMALS,
+        pa.decimal128(9, 2),
+        pa.decimal128(9, 3),
+        *(make(unit) for make in (pa.timestamp, pa.duration) for unit in UNITS),
+        *(pa.timestamp(unit, "UTC") for unit in UNITS),
+        pa.time32("s"),
+        pa.time32("ms"),
+        pa.time64("us"),
+        pa.time64("ns"),
+        pa.date32(),
+        pa.date64(),
+        pa.string(),
+        pa.binary(),
+        pa.binary(4),
+        pa.binary(5),
+    ]
+    assert len({hash_domain(arrow_type) for arrow_type in apart}) == len(apart)
+
+
+def test_docstring_examples():
+    results = doctest.testmod(values, extraglobs={"pa": pa})
+    assert results.failed == 0
+    assert results.attempted > 0

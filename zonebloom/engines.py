@@ -1,0 +1,184 @@
+"""Where a build runs, for the command line: a Spark session, or this process.
+
+Spark is the engine of the pipeline, and local mode is Spark too. Where there is no Java or no
+pyspark, the same tasks run on threads of this process, unless Spark was asked for by name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal
+
+from zonebloom.errors import EngineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What Spark 4 runs on.
+_LEAST_JAVA = 17
+_HOW_TO_GET_JAVA = (
+    "install one (Debian: apt-get install openjdk-17-jre-headless; JAVA_HOME, if set, must name "
+    "it), or build in this process with --engine local"
+)
+_HOW_TO_GET_PYSPARK = "pip install 'zonebloom[spark]', or build in this process with --engine local"
+
+
+def java_version() -> tuple[int, ...] | None:
+    """Version of the Java that Spark would start: JAVA_HOME's, else the one on PATH.
+
+    Returns
+    -------
+    tuple of int or None
+        None where there is none or it does not run.
+    """
+    home = os.environ.get("JAVA_HOME")
+    # As Spark's own scripts: when JAVA_HOME is set, PATH is not looked at.
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    # Java writes it to stderr: openjdk version "17.0.15" 2025-04-15
+    found = re.search(rb'version "(\d+(?:[._]\d+)*)', answer.stderr + answer.stdout)
+    if found is None:
+        return None
+    return tuple(int(part) for part in re.split(r"[._]", found[1].decode()))
+
+
+def missing_for_spark(master: str = "local[*]") -> str | None:
+    """What Spark lacks here to start on a master, None when it can."""
+    if find_spec("pyspark") is None:
+        return "pyspark is not installed"
+    if _is_connect(master):
+        return None
+    version = java_version()
+    # Java 8 called itself 1.8.
+    if version is None or version[0] < _LEAST_JAVA:
+        home = os.environ.get("JAVA_HOME")
+        where = f" at JAVA_HOME ({home})" if home else ""
+        return f"no Java {_LEAST_JAVA} or newer found{where}"
+    return None
+
+
+def spark_session(master: str = "local[*]", app_name: str = "zonebloom") -> SparkSession:
+    """The active session, or a new quiet one.
+
+    Parameters
+    ----------
+    master : str
+        As Spark takes it: "local[4]", "spark://host:7077", "yarn"; "sc://host" connects to a
+        Spark Connect server.
+    app_name : str
+
+    Raises
+    ------
+    EngineError
+        When the session does not start.
+    """
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    # Else the workers run the first python3 of PATH, perhaps one without our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name)
+    if _is_connect(master):
+        builder = builder.remote(master)
+    else:
+        builder = (
+            builder.master(master)
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "ERROR")
+        )
+    if master.startswith("local"):
+        # No other machine takes part, and the machine's own name may not resolve.
+        builder = builder.config("spark.driver.host", "localhost")
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+    with _stderr_aside() as said:
+        try:
+            return builder.getOrCreate()
+        except Exception as error:
+            raise EngineError(
+                f"Spark did not start on {master!r}: {_cause(error, said())}; check --master, "
+                "or build in this process with --engine local"
+            ) from error
+
+
+def choose(
+    engine: Literal["spark", "local"] | None, master: str, say: Callable[[str], object]
+) -> SparkSession | Literal[False]:
+    """The engine to build on, as `Dataset.create_scalar_index` takes it for ``spark``.
+
+    Parameters
+    ----------
+    engine : {"spark", "local"} or None
+        None is Spark where it can run, else this process.
+    master : str
+        Of the Spark session.
+    say : callable
+        Told in one line when this process stands in for Spark.
+
+    Raises
+    ------
+    EngineError
+        When Spark was asked for by name and cannot start.
+    """
+    if engine == "local":
+        return False
+    missing = missing_for_spark(master)
+    if missing is None:
+        return spark_session(master)
+    if engine == "spark":
+        hint = _HOW_TO_GET_PYSPARK if "pyspark" in missing else _HOW_TO_GET_JAVA
+        raise EngineError(f"{missing}, so Spark cannot run: {hint}")
+    say(f"{missing}: building in this process with the same code")
+    return False
+
+
+def _is_connect(master: str) -> bool:
+    """Whether the JVM is a Spark Connect server's, elsewhere."""
+    return master.startswith("sc://")
+
+
+@contextmanager
+def _stderr_aside() -> Iterator[Callable[[], str]]:
+    """Give a JVM started meanwhile a file for its stderr; the function reads it.
+
+    Spark and Java print a dozen lines there before any log level of ours holds.
+    """
+    with tempfile.TemporaryFile() as aside:
+        sys.stderr.flush()
+        before = os.dup(2)
+        try:
+            os.dup2(aside.fileno(), 2)
+
+            def said() -> str:
+                aside.seek(0)
+                return aside.read().decode(errors="replace")
+
+            yield said
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def _cause(error: Exception, log: str) -> str:
+    """The line that tells why a session failed: of the JVM's log if it says, else the error."""
+    said, raised = log.splitlines(), str(error).splitlines()
+    told = [line for line in said if " ERROR " in line]
+    told += [line for line in said + raised if "Exception: " in line]
+    told += [*filter(str.strip, raised), type(error).__name__]
+    # Behind the time, the level and the names of classes.
+    return re.split(r" ERROR \w+: |Exception: ", told[0])[-1].strip(" .")

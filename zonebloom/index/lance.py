@@ -1,0 +1,231 @@
+"""Exchange of bloomfilter tables with Lance: the same rows as a ``bloomfilter.lance`` file.
+
+Lance 14 keeps the five columns and two metadata keys of `zonebloom.index.table` in a Lance
+file. It may add ``null_bitmap``, the number of a buffer of that file which holds the addresses
+of null rows; without it Lance answers IS NULL from ``has_null``, as zonebloom does. So the key
+is neither written nor kept.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import posixpath
+import shutil
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import (
+    ColumnNotFound,
+    CorruptIndex,
+    IndexExists,
+    InvalidArgument,
+    MissingDependency,
+)
+from zonebloom.index.table import FIELDS, ITEM_KEY, PROBABILITY_KEY, ZoneTable, table_schema
+
+FILE_NAME = "bloomfilter.lance"
+
+_DETAILS = ("/lance.index.pb.BloomFilterIndexDetails", b"")
+# Filters of this many bytes are handed to the writer at a time.
+_BATCH_BYTES = 64 << 20
+
+
+def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[str]) -> int:
+    """Write tables of one index as the file Lance keeps a BLOOMFILTER index in.
+
+    Parameters
+    ----------
+    tables : ZoneTable or sequence of them
+        The segments of one index: built with the same parameters, over different fragments.
+    path : str or path
+        The file; Lance looks for ``_indices/<uuid>/bloomfilter.lance`` in its dataset.
+
+    Returns
+    -------
+    int
+        Bytes written.
+
+    Raises
+    ------
+    InvalidArgument
+        When the tables are not of one index.
+    MissingDependency
+        Without pylance.
+    """
+    files = _pylance().file
+    joined = [tables] if isinstance(tables, ZoneTable) else list(tables)
+    items, probability = _shared_parameters(joined)
+    _require_disjoint(joined)
+    writer = files.LanceFileWriter(os.fspath(path), table_schema(items, probability))
+    with writer:
+        for table in joined:
+            rows = table.to_table()
+            step = max(1, _BATCH_BYTES // max(1, table.num_bytes // max(1, len(table))))
+            for at in range(0, len(rows), step):
+                writer.write_batch(rows.slice(at, step))
+    return int(writer.size_bytes or 0)
+
+
+def from_lance(path: str | os.PathLike[str]) -> ZoneTable:
+    """Read the file of a BLOOMFILTER index of Lance.
+
+    Returns
+    -------
+    ZoneTable
+        In memory. Its fragment ids are those of the Lance dataset.
+
+    Raises
+    ------
+    CorruptIndex
+        When the file is missing or holds no bloomfilter table.
+    MissingDependency
+        Without pylance.
+    """
+    files = _pylance().file
+    where = os.fspath(path)
+    sink = pa.BufferOutputStream()
+    try:
+        reader = files.LanceFileReader(where)
+        found = reader.metadata().schema
+        kept = {
+            key: value
+            for key, value in (found.metadata or {}).items()
+            if key in (ITEM_KEY, PROBABILITY_KEY)
+        }
+        schema = found.with_metadata(kept)
+        if not found.remove_metadata().equals(FIELDS):
+            raise ValueError(f"its columns are {', '.join(found.names)}")
+        with pa.ipc.new_file(sink, schema) as writer:
+            for batch in reader.read_all().to_batches():
+                writer.write_batch(batch.replace_schema_metadata(kept))
+    except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+        raise CorruptIndex(
+            f"{where} is not a bloomfilter table of Lance ({error}); check the path, or build the "
+            "index in Lance again"
+        ) from error
+    return ZoneTable(sink.getvalue(), where)
+
+
+def commit_to_lance(
+    dataset: Any,
+    column: str,
+    tables: ZoneTable | Sequence[ZoneTable],
+    name: str | None = None,
+) -> Any:
+    """Give a Lance dataset an index zonebloom built over the same rows.
+
+    Parameters
+    ----------
+    dataset : lance.LanceDataset
+    column : str
+        The column of the dataset the tables were built on. That it is the right one cannot
+        be checked.
+    tables : ZoneTable or sequence of them
+        Their fragment ids are those of the Lance dataset.
+    name : str, optional
+        ``<column>_idx`` by default.
+
+    Returns
+    -------
+    lance.LanceDataset
+        At the version that has the index.
+
+    Raises
+    ------
+    InvalidArgument
+        When the tables' zones are not all the rows of the dataset's fragments they name.
+    ColumnNotFound, IndexExists, MissingDependency
+    """
+    lance = _pylance()
+
+    joined = [tables] if isinstance(tables, ZoneTable) else list(tables)
+    name = name or f"{column}_idx"
+    if any(index.name == name for index in dataset.describe_indices()):
+        raise IndexExists(
+            f"the Lance dataset has an index {name!r} already; drop it, or give another name"
+        )
+    lance_field = dataset.lance_schema.field(column)
+    if lance_field is None:
+        known = ", ".join(dataset.schema.names[:20])
+        raise ColumnNotFound(f"there is no column {column!r}; the Lance dataset has {known}")
+    fragment_ids = _require_whole_fragments(joined, dataset)
+
+    index_id = str(uuid.uuid4())
+    folder = posixpath.join(dataset.uri, "_indices", index_id)
+    if "://" not in folder:
+        os.makedirs(folder)
+    try:
+        to_lance(joined, posixpath.join(folder, FILE_NAME))
+        index = lance.Index(
+            uuid=index_id,
+            name=name,
+            fields=[lance_field.id()],
+            dataset_version=dataset.version,
+            fragment_ids=fragment_ids,
+            index_version=0,
+            index_details=_DETAILS,
+        )
+        operation = lance.LanceOperation.CreateIndex(new_indices=[index], removed_indices=[])
+        return lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
+    except BaseException:
+        if "://" not in folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _pylance() -> Any:
+    # By name: to a type checker, `import lance` in this file is this file.
+    try:
+        importlib.import_module("lance.file")
+        return importlib.import_module("lance")
+    except ImportError as error:
+        raise MissingDependency(
+            "Lance files need pylance; run: pip install 'zonebloom[lance]'"
+        ) from error
+
+
+def _shared_parameters(tables: Sequence[ZoneTable]) -> tuple[int, float]:
+    found = sorted({(table.number_of_items, table.probability) for table in tables})
+    if len(found) != 1:
+        raise InvalidArgument(
+            f"the tables have {len(found)} different parameters (number_of_items, probability) "
+            f"{found}; give one or more tables of one index"
+        )
+    return found[0]
+
+
+def _require_disjoint(tables: Sequence[ZoneTable]) -> None:
+    ids = np.concatenate([np.unique(table.fragment_ids) for table in tables])
+    if np.unique(ids).size != ids.size:
+        raise InvalidArgument(
+            "two of the tables hold zones of the same fragment; give tables of one index, once each"
+        )
+
+
+def _require_whole_fragments(tables: Sequence[ZoneTable], dataset: Any) -> set[int]:
+    """Ids of the fragments indexed, all of whose rows must be: Lance takes the others as absent."""
+    rows = {each.fragment_id: each.physical_rows for each in dataset.get_fragments()}
+    found: set[int] = set()
+    for table in tables:
+        for fragment_id in np.unique(table.fragment_ids).tolist():
+            zones = table.fragment_ids == fragment_id
+            starts, lengths = table.starts[zones], table.lengths[zones]
+            ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint64)
+            if fragment_id not in rows:
+                raise InvalidArgument(
+                    f"the table has fragment {fragment_id}, the Lance dataset has "
+                    f"{sorted(rows)[:20]}; build the table over the dataset's own fragments"
+                )
+            if not np.array_equal(starts, ends[:-1]) or int(ends[-1]) != rows[fragment_id]:
+                raise InvalidArgument(
+                    f"the table's zones hold {int(lengths.sum()):,} rows of fragment "
+                    f"{fragment_id}, the Lance dataset {rows[fragment_id]:,}; build the table over "
+                    "the dataset's own fragments"
+                )
+            found.add(fragment_id)
+    return found

@@ -1,0 +1,94 @@
+"""A table in memory as a dataset of one fragment: nothing is copied, nothing can go stale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom.ranges import RowRanges
+from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.fragments import Fragment, Source
+
+_KEY = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource(Source):
+    """A source whose rows are in memory."""
+
+    table: pa.Table
+
+    def open(self, fragment: Fragment, filesystem: pafs.FileSystem) -> Any:
+        """The table as a pyarrow fragment."""
+        import pyarrow.dataset as pads
+
+        return next(iter(pads.InMemoryDataset(self.table).get_fragments()))
+
+    def scan_whole(self, fragments: Sequence[Fragment], filesystem: pafs.FileSystem) -> Any:
+        """The table as a pyarrow dataset."""
+        import pyarrow.dataset as pads
+
+        return pads.InMemoryDataset(self.table)
+
+    def constants(self, fragment: Fragment) -> dict[str, Any]:
+        """No path gives a column."""
+        return {}
+
+    def partition_columns(self) -> set[str]:
+        """No path gives a column."""
+        return set()
+
+    @property
+    def is_parquet(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def is_ipc(self) -> bool:
+        """No."""
+        return False
+
+    def identities(self) -> list[FileIdentity | None]:
+        """A table never changes."""
+        return [FileIdentity(self.table.nbytes, 0)]
+
+
+def open_table(table: pa.Table) -> TableSource:
+    """Make a source of a table."""
+    import pyarrow.dataset as pads
+
+    fragment = Fragment(_KEY, _KEY, pads.scalar(True))
+    return TableSource(
+        table.schema, pads.IpcFileFormat(), pafs.LocalFileSystem(), "memory", (fragment,), table
+    )
+
+
+class TableRows:
+    """Reads some rows of a table; a chunk of its batches is what a row group is to Parquet."""
+
+    def __init__(self, table: pa.Table):
+        self._batches = table.to_batches()
+        self._schema = table.schema
+        counts = [batch.num_rows for batch in self._batches]
+        self._firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).tolist()
+
+    def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
+        """The batches with a wanted row: number, first row, and the rows counted from it."""
+        for number, batch in enumerate(self._batches):
+            first = self._firsts[number]
+            inside = rows.window(first, first + batch.num_rows)
+            if inside:
+                yield number, first, inside
+
+    def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
+        """Some columns at some rows of a batch."""
+        batch = self._batches[row_group].select(list(names))
+        return pa.Table.from_batches([batch.slice(a, b - a) for a, b in rows], batch.schema)
+
+    def close(self) -> None:
+        """Nothing is open."""

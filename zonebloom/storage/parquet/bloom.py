@@ -1,0 +1,169 @@
+"""Bloom filters that Parquet's writers embedded in their files, one a column chunk.
+
+They answer for a row group as a whole, so they matter where no index covers a file. NULL and
+NaN are not theirs to answer; both zeros are looked up for either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zonebloom.predicates.ast import And, Constant, Equals, IsIn, Not, Or, Predicate
+from zonebloom.sbbf.filter import Sbbf
+from zonebloom.storage.parquet.bloom_bytes import MALFORMED, FilterBytes, ReadRanges, not_used
+from zonebloom.storage.parquet.physical import PhysicalLeaf, leaves_of
+
+# Of some row groups, those where a predicate may hold.
+_Bound: TypeAlias = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedColumn:
+    """A leaf column that has filters.
+
+    Attributes
+    ----------
+    path : tuple of str
+    row_groups : int
+        How many row groups have a filter that can be used.
+    num_bytes : int
+        Of their blocks, together.
+    """
+
+    path: tuple[str, ...]
+    row_groups: int
+    num_bytes: int
+
+
+class EmbeddedFilters:
+    """The filters embedded in one Parquet file.
+
+    Parameters
+    ----------
+    metadata : pyarrow.parquet.FileMetaData
+    file_bytes : int
+        Size of the file: no filter lies outside it.
+    read : callable
+        Given (start, stop) byte ranges, their bytes.
+    """
+
+    def __init__(self, metadata: pq.FileMetaData, file_bytes: int, read: ReadRanges):
+        self._metadata = metadata
+        self._bytes = FilterBytes(metadata, file_bytes, read)
+        self._filters: dict[tuple[int, int], Sbbf] = {}
+        self._leaves: list[PhysicalLeaf] = []
+        try:
+            self._leaves = leaves_of(metadata)
+        except MALFORMED as error:
+            not_used(f"its schema cannot be read ({error})")
+        paths = [leaf.path for leaf in self._leaves]
+        # Of two columns with one name there is no telling which is meant.
+        self._by_path = {leaf.path: leaf for leaf in self._leaves if paths.count(leaf.path) == 1}
+
+    def columns(self) -> list[EmbeddedColumn]:
+        """The leaf columns that have filters, in file order; reads the headers."""
+        found = []
+        for leaf in self._leaves:
+            blocks = [each for each in self._bytes.located(leaf) if each is not None]
+            if blocks:
+                num_bytes = sum(each.num_bytes for each in blocks)
+                found.append(EmbeddedColumn(leaf.path, len(blocks), num_bytes))
+        return found
+
+    def filter(self, row_group: int, path: tuple[str, ...]) -> Sbbf | None:
+        """The filter of a column chunk, None where there is none that can be used."""
+        leaf = self._by_path.get(path)
+        if leaf is None or not 0 <= row_group < self._metadata.num_row_groups:
+            return None
+        key = leaf.number, row_group
+        if key not in self._filters:
+            words = self._bytes.words(leaf, row_group)
+            if words is None:
+                return None
+            self._filters[key] = Sbbf.from_bytes(words.view(np.uint8))
+        return self._filters[key]
+
+    def row_groups(self, predicate: Predicate, schema: pa.Schema) -> list[int] | None:
+        """Which row groups may hold a row for which a predicate is true.
+
+        Parameters
+        ----------
+        predicate : Predicate
+        schema : pyarrow.Schema
+            Of the dataset: the types the predicate's literals are compared with.
+
+        Returns
+        -------
+        list of int or None
+            Ascending; None when the filters cannot help, and none was read.
+        """
+        bound = self._bound(predicate, schema, True)
+        if bound is None:
+            return None
+        kept = bound(np.ones(self._metadata.num_row_groups, dtype=bool))
+        return np.flatnonzero(kept).tolist()
+
+    def _bound(self, predicate: Predicate, schema: pa.Schema, wanted: bool) -> _Bound | None:
+        """Bounds the row groups where a predicate may be ``wanted``; None: it may anywhere."""
+        match predicate:
+            case And(terms) | Or(terms):
+                bounds = [self._bound(term, schema, wanted) for term in terms]
+                known = [bound for bound in bounds if bound is not None]
+                # AND is true where all terms are; it is false where any term is. OR: reversed.
+                if isinstance(predicate, And) == wanted:
+                    return _every(known) if known else None
+                return _any(known) if len(known) == len(bounds) else None
+            case Not(term):
+                return self._bound(term, schema, not wanted)
+            case Constant(value):
+                return None if value is wanted else np.zeros_like
+            case Equals(column, values) | IsIn(column, values, False):
+                # A filter says where a value is not; other values may be anywhere.
+                return self._lookup(column, values, schema) if wanted else None
+        return None
+
+    def _lookup(self, column: tuple[str, ...], values: Any, schema: pa.Schema) -> _Bound | None:
+        leaf, wanted = self._by_path.get(column), _type_at(schema, column)
+        if leaf is None or wanted is None or not any(self._bytes.claims(leaf)):
+            return None
+        hashes = leaf.hashes(wanted, values)
+        return None if hashes is None else lambda among: self._bytes.may_hold(leaf, hashes, among)
+
+
+def _every(bounds: list[_Bound]) -> _Bound:
+    def bound(among: np.ndarray) -> np.ndarray:
+        for each in bounds:
+            if among.any():
+                among = each(among)
+        return among
+
+    return bound
+
+
+def _any(bounds: list[_Bound]) -> _Bound:
+    def bound(among: np.ndarray) -> np.ndarray:
+        kept = np.zeros_like(among)
+        for each in bounds:
+            kept |= each(among & ~kept)
+        return kept
+
+    return bound
+
+
+def _type_at(schema: pa.Schema, column: tuple[str, ...]) -> pa.DataType | None:
+    """The type at a path of names, None where there is none or it is ambiguous."""
+    found = schema.get_all_field_indices(column[0])
+    if len(found) != 1:
+        return None
+    current = schema.field(found[0]).type
+    for name in column[1:]:
+        if not pa.types.is_struct(current) or current.get_field_index(name) < 0:
+            return None
+        current = current.field(name).type
+    return current

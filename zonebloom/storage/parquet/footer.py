@@ -1,0 +1,235 @@
+"""What a Parquet footer says of where bytes lie: row groups, column chunks, page locations.
+
+    | PAR1 | column chunks ... | page indices | FileMetaData | its length, 4 bytes | PAR1 |
+
+Source: parquet.thrift of the Parquet format. Only the fields a page read needs are taken;
+schema elements and key-value metadata are kept as bytes and copied as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.storage.parquet.layout import Chunk, FileSchema, Footer, Leaf, Pages, RowGroup
+from zonebloom.storage.parquet.thrift import Reader, Struct
+
+MAGIC = b"PAR1"
+ENCRYPTED_MAGIC = b"PARE"
+TAIL_BYTES = 8
+# Read at first from the end of a file: most footers fit.
+FIRST_READ_BYTES = 64 << 10
+
+_MAX_ROWS = 1 << 40
+_MAX_INTEGER = (1 << 63) - 1
+_MAX_DEPTH = 100
+# Of parquet.thrift's Type; encodings and codecs have room to grow.
+_MAX_TYPE = 7
+_MAX_ENCODING = 31
+# What reading a structure of the wrong shape raises.
+_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+
+
+def footer_length(tail: bytes, file_bytes: int) -> int:
+    """Length of the FileMetaData, from the last 8 bytes of a file.
+
+    Raises
+    ------
+    FragmentUnreadable
+        When the file is encrypted, is not Parquet, or claims more than it has.
+    """
+    if tail[4:] == ENCRYPTED_MAGIC:
+        raise FragmentUnreadable("its footer is encrypted")
+    if len(tail) != TAIL_BYTES or tail[4:] != MAGIC:
+        raise FragmentUnreadable("it does not end as a Parquet file does")
+    length = int.from_bytes(tail[:4], "little")
+    if length > file_bytes - TAIL_BYTES - len(MAGIC):
+        raise FragmentUnreadable(f"its footer claims {length} bytes, more than the file has")
+    return length
+
+
+def parse_footer(data: bytes, file_bytes: int) -> Footer:
+    """Read a FileMetaData.
+
+    Parameters
+    ----------
+    data : bytes
+        The footer alone.
+    file_bytes : int
+        Size of the file: nothing may lie outside it.
+
+    Raises
+    ------
+    FragmentUnreadable
+        When it is malformed, lies about offsets, or columns are encrypted.
+    """
+    try:
+        metadata = Reader(data).struct()
+        schema = _schema(data, metadata)
+        groups = []
+        first_row = 0
+        for raw in metadata[4]:
+            group = _row_group(raw, first_row, schema, file_bytes)
+            groups.append(group)
+            first_row += group.num_rows
+        claimed = _integer(metadata, 3)
+    except _MALFORMED as error:
+        raise FragmentUnreadable(f"its footer is malformed ({error!r})") from error
+    if first_row != claimed:
+        raise FragmentUnreadable(f"its row groups have {first_row} rows, it claims {claimed}")
+    return Footer(schema, tuple(groups), first_row)
+
+
+def _integer(raw: Struct, field: int, high: int = _MAX_INTEGER, default: int | None = None) -> int:
+    """A field that is an integer of [0, high]; fields of other types are not let through."""
+    value: Any = raw.get(field, default)
+    if type(value) is not int or not 0 <= value <= high:
+        raise ValueError(f"field {field} is {value!r:.40}")
+    return value
+
+
+def _schema(data: bytes, metadata: Struct) -> FileSchema:
+    raw: list[Struct] = metadata[2]
+    elements = tuple(data[each.start : each.stop] for each in raw)
+    fields: list[tuple[int, int]] = []
+    leaves: list[Leaf] = []
+    field_leaves: list[range] = []
+    names: list[str] = []
+
+    def walk(at: int, path: tuple[str, ...], field: int, repeated: bool, depth: int) -> int:
+        if depth > _MAX_DEPTH:
+            raise ValueError("the schema is nested too deep")
+        each = raw[at]
+        path = (*path, each[4].decode())
+        repeated = repeated or each.get(3) == 2
+        children = _integer(each, 5, len(raw), default=0)
+        if not children and 1 in each:
+            leaves.append(Leaf(path, field, _integer(each, 1, _MAX_TYPE), repeated))
+        at += 1
+        for _ in range(children):
+            at = walk(at, path, field, repeated, depth + 1)
+        return at
+
+    at = 1
+    for field in range(_integer(raw[0], 5, len(raw), default=0)):
+        names.append(raw[at][4].decode())
+        first_leaf = len(leaves)
+        stop = walk(at, (), field, False, 0)
+        fields.append((at, stop))
+        field_leaves.append(range(first_leaf, len(leaves)))
+        at = stop
+    if at != len(raw):
+        raise ValueError("the schema has elements outside its tree")
+    arrow_schema = None
+    for entry in metadata.get(5, ()):
+        if entry[1] == b"ARROW:schema":
+            arrow_schema = entry.get(2)
+    created_by = metadata.get(6)
+    if not isinstance(arrow_schema, bytes | None) or not isinstance(created_by, bytes | None):
+        raise ValueError("metadata is not text")
+    return FileSchema(
+        elements,
+        tuple(fields),
+        tuple(names),
+        tuple(leaves),
+        tuple(field_leaves),
+        arrow_schema,
+        _integer(metadata, 1, 1 << 31),
+        created_by,
+    )
+
+
+def _row_group(raw: Struct, first_row: int, schema: FileSchema, file_bytes: int) -> RowGroup:
+    if len(raw[1]) != len(schema.leaves):
+        raise ValueError(f"a row group has {len(raw[1])} columns, the schema {len(schema.leaves)}")
+    chunks = (
+        _chunk(each, leaf, file_bytes) for each, leaf in zip(raw[1], schema.leaves, strict=True)
+    )
+    return RowGroup(first_row, _integer(raw, 3, _MAX_ROWS), tuple(chunks))
+
+
+def _chunk(raw: Struct, leaf: Leaf, file_bytes: int) -> Chunk:
+    if 8 in raw or 9 in raw or 3 not in raw:
+        raise FragmentUnreadable("its columns are encrypted")
+    if raw.get(1):
+        raise FragmentUnreadable("its columns lie in another file")
+    metadata: Struct = raw[3]
+    if _integer(metadata, 1, _MAX_TYPE) != leaf.physical_type:
+        raise ValueError(f"a chunk of {'.'.join(leaf.path)} is not of the schema's type")
+    encodings = metadata[2]
+    if not all(type(each) is int and 0 <= each <= _MAX_ENCODING for each in encodings):
+        raise ValueError("there is no such encoding")
+    num_values = _integer(metadata, 5)
+    if num_values:
+        data_start = _integer(metadata, 9)
+        # As pyarrow does: a dictionary that is said to follow the data is none.
+        dictionary = _integer(metadata, 11, default=0)
+        start = dictionary if 0 < dictionary < data_start else data_start
+        stop = start + _integer(metadata, 7)
+    else:
+        # Nothing is there to be read, and writers differ in where it would be.
+        start = data_start = stop = len(MAGIC)
+    if not len(MAGIC) <= start <= data_start <= stop <= max(file_bytes, len(MAGIC)):
+        raise ValueError("a column chunk lies outside the file")
+    index_bytes = _integer(raw, 5, default=0)
+    index_start = _integer(raw, 4, default=0)
+    if index_bytes and not 0 < index_start <= index_start + index_bytes <= file_bytes:
+        raise ValueError("an offset index lies outside the file")
+    return Chunk(
+        leaf.physical_type,
+        _integer(metadata, 4, _MAX_ENCODING),
+        tuple(encodings),
+        num_values,
+        start,
+        stop,
+        data_start,
+        index_start,
+        index_bytes,
+    )
+
+
+def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> Pages:
+    """Read an OffsetIndex.
+
+    Raises
+    ------
+    FragmentUnreadable
+        When pages overlap, run backwards, or lie outside their chunk.
+    """
+    try:
+        locations: list[Struct] = Reader(data).struct()[1]
+        starts = np.array([_integer(each, 1) for each in locations], dtype=np.int64)
+        sizes = np.array([_integer(each, 2) for each in locations], dtype=np.int64)
+        rows = [_integer(each, 3) for each in locations]
+        first_rows = np.array([*rows, num_rows], dtype=np.int64)
+    except _MALFORMED as error:
+        raise FragmentUnreadable(f"an offset index is malformed ({error!r})") from error
+    return checked_pages(starts, sizes, first_rows, chunk)
+
+
+def checked_pages(
+    starts: np.ndarray, sizes: np.ndarray, first_rows: np.ndarray, chunk: Chunk
+) -> Pages:
+    """Refuse page locations that cannot be: out of order, overlapping, outside their chunk.
+
+    Raises
+    ------
+    FragmentUnreadable
+    """
+    holds = (
+        starts.size > 0
+        and starts[0] >= chunk.data_start
+        and first_rows[0] == 0
+        # pyarrow writes pages without rows at times.
+        and bool((first_rows[1:] >= first_rows[:-1]).all())
+        and bool((sizes > 0).all())
+        # Compared so that no sum can overflow.
+        and bool((sizes[:-1] <= starts[1:] - starts[:-1]).all())
+        and starts[-1] <= chunk.stop
+        and sizes[-1] <= chunk.stop - starts[-1]
+    )
+    if not holds:
+        raise FragmentUnreadable("an offset index does not hold for its column chunk")
+    return Pages(starts, sizes, first_rows)

@@ -1,0 +1,342 @@
+"""Where the pages of a file lie: from its footer, or from a map kept beside the index.
+
+The map (``pages.arrow``) has a row for each row group, so that a lookup opens no footer:
+
+    fragment_id  uint64
+    head         binary, as a dictionary: a FileMetaData without row groups
+    first_row, num_rows  int64
+    chunks       list<int64>, eight a leaf: physical type, codec, encodings as bits, number
+                 of values, start, start of data pages, stop, number of pages
+    starts, sizes, first_rows  list<int64>, the page locations of all leaves in turn
+
+A leaf with 0 pages has no known locations: its chunk is read whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import CorruptIndex, FragmentUnreadable
+from zonebloom.storage.parquet.footer import (
+    FIRST_READ_BYTES,
+    TAIL_BYTES,
+    Chunk,
+    FileSchema,
+    Footer,
+    Pages,
+    RowGroup,
+    checked_pages,
+    footer_length,
+    parse_footer,
+    parse_offset_index,
+)
+from zonebloom.storage.parquet.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    binary,
+    integer,
+    listed,
+    struct,
+)
+
+FILE_NAME = "pages.arrow"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("fragment_id", pa.uint64(), nullable=False),
+        pa.field("head", pa.dictionary(pa.int32(), pa.binary()), nullable=False),
+        pa.field("first_row", pa.int64(), nullable=False),
+        pa.field("num_rows", pa.int64(), nullable=False),
+        pa.field("chunks", pa.list_(pa.int64()), nullable=False),
+        pa.field("starts", pa.list_(pa.int64()), nullable=False),
+        pa.field("sizes", pa.list_(pa.int64()), nullable=False),
+        pa.field("first_rows", pa.list_(pa.int64()), nullable=False),
+    ]
+)
+_CHUNK_INTS = 8
+# Offset indices of more than this are read one at a time.
+_MAX_INDEX_BYTES = 256 << 20
+
+ReadRanges = Callable[[Sequence[tuple[int, int]]], list[bytes]]
+
+
+class FilePages:
+    """The pages of one file.
+
+    Attributes
+    ----------
+    schema : FileSchema
+    row_groups : tuple of RowGroup
+    num_rows : int
+    """
+
+    def __init__(self, schema: FileSchema, row_groups: tuple[RowGroup, ...]):
+        self.schema = schema
+        self.row_groups = row_groups
+        self.num_rows = sum(group.num_rows for group in row_groups)
+        self._pages: dict[tuple[int, int], Pages | None] = {}
+
+    def pages(self, row_group: int, leaf: int) -> Pages | None:
+        """The pages of a chunk, None when their locations are not known."""
+        key = (row_group, leaf)
+        if key not in self._pages:
+            self._pages[key] = self._locate(row_group, leaf)
+        return self._pages[key]
+
+    def _locate(self, row_group: int, leaf: int) -> Pages | None:
+        raise NotImplementedError
+
+
+class FooterPages(FilePages):
+    """Pages as the file's own footer and offset indices say."""
+
+    def __init__(self, footer: Footer, read: ReadRanges):
+        super().__init__(footer.schema, footer.row_groups)
+        self._read = read
+
+    def _locate(self, row_group: int, leaf: int) -> Pages | None:
+        group = self.row_groups[row_group]
+        chunk = group.chunks[leaf]
+        if not chunk.index_bytes or not group.num_rows:
+            return None
+        (data,) = self._read([(chunk.index_start, chunk.index_start + chunk.index_bytes)])
+        return parse_offset_index(data, chunk, group.num_rows)
+
+    def load_all(self) -> None:
+        """Read the locations of every chunk at once, as a build does.
+
+        Offset indices lie one after another, so that is one request.
+        """
+        from zonebloom.storage.parquet.locations import page_locations
+
+        wanted = [
+            (number, leaf, group, chunk)
+            for number, group in enumerate(self.row_groups)
+            for leaf, chunk in enumerate(group.chunks)
+            if chunk.index_bytes and group.num_rows
+        ]
+        if not wanted:
+            return
+        start = min(chunk.index_start for *_, chunk in wanted)
+        stop = max(chunk.index_start + chunk.index_bytes for *_, chunk in wanted)
+        if stop - start > _MAX_INDEX_BYTES:
+            return
+        (data,) = self._read([(start, stop)])
+        bytes_ = np.frombuffer(data, dtype=np.uint8)
+        # A location takes 7 bytes at least.
+        out = np.empty((max(c.index_bytes for *_, c in wanted) // 7 + 1, 3), dtype=np.int64)
+        for number, leaf, group, chunk in wanted:
+            at = chunk.index_start - start
+            count = page_locations(bytes_[at : at + chunk.index_bytes], out)
+            if count > 0:
+                starts, sizes, firsts = out[:count].T.copy()
+                first_rows = np.append(firsts, group.num_rows)
+                self._pages[number, leaf] = checked_pages(starts, sizes, first_rows, chunk)
+
+
+def read_footer(file_bytes: int, read: ReadRanges) -> Footer:
+    """Read and parse the footer of a file in one request, or two when it is large.
+
+    Raises
+    ------
+    FragmentUnreadable
+    """
+    if file_bytes < TAIL_BYTES:
+        raise FragmentUnreadable(f"it has {file_bytes} bytes: it is not a Parquet file")
+    first = max(0, file_bytes - FIRST_READ_BYTES)
+    (end,) = read([(first, file_bytes)])
+    length = footer_length(end[-TAIL_BYTES:], file_bytes)
+    if length + TAIL_BYTES <= len(end):
+        return parse_footer(end[len(end) - TAIL_BYTES - length : -TAIL_BYTES], file_bytes)
+    start = file_bytes - TAIL_BYTES - length
+    (data,) = read([(start, file_bytes - TAIL_BYTES)])
+    return parse_footer(data, file_bytes)
+
+
+def map_rows(fragment_id: int, pages: FilePages) -> list[dict[str, object]]:
+    """The rows of the map for one file.
+
+    Parameters
+    ----------
+    fragment_id : int
+    pages : FilePages
+
+    Returns
+    -------
+    list of dict
+        One for each row group, with the columns of `SCHEMA`.
+    """
+    head = _file_head(pages.schema)
+    rows: list[dict[str, object]] = []
+    for number, group in enumerate(pages.row_groups):
+        chunks: list[int] = []
+        found: list[Pages] = []
+        for leaf, chunk in enumerate(group.chunks):
+            located = pages.pages(number, leaf)
+            if located is not None:
+                found.append(located)
+            bits = sum(1 << encoding for encoding in set(chunk.encodings))
+            chunks += [chunk.physical_type, chunk.codec, bits, chunk.num_values, chunk.start]
+            chunks += [chunk.data_start, chunk.stop, 0 if located is None else located.starts.size]
+        rows.append(
+            {
+                "fragment_id": fragment_id,
+                "head": head,
+                "first_row": group.first_row,
+                "num_rows": group.num_rows,
+                "chunks": chunks,
+                "starts": _joined(each.starts for each in found),
+                "sizes": _joined(each.sizes for each in found),
+                "first_rows": _joined(each.first_rows[:-1] for each in found),
+            }
+        )
+    return rows
+
+
+def _joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
+
+
+def page_map_file(rows: Sequence[dict[str, object]]) -> pa.Buffer:
+    """The bytes of ``pages.arrow``.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Of `map_rows`, for all fragments of a segment.
+    """
+    columns = []
+    for each in SCHEMA:
+        values = [row[each.name] for row in rows]
+        if pa.types.is_dictionary(each.type):
+            columns.append(pa.array(values, pa.binary()).dictionary_encode())
+        else:
+            columns.append(pa.array(values, each.type))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, SCHEMA) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+    return sink.getvalue()
+
+
+class PageMap:
+    """The map of a segment's fragments, over its file's own memory.
+
+    Parameters
+    ----------
+    buffer : pyarrow.Buffer
+        The file.
+    where : str
+        Its path, for messages.
+    """
+
+    def __init__(self, buffer: pa.Buffer, where: str):
+        try:
+            reader = pa.ipc.open_file(buffer)
+            if not reader.schema.equals(SCHEMA):
+                raise ValueError("it has other columns")
+            self._table = reader.read_all()
+            if self._table["fragment_id"].num_chunks > 1:
+                raise ValueError("it has several batches")
+            self._table.validate(full=True)
+            ids = self._table["fragment_id"].to_numpy()
+        except (pa.ArrowException, ValueError, OSError) as error:
+            raise CorruptIndex(f"{where} is not a page map ({error})") from error
+        self._where = where
+        self._rows: dict[int, list[int]] = {}
+        for row, fragment_id in enumerate(ids.tolist()):
+            self._rows.setdefault(fragment_id, []).append(row)
+        self._files: dict[tuple[int, int], FilePages] = {}
+
+    def file(self, fragment_id: int, file_bytes: int) -> FilePages | None:
+        """The pages of one fragment's file, None when the map does not have it.
+
+        Raises
+        ------
+        CorruptIndex
+            When the entries cannot be those of a file of that size.
+        """
+        key = (fragment_id, file_bytes)
+        if fragment_id in self._rows and key not in self._files:
+            try:
+                self._files[key] = _MappedPages(self._table, self._rows[fragment_id], file_bytes)
+            except (ValueError, IndexError, FragmentUnreadable) as error:
+                raise CorruptIndex(f"{self._where} does not hold ({error})") from error
+        return self._files.get(key)
+
+
+class _MappedPages(FilePages):
+    """Pages as the map says."""
+
+    def __init__(self, table: pa.Table, rows: list[int], file_bytes: int):
+        schema = _parsed_head(table["head"][rows[0]].as_py())
+        groups, self._located = [], []
+        first_row = 0
+        for row in rows:
+            num_rows = table["num_rows"][row].as_py()
+            ints = _numbers(table, "chunks", row)
+            if table["first_row"][row].as_py() != first_row or num_rows < 0:
+                raise ValueError("its row groups do not follow one another")
+            if ints.size != _CHUNK_INTS * len(schema.leaves):
+                raise ValueError("its chunks are not those of its schema")
+            described = ints.reshape(-1, _CHUNK_INTS)
+            groups.append(RowGroup(first_row, num_rows, _chunks(described, file_bytes)))
+            self._located.append((table, row, described[:, 7]))
+            first_row += num_rows
+        super().__init__(schema, tuple(groups))
+
+    def _locate(self, row_group: int, leaf: int) -> Pages | None:
+        table, row, counts = self._located[row_group]
+        count = int(counts[leaf])
+        if not count:
+            return None
+        first = int(counts[:leaf].sum())
+        part = slice(first, first + count)
+        group = self.row_groups[row_group]
+        starts, sizes = (_numbers(table, name, row)[part] for name in ("starts", "sizes"))
+        first_rows = np.append(_numbers(table, "first_rows", row)[part], group.num_rows)
+        return checked_pages(starts, sizes, first_rows, group.chunks[leaf])
+
+
+def _numbers(table: pa.Table, name: str, row: int) -> np.ndarray:
+    lists = table[name].chunk(0)
+    offsets = np.frombuffer(lists.buffers()[1], dtype=np.int32)[lists.offset + row :]
+    return lists.values.to_numpy()[offsets[0] : offsets[1]]
+
+
+def _chunks(described: np.ndarray, file_bytes: int) -> tuple[Chunk, ...]:
+    chunks = []
+    for kind, codec, bits, num_values, start, data_start, stop, _ in described.tolist():
+        if not (0 <= start <= data_start <= stop <= file_bytes and num_values >= 0):
+            raise ValueError("a column chunk lies outside the file")
+        encodings = tuple(i for i in range(bits.bit_length()) if bits >> i & 1)
+        chunks.append(Chunk(kind, codec, encodings, num_values, start, stop, data_start, 0, 0))
+    return tuple(chunks)
+
+
+@lru_cache(maxsize=64)
+def _parsed_head(head: bytes) -> FileSchema:
+    """The schema of a head; files of one writer share one, and what is cached by it."""
+    return parse_footer(head, 0).schema
+
+
+def _file_head(schema: FileSchema) -> bytes:
+    """A FileMetaData with this schema and no row groups."""
+    fields = [
+        (1, I32, integer(schema.version)),
+        (2, LIST, listed(STRUCT, schema.elements)),
+        (3, I64, integer(0)),
+        (4, LIST, listed(STRUCT, [])),
+    ]
+    if schema.arrow_schema is not None:
+        entry = [(1, BINARY, binary(b"ARROW:schema")), (2, BINARY, binary(schema.arrow_schema))]
+        fields.append((5, LIST, listed(STRUCT, [struct(entry)])))
+    if schema.created_by is not None:
+        fields.append((6, BINARY, binary(schema.created_by)))
+    return struct(fields)

@@ -1,0 +1,255 @@
+"""Reading rows of a row group by touching only the pages that hold them.
+
+For each leaf the pages that overlap the wanted rows are found in its page locations, read in
+few requests, held against their headers, and decoded by pyarrow out of a synthetic file. A
+chunk without page locations, and a struct whose leaves have their pages cut at different rows,
+is read as if it were one page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.ranges import RowRanges
+from zonebloom.storage.parquet.fetched import Fetched, ReadRanges
+from zonebloom.storage.parquet.headers import check_dictionary, data_page
+from zonebloom.storage.parquet.layout import Chunk, FileSchema, Pages, RowGroup
+from zonebloom.storage.parquet.synthetic import CopiedChunk, synthetic_file
+from zonebloom.storage.parquet.walk import check_chunk
+
+# Reads with less than this between them become one, bytes.
+COALESCE_BYTES = 4096
+
+# Up to here pieces are sliced; beyond it a gather is quicker.
+_SLICED_RANGES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Some of the pages of a chunk: those that hold the wanted rows.
+
+    Columns whose cuts have the same ``bounds`` travel in one file.
+    """
+
+    pages: np.ndarray
+    first_rows: np.ndarray
+    stop_rows: np.ndarray
+    bounds: bytes
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What is read of one chunk; ``dictionary`` and ``spans`` are (start, stop) in the file."""
+
+    leaf: int
+    chunk: Chunk
+    path: tuple[str, ...]
+    repeated: bool
+    whole: bool
+    cut: _Cut
+    dictionary: tuple[int, int]
+    spans: list[tuple[int, int]]
+
+
+class RowGroupReader:
+    """Reads rows of one row group.
+
+    Parameters
+    ----------
+    schema : FileSchema
+    group : RowGroup
+    pages : callable
+        Given a leaf's number, its `Pages` or None.
+    read : callable
+        Given (start, stop) byte ranges, their bytes.
+    coalesce : int
+        Bytes between two reads below which they become one.
+    """
+
+    def __init__(
+        self,
+        schema: FileSchema,
+        group: RowGroup,
+        pages: Callable[[int], Pages | None],
+        read: ReadRanges,
+        coalesce: int = COALESCE_BYTES,
+    ):
+        self._schema = schema
+        self._group = group
+        self._pages = pages
+        self._read = read
+        self._coalesce = coalesce
+
+    def read(self, fields: Sequence[int], rows: RowRanges) -> dict[int, pa.ChunkedArray]:
+        """The values of some top-level fields at some rows.
+
+        Parameters
+        ----------
+        fields : sequence of int
+        rows : RowRanges
+            Offsets in the row group, not empty.
+
+        Returns
+        -------
+        dict of int to pyarrow.ChunkedArray
+            By field, in row order.
+
+        Raises
+        ------
+        FragmentUnreadable
+            When pages are not what their locations say.
+        """
+        cuts: dict[bytes, _Cut] = {}
+        runs = {field: self._runs(field, rows, cuts) for field in sorted(set(fields))}
+        copied = self._copied([run for each in runs.values() for run in each])
+        together: dict[bytes, list[int]] = {}
+        for field, each in runs.items():
+            together.setdefault(each[0].cut.bounds, []).append(field)
+        values: dict[int, pa.ChunkedArray] = {}
+        for members in together.values():
+            cut = runs[members[0]][0].cut
+            chunks = [copied[run.leaf] for field in members for run in runs[field]]
+            kept = _take(self._decode(members, chunks, cut.num_rows), cut, rows)
+            for at, field in enumerate(members):
+                values[field] = kept.column(at)
+        return values
+
+    def _runs(self, field: int, rows: RowRanges, cuts: dict[bytes, _Cut]) -> list[_Run]:
+        leaves = self._schema.field_leaves[field]
+        if not leaves:
+            raise FragmentUnreadable(f"column {self._schema.names[field]!r} has no leaf")
+        runs = [self._run(leaf, self._pages(leaf), rows, cuts) for leaf in leaves]
+        if any(run.cut.bounds != runs[0].cut.bounds for run in runs):
+            runs = [self._run(leaf, None, rows, cuts) for leaf in leaves]
+        return runs
+
+    def _run(
+        self, leaf: int, pages: Pages | None, rows: RowRanges, cuts: dict[bytes, _Cut]
+    ) -> _Run:
+        chunk, described = self._group.chunks[leaf], self._schema.leaves[leaf]
+        whole = pages is None
+        first_rows = np.array([0, self._group.num_rows]) if pages is None else pages.first_rows
+        key = first_rows.tobytes()
+        cut = cuts.get(key)
+        if cut is None:
+            cut = cuts[key] = _cut(first_rows, rows)
+        if pages is None:
+            dictionary, spans = (chunk.start, chunk.start), [(chunk.start, chunk.stop)]
+        else:
+            # Not up to ``data_start``: some writers have it point to the dictionary.
+            dictionary = chunk.start, int(pages.starts[0])
+            starts = pages.starts[cut.pages]
+            stops = starts + pages.sizes[cut.pages]
+            spans = list(zip(starts.tolist(), stops.tolist(), strict=True))
+        return _Run(leaf, chunk, described.path, described.repeated, whole, cut, dictionary, spans)
+
+    def _copied(self, runs: Sequence[_Run]) -> dict[int, CopiedChunk]:
+        """What goes into synthetic files, by leaf; every page held against its header."""
+        fetched = Fetched(self._read, self._coalesce)
+        small = [run.dictionary for run in runs if 0 < _length(run.dictionary) <= self._coalesce]
+        fetched.fetch([span for run in runs for span in run.spans] + small)
+        checked = [_checked(fetched, run) for run in runs]
+        # A chunk can have a dictionary that these pages do not use: it is read when one does.
+        needed = [
+            run.dictionary
+            for run, (*_, needs) in zip(runs, checked, strict=True)
+            if needs and _length(run.dictionary) > self._coalesce
+        ]
+        fetched.fetch(needed)
+        copied: dict[int, CopiedChunk] = {}
+        for run, (pages, num_values, needs) in zip(runs, checked, strict=True):
+            dictionary = b""
+            if needs and _length(run.dictionary):
+                dictionary = fetched.view(*run.dictionary)
+                check_dictionary(dictionary)
+            copied[run.leaf] = CopiedChunk(run.chunk, run.path, dictionary, pages, num_values)
+        return copied
+
+    def _decode(
+        self, fields: Sequence[int], chunks: Sequence[CopiedChunk], num_rows: int
+    ) -> pa.Table:
+        import pyarrow.parquet as pq
+
+        # One row more is claimed, which pyarrow does not mind: so pages that hold more rows
+        # than they should are noticed as well as those that hold fewer.
+        file = synthetic_file(self._schema, tuple(fields), chunks, num_rows + 1)
+        try:
+            decoded = pq.ParquetFile(
+                pa.BufferReader(file), pre_buffer=False, page_checksum_verification=True
+            )
+            table = decoded.read(use_threads=False)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            names = ", ".join(self._schema.names[field] for field in fields)
+            raise FragmentUnreadable(f"pages of {names} cannot be decoded: {error}") from error
+        if table.num_rows != num_rows or table.num_columns != len(fields):
+            raise FragmentUnreadable(
+                f"pages hold {table.num_rows} rows where {num_rows} were to be"
+            )
+        return table
+
+
+def _cut(first_rows: np.ndarray, rows: RowRanges) -> _Cut:
+    """The pages that overlap the wanted rows."""
+    firsts, stops = first_rows[:-1], first_rows[1:]
+    # A page is wanted when a range begins before its end and ends after its start.
+    begun = np.searchsorted(rows.starts, stops, side="left")
+    ended = np.searchsorted(rows.stops, firsts, side="right")
+    # pyarrow writes pages without rows at times, and reads them as an end.
+    pages = np.flatnonzero((begun > ended) & (stops > firsts))
+    firsts, stops = firsts[pages], stops[pages]
+    bounds = firsts.tobytes() + stops.tobytes()
+    return _Cut(pages, firsts, stops, bounds, int((stops - firsts).sum()))
+
+
+def _checked(fetched: Fetched, run: _Run) -> tuple[list[memoryview], int, bool]:
+    """Pages, number of values, and whether a dictionary is to come before them."""
+    pages = [fetched.view(start, stop) for start, stop in run.spans]
+    if run.whole:
+        check_chunk(pages[0], run.chunk, run.cut.num_rows, run.repeated)
+        return pages, run.chunk.num_values, False
+    num_values = 0
+    needs_dictionary = False
+    lengths = (run.cut.stop_rows - run.cut.first_rows).tolist()
+    for page, num_rows in zip(pages, lengths, strict=True):
+        header = data_page(page, num_rows, run.repeated)
+        num_values += header.num_values
+        needs_dictionary = needs_dictionary or header.needs_dictionary
+    return pages, num_values, needs_dictionary
+
+
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]
+
+
+def _take(table: pa.Table, cut: _Cut, rows: RowRanges) -> pa.Table:
+    """The wanted rows of a table that holds the rows of some pages one after another."""
+    if len(rows) == table.num_rows:
+        return table
+    lengths = cut.stop_rows - cut.first_rows
+    bases = np.cumsum(lengths) - lengths
+    # A wanted range may span pages, which are neighbours then.
+    page = np.searchsorted(cut.first_rows, rows.starts, side="right") - 1
+    starts = rows.starts - cut.first_rows[page] + bases[page]
+    counts = rows.stops - rows.starts
+    if starts.size > _SLICED_RANGES:
+        offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        try:
+            return table.take(pa.array(offsets + np.arange(offsets.size)))
+        except pa.ArrowNotImplementedError:
+            # pyarrow has no kernel that gathers views.
+            return _sliced(table, starts, counts).combine_chunks()
+    return _sliced(table, starts, counts)
+
+
+def _sliced(table: pa.Table, starts: np.ndarray, counts: np.ndarray) -> pa.Table:
+    pieces = [
+        table.slice(start, count)
+        for start, count in zip(starts.tolist(), counts.tolist(), strict=True)
+    ]
+    return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)

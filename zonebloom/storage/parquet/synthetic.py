@@ -1,0 +1,196 @@
+"""A small Parquet file in memory that holds some pages of another.
+
+The pages that hold the wanted rows are put one after another behind a footer written for just
+them, and pyarrow decodes that as it would any file:
+
+    | PAR1 | dictionary page, data pages of column 1 | ... of column 2 | footer | PAR1 |
+
+Columns whose pages begin and end at the same rows travel in one such file.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.storage.parquet.footer import MAGIC
+from zonebloom.storage.parquet.headers import Bytes
+from zonebloom.storage.parquet.layout import Chunk, FileSchema
+from zonebloom.storage.parquet.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STOP,
+    STRUCT,
+    Reader,
+    binary,
+    integer,
+    listed,
+)
+from zonebloom.storage.parquet.thrift import struct as encode_struct
+
+_NEXT_I64 = bytes([0x10 | I64])
+_NEXT_BUT_ONE_I64 = bytes([0x20 | I64])
+_TWO_STOPS = bytes([STOP, STOP])
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedChunk:
+    """Pages of one chunk, to be put into a synthetic file.
+
+    Attributes
+    ----------
+    chunk : Chunk
+    path : tuple of str
+    dictionary : bytes
+        Its dictionary page, empty when no page here needs it.
+    pages : sequence of bytes
+        Its data pages, one after another.
+    num_values : int
+        Values in those pages, nulls and repetitions included.
+    """
+
+    chunk: Chunk
+    path: tuple[str, ...]
+    dictionary: Bytes
+    pages: Sequence[Bytes]
+    num_values: int
+
+
+def synthetic_file(
+    schema: FileSchema, fields: tuple[int, ...], chunks: Sequence[CopiedChunk], num_rows: int
+) -> pa.Buffer:
+    """Put pages behind a footer of their own.
+
+    Parameters
+    ----------
+    schema : FileSchema
+        Of the file the pages come from.
+    fields : tuple of int
+        The top-level fields they belong to, ascending.
+    chunks : sequence of CopiedChunk
+        One for each leaf of those fields, in the schema's order.
+    num_rows : int
+        Rows in the pages of each.
+
+    Returns
+    -------
+    pyarrow.Buffer
+    """
+    parts: list[Bytes] = [MAGIC]
+    at = len(MAGIC)
+    described = []
+    for copied in chunks:
+        size = len(copied.dictionary) + sum(map(len, copied.pages))
+        described.append(_column_chunk(copied, size, at))
+        parts.append(copied.dictionary)
+        parts += copied.pages
+        at += size
+    group = encode_struct(
+        [
+            (1, LIST, listed(STRUCT, described)),
+            (2, I64, integer(at - len(MAGIC))),
+            (3, I64, integer(num_rows)),
+        ]
+    )
+    head, tail = _fixed_parts(schema, fields)
+    # FileMetaData: version 1, schema 2, num_rows 3, row_groups 4, key_value_metadata 5,
+    # created_by 6. Each field but the first is one after the last: delta 1.
+    footer = b"".join(
+        (
+            head,
+            _NEXT_I64,
+            integer(num_rows),
+            bytes([0x10 | LIST]),
+            listed(STRUCT, [group]),
+            tail,
+        )
+    )
+    parts += (footer, struct.pack("<I", len(footer)), MAGIC)
+    return pa.py_buffer(b"".join(parts))
+
+
+def _column_chunk(copied: CopiedChunk, size: int, at: int) -> bytes:
+    chunk = copied.chunk
+    # ColumnMetaData: num_values 5, total_uncompressed_size 6, total_compressed_size 7,
+    # data_page_offset 9, dictionary_page_offset 11. No page read needs the true field 6.
+    encoded_size = integer(size)
+    parts = [
+        _constant_part(chunk.physical_type, chunk.encodings, copied.path, chunk.codec),
+        _NEXT_I64,
+        integer(copied.num_values),
+        _NEXT_I64,
+        encoded_size,
+        _NEXT_I64,
+        encoded_size,
+        _NEXT_BUT_ONE_I64,
+        integer(at + len(copied.dictionary)),
+    ]
+    if copied.dictionary:
+        parts += (_NEXT_BUT_ONE_I64, integer(at))
+    parts.append(_TWO_STOPS)
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=4096)
+def _constant_part(
+    physical_type: int, encodings: tuple[int, ...], path: tuple[str, ...], codec: int
+) -> bytes:
+    """A ColumnChunk up to field 4 of its ColumnMetaData, which no read changes."""
+    metadata = encode_struct(
+        [
+            (1, I32, integer(physical_type)),
+            (2, LIST, listed(I32, map(integer, encodings))),
+            (3, LIST, listed(BINARY, (binary(name.encode()) for name in path))),
+            (4, I32, integer(codec)),
+        ]
+    )
+    whole = encode_struct([(2, I64, integer(0)), (3, STRUCT, metadata)])
+    return whole[: -len(_TWO_STOPS)]
+
+
+@lru_cache(maxsize=256)
+def _fixed_parts(schema: FileSchema, fields: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """What every footer for these fields begins and ends with."""
+    root = Reader(schema.elements[0]).struct()
+    elements = [encode_struct([(4, BINARY, binary(root[4])), (5, I32, integer(len(fields)))])]
+    for field in fields:
+        start, stop = schema.fields[field]
+        elements += schema.elements[start:stop]
+    head = (
+        bytes([0x10 | I32])
+        + integer(schema.version)
+        + bytes([0x10 | LIST])
+        + listed(STRUCT, elements)
+    )
+    tail = b""
+    last = 4
+    if schema.arrow_schema is not None:
+        entry = encode_struct(
+            [
+                (1, BINARY, binary(b"ARROW:schema")),
+                (2, BINARY, binary(_pruned_arrow_schema(schema.arrow_schema, fields))),
+            ]
+        )
+        tail += bytes([0x10 | LIST]) + listed(STRUCT, [entry])
+        last = 5
+    if schema.created_by is not None:
+        tail += bytes([(6 - last) << 4 | BINARY]) + binary(schema.created_by)
+    return head, tail + b"\x00"
+
+
+def _pruned_arrow_schema(encoded: bytes, fields: tuple[int, ...]) -> bytes:
+    """The Arrow schema a writer left, with only some of its fields."""
+    try:
+        whole = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+        pruned = pa.schema([whole.field(field) for field in fields])
+        return base64.b64encode(pruned.serialize())
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+        raise FragmentUnreadable(f"its Arrow schema cannot be read ({error})") from error

@@ -1,0 +1,206 @@
+"""Thrift's compact protocol, as far as Parquet's footers, page headers and indices need it.
+
+Source: thrift-compact-protocol.md of Apache Thrift. Integers are zigzag varints; a field
+header is a byte ``delta << 4 | type``, or the type and the field's number where the delta
+does not fit; lists are a byte ``size << 4 | type``, or 0xF and a varint.
+
+A struct is read as a `Struct`: its fields by number, each with its type, and where it lies
+in the bytes. So what is not understood can be copied as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from zonebloom.errors import FragmentUnreadable
+
+STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = range(14)
+
+_MAX_DEPTH = 32
+_SHIFT_LIMIT = 63
+
+
+class MalformedThrift(FragmentUnreadable):
+    """Bytes that are not what the compact protocol allows."""
+
+
+class Struct(dict[int, Any]):
+    """Fields by number; ``start`` and ``stop`` are where the struct lies in its bytes."""
+
+    __slots__ = ("start", "stop")
+
+    def __init__(self, start: int):
+        super().__init__()
+        self.start = start
+        self.stop = start
+
+
+class Reader:
+    """Reads structs from bytes that are not trusted.
+
+    Parameters
+    ----------
+    data : bytes or memoryview
+    at : int
+        Where to begin.
+    """
+
+    __slots__ = ("at", "data", "stop")
+
+    def __init__(self, data: bytes | memoryview, at: int = 0):
+        self.data = data
+        self.at = at
+        self.stop = len(data)
+
+    def varint(self) -> int:
+        """An unsigned integer of at most 64 bits."""
+        data, at, result, shift = self.data, self.at, 0, 0
+        try:
+            while True:
+                byte = data[at]
+                at += 1
+                result |= (byte & 0x7F) << shift
+                if byte < 0x80:
+                    self.at = at
+                    return result
+                shift += 7
+                if shift > _SHIFT_LIMIT:
+                    raise MalformedThrift("a varint is longer than 64 bits")
+        except IndexError:
+            raise MalformedThrift("the bytes end inside a varint") from None
+
+    def zigzag(self) -> int:
+        """A signed integer."""
+        value = self.varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def struct(self, depth: int = 0) -> Struct:
+        """A struct with all its fields.
+
+        Raises
+        ------
+        MalformedThrift
+            When the bytes end early, nest too deep, or hold an unknown type.
+        """
+        if depth > _MAX_DEPTH:
+            raise MalformedThrift("structs are nested too deep")
+        result = Struct(self.at)
+        number = 0
+        while True:
+            header = self._byte()
+            kind = header & 0x0F
+            if kind == STOP:
+                result.stop = self.at
+                return result
+            delta = header >> 4
+            number = number + delta if delta else self.zigzag()
+            result[number] = kind == TRUE if kind <= FALSE else self._value(kind, depth)
+
+    def _byte(self) -> int:
+        if self.at >= self.stop:
+            raise MalformedThrift("the bytes end inside a struct")
+        byte = self.data[self.at]
+        self.at += 1
+        return byte
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if I16 <= kind <= I64:
+            return self.zigzag()
+        if kind == BINARY:
+            return self._bytes(self.varint())
+        if kind == STRUCT:
+            return self.struct(depth + 1)
+        if kind in (LIST, SET):
+            return self._list(depth)
+        if kind in (BYTE, TRUE, FALSE):
+            # A boolean reaches this as an element of a map: there it takes a byte.
+            return self._byte()
+        if kind == DOUBLE:
+            return self._bytes(8)
+        if kind == UUID:
+            return self._bytes(16)
+        if kind == MAP:
+            return self._map(depth)
+        raise MalformedThrift(f"there is no type {kind}")
+
+    def _bytes(self, size: int) -> bytes:
+        if size > self.stop - self.at:
+            raise MalformedThrift(f"{size} bytes are claimed, {self.stop - self.at} are left")
+        self.at += size
+        return bytes(self.data[self.at - size : self.at])
+
+    def _list(self, depth: int) -> list[Any]:
+        header = self._byte()
+        kind, size = header & 0x0F, header >> 4
+        if size == 0x0F:
+            size = self.varint()
+        # Every element takes a byte at least; a struct worth listing takes two.
+        if size * (2 if kind == STRUCT else 1) > self.stop - self.at:
+            raise MalformedThrift(
+                f"a list of {size} is claimed, {self.stop - self.at} bytes are left"
+            )
+        if kind <= FALSE:
+            return [self._byte() == TRUE for _ in range(size)]
+        if depth > _MAX_DEPTH:
+            raise MalformedThrift("lists are nested too deep")
+        if I16 <= kind <= I64:
+            return [self.zigzag() for _ in range(size)]
+        return [self._value(kind, depth + 1) for _ in range(size)]
+
+    def _map(self, depth: int) -> list[tuple[Any, Any]]:
+        size = self.varint()
+        if size == 0:
+            return []
+        if depth > _MAX_DEPTH:
+            raise MalformedThrift("maps are nested too deep")
+        kinds = self._byte()
+        if size > self.stop - self.at:
+            raise MalformedThrift(
+                f"a map of {size} is claimed, {self.stop - self.at} bytes are left"
+            )
+        return [
+            (self._value(kinds >> 4, depth + 1), self._value(kinds & 0x0F, depth + 1))
+            for _ in range(size)
+        ]
+
+
+def varint(value: int) -> bytes:
+    """An unsigned integer as a varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def integer(value: int) -> bytes:
+    """A signed 64-bit integer as a zigzag varint."""
+    return varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def binary(value: bytes) -> bytes:
+    """Bytes with their length."""
+    return varint(len(value)) + value
+
+
+def listed(kind: int, items: Iterable[bytes]) -> bytes:
+    """A list of encoded elements of one type."""
+    encoded = list(items)
+    size = len(encoded)
+    header = bytes([size << 4 | kind]) if size < 0x0F else bytes([0xF0 | kind]) + varint(size)
+    return header + b"".join(encoded)
+
+
+def struct(fields: Iterable[tuple[int, int, bytes]]) -> bytes:
+    """A struct of encoded fields: number, type and value, by ascending number."""
+    out = bytearray()
+    last = 0
+    for number, kind, value in fields:
+        delta = number - last
+        out += bytes([delta << 4 | kind]) if 0 < delta < 0x10 else bytes([kind]) + integer(number)
+        out += value
+        last = number
+    out.append(STOP)
+    return bytes(out)
