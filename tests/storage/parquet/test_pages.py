@@ -9,7 +9,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from storage.parquet.parquet_helpers import NESTED, SCALARS, TYPES, File, check_file, sample, written
+from storage.parquet.parquet_helpers import (
+    NESTED,
+    SCALARS,
+    TYPES,
+    File,
+    check_file,
+    sample,
+    written,
+)
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
@@ -130,7 +138,11 @@ def test_row_group_without_rows():
 
 
 def test_columns_with_the_same_name_and_odd_names():
-    arrays = [pa.array(range(1000)), pa.array([str(i) for i in range(1000)]), pa.array([1.5] * 1000)]
+    arrays = [
+        pa.array(range(1000)),
+        pa.array([str(i) for i in range(1000)]),
+        pa.array([1.5] * 1000),
+    ]
     for names in (["a", "a", "a"], ["a.b", "", "列"], ["a", "a.list.element", "x\0y"]):
         check_file(written(pa.Table.from_arrays(arrays, names)))
 
@@ -191,7 +203,9 @@ def test_file_cut_while_it_is_read():
 @given(data=st.data())
 def test_random_files(data):
     rng = random.Random(data.draw(st.integers(0, 1 << 32), label="seed"))
-    names = data.draw(st.lists(st.sampled_from(sorted(TYPES)), min_size=1, max_size=4), label="types")
+    names = data.draw(
+        st.lists(st.sampled_from(sorted(TYPES)), min_size=1, max_size=4), label="types"
+    )
     rows = data.draw(st.integers(1, 700), label="rows")
     nulls = data.draw(st.sampled_from([0.0, 0.1, 0.9]), label="nulls")
     options = {
