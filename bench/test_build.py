@@ -65,7 +65,9 @@ def test_build_on_spark(versus, lake, monkeypatch):
     from pyspark.sql import SparkSession
 
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     dataset = zb.dataset(lake)
     try:
         versus(
