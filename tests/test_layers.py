@@ -28,6 +28,7 @@ HOUSE = [
     "plan",
     "recheck",
     "execute",
+    "planner",
     "scan",
     "engines",
     "dataset",

@@ -463,7 +463,7 @@ def test_file_that_vanishes_while_it_is_read_is_named(tmp_path: Path):
     build(ds, "id", number_of_items=2)
     scanner = ds.scanner(filter="id = 3")
     plan = scanner.plan()
-    scanner._plan = lambda: plan
+    scanner._plan = lambda described: plan
     (tmp_path / "part-000.parquet").unlink()
     with pytest.raises(errors.FragmentUnreadable, match=r"part-000\.parquet"):
         scanner.to_table()

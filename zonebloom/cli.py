@@ -242,7 +242,7 @@ def read_text(plan: ScanPlan, stats: ScanStats) -> str:
 def plan_json(plan: ScanPlan) -> dict[str, Any]:
     """A plan as JSON has it."""
     return {
-        "filter": plan.filter,
+        "filter": None if plan.filter is None else str(plan.filter),
         "columns": plan.columns,
         "num_fragments": plan.num_fragments,
         "skipped": plan.skipped,

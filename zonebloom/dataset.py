@@ -6,7 +6,6 @@ import os
 import posixpath
 import shutil
 import tempfile
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -21,12 +20,11 @@ from zonebloom.errors import (
     CatalogError,
     ColumnNotFound,
     CorruptIndex,
-    FragmentUnreadable,
     IndexExists,
     IndexNotFound,
     InvalidArgument,
     SourceError,
-    StaleIndexWarning,
+    ZoneBloomError,
 )
 from zonebloom.index.build import (
     Progress,
@@ -36,26 +34,25 @@ from zonebloom.index.build import (
     train_locally,
 )
 from zonebloom.index.catalog import FOLDER, Catalog, IndexEntry, Version
-from zonebloom.index.coverage import Coverage, PresentFragment, cover
-from zonebloom.index.search import LoadedIndex, Search, Searcher, leaf_type
+from zonebloom.index.coverage import cover
+from zonebloom.index.describe import INDEX_TYPE, IndexDescription, describe
+from zonebloom.index.search import leaf_type
 from zonebloom.index.stats import index_statistics
 from zonebloom.index.zones import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
 from zonebloom.plan import (
     DEFAULT_BATCH_ROWS,
-    FragmentPlan,
-    IndexUse,
     Request,
     ScanPlan,
     ScanStats,
 )
+from zonebloom.planner import Planner, as_addresses
 from zonebloom.predicates import translate
-from zonebloom.predicates.ast import Predicate
-from zonebloom.ranges import RowRanges, SearchResult, by_fragment
+from zonebloom.ranges import SearchResult
+from zonebloom.recheck import gather
 from zonebloom.scan import Scanner, check_columns, require_column
 from zonebloom.storage.columns import Column
 from zonebloom.storage.fragments import Source, open_source
 from zonebloom.storage.memory import TableSource, open_table
-from zonebloom.storage.parquet.pagemap import FilePages
 from zonebloom.values import require_indexable
 
 if TYPE_CHECKING:
@@ -63,10 +60,6 @@ if TYPE_CHECKING:
 
 Filter = str | pc.Expression | Sequence[Any] | None
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
-
-_INDEX_TYPE = "BLOOMFILTER"
-# With more of a fragment than this to read, reading it as a whole is quicker.
-_MOST = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,41 +74,8 @@ class IndexConfig:
         Of `ZoneParameters`: number_of_items, probability, sizing.
     """
 
-    index_type: str = _INDEX_TYPE
+    index_type: str = INDEX_TYPE
     parameters: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexDescription:
-    """One index, as `Dataset.describe_indices` lists it.
-
-    Attributes
-    ----------
-    name, index_type, column : str
-    number_of_items, probability, sizing
-        As it was built.
-    num_segments, num_zones, num_bytes : int
-    num_rows_indexed : int
-        Rows of fragments it covers as they are now.
-    num_fragments_indexed, num_fragments : int
-        Fragments it covers as they are now, and all.
-    created_at : str
-        UTC.
-    """
-
-    name: str
-    index_type: str
-    column: str
-    number_of_items: int
-    probability: float
-    sizing: str
-    num_segments: int
-    num_zones: int
-    num_bytes: int
-    num_rows_indexed: int
-    num_fragments_indexed: int
-    num_fragments: int
-    created_at: str
 
 
 def dataset(
@@ -184,16 +144,11 @@ class Dataset:
         self._source = source
         self._title = title or source.root
         self._catalog = catalog
-        self._row_counts: dict[Any, int] = {}
         self._use(catalog.latest())
 
     def _use(self, version: Version) -> None:
         self._version = version
-        self._loaded = {
-            name: LoadedIndex(self._catalog, entry) for name, entry in version.indices.items()
-        }
-        self._state: tuple[Any, Coverage, Searcher | None] | None = None
-        self._warned: tuple[str, ...] | None = None
+        self._planner = Planner(self._source, self._catalog, version)
 
     # What there is
 
@@ -226,7 +181,7 @@ class Dataset:
     def create_scalar_index(
         self,
         column: str | Sequence[str],
-        index_type: str | IndexConfig = _INDEX_TYPE,
+        index_type: str | IndexConfig = INDEX_TYPE,
         name: str | None = None,
         *,
         replace: bool = True,
@@ -343,7 +298,7 @@ class Dataset:
         try:
             total = 0
             if progress:
-                total = sum(self._count_rows(each) for each in coverage.present)
+                total = sum(self._planner.count_rows(each) for each in coverage.present)
             with _reporting(progress, total, f"indexing {column.name}") as report:
                 # Rows in memory are here, not where Spark's workers are.
                 session = None if isinstance(self._source, TableSource) else _session(spark)
@@ -365,9 +320,10 @@ class Dataset:
             )
         except BaseException as error:
             self._catalog.delete_segments(prefix)
-            if isinstance(error, PermissionError):
+            if isinstance(error, OSError) and not isinstance(error, ZoneBloomError):
                 raise CatalogError(
-                    f"cannot write to {self.index_dir} ({error}); give a writable index_dir"
+                    f"cannot write to {self.index_dir} ({error}); make it writable, or give "
+                    "another index_dir"
                 ) from error
             raise
         self._catalog.delete_segments(prefix, keep=[each.segment.name for each in trained])
@@ -392,29 +348,7 @@ class Dataset:
 
     def describe_indices(self) -> list[IndexDescription]:
         """What indices there are, and what they cover of the files as they are now."""
-        coverage = self._coverage()
-        rows = {e.fragment_id: e.num_rows or 0 for e in coverage.present if e.is_known}
-        found = []
-        for entry in self._version.indices.values():
-            covered = [i for segment in entry.segments for i in segment.fragment_ids if i in rows]
-            found.append(
-                IndexDescription(
-                    entry.name,
-                    _INDEX_TYPE,
-                    ".".join(entry.column),
-                    entry.parameters.number_of_items,
-                    entry.parameters.probability,
-                    entry.parameters.sizing,
-                    len(entry.segments),
-                    sum(segment.num_zones for segment in entry.segments),
-                    entry.num_bytes,
-                    sum(rows[i] for i in covered),
-                    len(covered),
-                    len(coverage.present),
-                    entry.created_at,
-                )
-            )
-        return found
+        return describe(self._version.indices.values(), self._planner.coverage())
 
     def list_indices(self) -> list[dict[str, Any]]:
         """The indices as dictionaries with Lance's keys."""
@@ -438,7 +372,7 @@ class Dataset:
         """
         entry = self._entry(name)
         described = next(each for each in self.describe_indices() if each.name == name)
-        return index_statistics(described, entry, self._loaded[name].tables())
+        return index_statistics(described, entry, self._planner.loaded[name].tables())
 
     def prewarm_index(self, name: str) -> None:
         """Bring an index into memory, and compile or load the kernels that search it.
@@ -450,7 +384,7 @@ class Dataset:
         self._entry(name)
         import zonebloom.sbbf.blocks  # noqa: F401
 
-        for table in self._loaded[name].tables():
+        for table in self._planner.loaded[name].tables():
             # One word a page brings the mapped file in.
             np.bitwise_or.reduce(table.words[:: 4096 // 4])
 
@@ -469,7 +403,7 @@ class Dataset:
         from zonebloom.index.lance import to_lance
 
         entry = self._entry(name)
-        tables = self._loaded[name].tables()
+        tables = self._planner.loaded[name].tables()
         if len(tables) < len(entry.segments):
             raise CorruptIndex(
                 f"{len(entry.segments) - len(tables):,} of {len(entry.segments):,} segments of "
@@ -502,7 +436,7 @@ class Dataset:
         FilterError
         """
         _, predicate = translate(filter, self.schema)
-        return self._search(predicate)[1].result
+        return self._planner.search(predicate)
 
     def scanner(
         self,
@@ -546,8 +480,10 @@ class Dataset:
         request = Request(checked, expression, limit, batch_size)
         names = tuple(self.schema.names if checked is None else checked)
 
-        def plan() -> ScanPlan:
-            return self._plan(names, expression, predicate if use_scalar_index else None)
+        asked = predicate if use_scalar_index else None
+
+        def plan(described: bool) -> ScanPlan:
+            return self._planner.plan(names, expression, asked, described=described)
 
         return Scanner(self._source, request, plan, scan_stats_callback)
 
@@ -569,128 +505,36 @@ class Dataset:
         """Count rows; the parameters are those of `scanner`."""
         return self.scanner(filter=filter, **options).count_rows()
 
-    # One state of the files
+    def take(
+        self, row_addresses: Sequence[int] | np.ndarray | pa.Array, columns: Columns = None
+    ) -> pa.Table:
+        """Read rows by address, in the order asked, repeated where asked twice.
 
-    def _coverage(self) -> Coverage:
-        return self._current()[0]
+        Parameters
+        ----------
+        row_addresses : integers, shape (n,)
+            ``fragment_id << 32 | row offset in the fragment``, with the fragment ids that
+            `search` tells.
+        columns : list of str, or dict of name to pyarrow Expression, optional
 
-    def _current(self) -> tuple[Coverage, Searcher | None]:
-        """The files as they are now, against the pinned version; kept while they stay so."""
-        identities = self._source.identities()
-        if self._state is None or self._state[0] != identities:
-            coverage = cover(self._source.fragments, identities, self._version)
-            self._state = (identities, coverage, None)
-        return self._state[1], self._state[2]
+        Returns
+        -------
+        pyarrow.Table
 
-    def _search(self, predicate: Predicate) -> tuple[Coverage, Search]:
-        coverage, searcher = self._current()
-        if searcher is None:
-            from_paths = self._source.partition_columns()
-            searcher = Searcher(
-                self.schema,
-                # The last index made on a column is the one used. A column that the paths
-                # give may hold other values in the files.
-                {
-                    index.entry.column: index
-                    for index in self._loaded.values()
-                    if index.entry.column[0] not in from_paths
-                },
-                coverage.live,
-                coverage.universe(self._count_rows),
-                {each.fragment_id: each.fragment.key for each in coverage.present},
-            )
-            assert self._state is not None
-            self._state = (self._state[0], coverage, searcher)
-        found = searcher.search(predicate)
-        if found.used:
-            self._warn_of_gaps(coverage, found)
-        return coverage, found
-
-    def _plan(
-        self,
-        columns: tuple[str, ...],
-        expression: pc.Expression | None,
-        predicate: Predicate | None,
-    ) -> ScanPlan:
-        text = None if expression is None else str(expression)
-        if predicate is None or not self._version.indices or expression is None:
-            present = self._coverage().present
-            whole = tuple(FragmentPlan(each.fragment, None, "no index used") for each in present)
-            return ScanPlan(text, columns, whole, len(whole), 0)
-        before = {name: index.loaded_bytes for name, index in self._loaded.items()}
-        coverage, found = self._search(predicate)
-        kept = by_fragment(found.result.at_most)
-        covered = {name: by_fragment(view.covered) for name, view in found.used.items()}
-        parts = tuple(
-            _fragment_plan(each, kept[each.fragment_id], covered, self._pages(each, found))
-            for each in coverage.present
-            if each.fragment_id in kept
-        )
-        uses = tuple(
-            IndexUse(
-                name,
-                ".".join(view.index.entry.column),
-                view.num_zones,
-                view.kept_zones(found.result.at_most),
-                view.index.entry.num_bytes,
-                view.index.loaded_bytes - before[name],
-                len(covered[name]),
-            )
-            for name, view in found.used.items()
-        )
-        return ScanPlan(
-            text,
-            columns,
-            parts,
-            len(coverage.present),
-            len(coverage.present) - len(parts),
-            uses,
-            tuple(found.unanswered),
-        )
-
-    def _pages(self, each: PresentFragment, found: Search) -> FilePages | None:
-        """Where the pages of a fragment lie, as the map beside an index in use says."""
-        for view in found.used.values():
-            pages = view.index.pages(each.fragment_id, each.identity.size)
-            if pages is not None:
-                return pages
-        return None
-
-    def _count_rows(self, each: PresentFragment) -> int:
-        key = (each.fragment.path, each.identity)
-        if each.num_rows is not None:
-            return each.num_rows
-        if key not in self._row_counts:
-            opened = self._source.open(each.fragment, self._source.filesystem)
-            try:
-                self._row_counts[key] = opened.count_rows()
-            except (OSError, pa.ArrowInvalid) as error:
-                raise FragmentUnreadable(
-                    f"cannot read {each.fragment.path}: {error}; repair or remove the file"
-                ) from error
-        return self._row_counts[key]
-
-    def _warn_of_gaps(self, coverage: Coverage, found: Search) -> None:
-        gaps = [f"{e.fragment.key} ({e.why})" for e in coverage.present if not e.is_known]
-        for name in found.used:
-            # A file indexed again after it changed, for another index than this.
-            ids = {i for part in self._version.indices[name].segments for i in part.fragment_ids}
-            gaps += [
-                f"{e.fragment.key} (not in index {name})"
-                for e in coverage.present
-                if e.is_known and e.fragment_id not in ids
-            ]
-        gaps += [f"{key} (gone)" for key in coverage.vanished]
-        if gaps and self._warned != tuple(gaps):
-            self._warned = tuple(gaps)
-            shown = ", ".join(gaps[:3]) + (f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else "")
-            warnings.warn(
-                f"{len(gaps):,} of {len(self._source.fragments):,} files are not as they were "
-                f"indexed and are read whole if they are there: {shown}; call "
-                "create_scalar_index again to index them",
-                StaleIndexWarning,
-                stacklevel=5,
-            )
+        Raises
+        ------
+        InvalidArgument
+            When an address is of no row of the files as they are now.
+        """
+        checked = check_columns(columns, self.schema)
+        addresses = as_addresses(row_addresses)
+        request = Request(checked, None)
+        wanted, order = np.unique(addresses, return_inverse=True)
+        plan, read = self._planner.plan_rows(wanted)
+        found = Scanner(self._source, request, lambda described: plan).to_table()
+        place = np.empty(wanted.size, dtype=np.int64)
+        place[read] = np.arange(wanted.size)
+        return gather(found, place[order])
 
     # Showing
 
@@ -724,23 +568,6 @@ class Dataset:
         return table_html(headers, rows, title.strip("<>"))
 
 
-def _fragment_plan(
-    each: PresentFragment,
-    rows: RowRanges,
-    covered: Mapping[str, Mapping[int, RowRanges]],
-    pages: FilePages | None,
-) -> FragmentPlan:
-    if not each.is_known:
-        return FragmentPlan(each.fragment, None, each.why)
-    if len(rows) == each.num_rows:
-        if any(each.fragment_id in ids for ids in covered.values()):
-            return FragmentPlan(each.fragment, None, "every zone may match")
-        return FragmentPlan(each.fragment, None, f"not covered by {', '.join(covered)}")
-    if len(rows) > _MOST * (each.num_rows or 0):
-        return FragmentPlan(each.fragment, None, "most zones may match")
-    return FragmentPlan(each.fragment, rows, "", each.identity, pages)
-
-
 def _index_line(each: IndexDescription) -> str:
     from zonebloom.display import bytes_text
 
@@ -755,8 +582,8 @@ def _parameters(index_type: str | IndexConfig, given: dict[str, Any]) -> ZonePar
     if isinstance(index_type, IndexConfig):
         given = {**given, **index_type.parameters}
         index_type = index_type.index_type
-    if not isinstance(index_type, str) or index_type.upper() != _INDEX_TYPE:
-        raise InvalidArgument(f"index_type is {index_type!r}; zonebloom builds {_INDEX_TYPE!r}")
+    if not isinstance(index_type, str) or index_type.upper() != INDEX_TYPE:
+        raise InvalidArgument(f"index_type is {index_type!r}; zonebloom builds {INDEX_TYPE!r}")
     known = [each.name for each in fields(ZoneParameters)]
     unknown = [name for name in given if name not in known]
     if unknown:

@@ -31,7 +31,8 @@ def bytes_text(count: int) -> str:
 def plan_text(plan: ScanPlan) -> str:
     """A plan as a few lines."""
     columns = ", ".join(plan.columns[:8]) + (", ..." if len(plan.columns) > 8 else "")
-    lines = [f"ZoneBloomScan: {plan.filter or 'no filter'}", f"  columns: {columns}"]
+    filter = "no filter" if plan.filter is None else str(plan.filter)
+    lines = [f"ZoneBloomScan: {filter}", f"  columns: {columns}"]
     for use in plan.indices:
         lines.append(
             f"  index {use.name} on {use.column}: {use.kept_zones:,} of {use.num_zones:,} zones "
@@ -50,12 +51,19 @@ def plan_text(plan: ScanPlan) -> str:
     if len(parts) > _SHOWN_FRAGMENTS:
         lines.append(f"    ... {len(parts) - _SHOWN_FRAGMENTS:,} more in part")
     # When nothing was asked of an index, "whole" needs no reason a fragment.
-    if plan.indices:
-        lines += [f"    {each.fragment.key}: {each.why}" for each in whole[:_SHOWN_FRAGMENTS]]
+    if plan.indices or any(each.row_groups is not None for each in whole):
+        lines += [f"    {_whole_text(each)}" for each in whole[:_SHOWN_FRAGMENTS]]
         if len(whole) > _SHOWN_FRAGMENTS:
             lines.append(f"    ... {len(whole) - _SHOWN_FRAGMENTS:,} more whole")
     lines += [f"  not answered by an index: {text} ({why})" for text, why in plan.unanswered]
     return "\n".join(lines)
+
+
+def _whole_text(plan: FragmentPlan) -> str:
+    if plan.row_groups is None:
+        return f"{plan.fragment.key}: {plan.why}"
+    left = f"its own filters leave {len(plan.row_groups):,} row groups"
+    return f"{plan.fragment.key}: {plan.why}; {left}"
 
 
 def _part_text(part: FragmentPlan) -> str:
@@ -73,6 +81,10 @@ def analysis_text(plan: ScanPlan, stats: ScanStats) -> str:
         f"  rows found: {stats.rows_found:,}",
         f"  data read: {bytes_text(stats.data_bytes)} in {stats.data_reads:,} reads, "
         f"{stats.fragments_read:,} fragments opened",
+        *(
+            f"  {count:,} row groups read whole{': ' if why else ''}{why}"
+            for why, count in stats.whole_row_groups.items()
+        ),
         f"  index read: {bytes_text(stats.index_bytes)}",
         f"  time: {stats.seconds * 1000:,.1f} ms",
     ]

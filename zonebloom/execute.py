@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentChanged, FragmentUnreadable
 from zonebloom.plan import FragmentPlan, Request, ScanPlan, ScanStats
@@ -20,7 +22,7 @@ from zonebloom.predicates.arrow import referenced_columns
 from zonebloom.ranges import RowRanges
 from zonebloom.recheck import holds_views, matching_rows, project, recheck, rows_of
 from zonebloom.storage.files import ReadCounter, counted
-from zonebloom.storage.fragments import Fragment, Source
+from zonebloom.storage.fragments import Source
 from zonebloom.storage.rows import FragmentRows, open_rows
 from zonebloom.threads import cores, in_order
 
@@ -44,24 +46,27 @@ class Execution:
         self._counter = counter
         self._stats = stats
         self._lock = threading.Lock()
-        self._filesystem = counted(source.filesystem, counter)
         self._first, self._rest = self._columns()
 
     def batches(self, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         """The rows that match, in order, as batches that may be empty."""
-        whole: list[Fragment] = []
+        whole: list[FragmentPlan] = []
         parts: list[FragmentPlan] = []
         for each in plan.fragments:
             if each.rows is None:
                 yield from self._read_parts(parts)
                 parts = []
-                whole.append(each.fragment)
+                whole.append(each)
             else:
                 yield from self._read_whole(whole)
                 whole = []
                 parts.append(each)
         yield from self._read_parts(parts)
         yield from self._read_whole(whole)
+
+    def _counted(self) -> pafs.FileSystem:
+        """The source's file system, as pyarrow is to read through it."""
+        return counted(self._source.filesystem, self._counter)
 
     def _columns(self) -> tuple[list[str], list[str]]:
         """Columns the filter names, and the others that are needed; all first when unsure."""
@@ -87,13 +92,15 @@ class Execution:
         needed = {*self._first, *self._rest}
         return [name for name in self._source.schema.names if name in needed]
 
-    def _read_whole(self, fragments: list[Fragment]) -> Iterator[pa.RecordBatch]:
+    def _read_whole(self, plans: list[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """Fragments nothing is known of, all at once: pyarrow reads ahead over files."""
-        if not fragments:
+        if not plans:
             return
-        self._stats.fragments_read += len(fragments)
-        dataset = self._source.scan_whole(fragments, self._filesystem)
-        name = fragments[0].path if len(fragments) == 1 else f"{len(fragments)} fragments"
+        self._stats.fragments_read += len(plans)
+        dataset = self._source.scan_whole(
+            [(plan.fragment, plan.row_groups) for plan in plans], self._counted()
+        )
+        name = plans[0].fragment.path if len(plans) == 1 else f"{len(plans)} fragments"
         request = self._request
         if request.filter is None or not holds_views(self._source.schema):
             scanner = dataset.scanner(
@@ -129,7 +136,7 @@ class Execution:
             rows = open_rows(self._source, part.fragment, part.identity, part.pages, self._counter)
         except FragmentChanged:
             # What the plan says of its rows no longer holds.
-            yield from map(_as_table, self._read_whole([part.fragment]))
+            yield from map(_as_table, self._read_whole([replace(part, rows=None)]))
             return
         except FragmentUnreadable as error:
             yield from self._by_pyarrow(part, None, part.rows, str(error))
@@ -162,7 +169,7 @@ class Execution:
             return None
         kept = rows_of(first, hits)
         if self._rest:
-            at = inside.offsets()[hits]
+            at = inside.rows_at(hits)
             rest = rows.read(number, self._rest, RowRanges.from_arrays(at, at + 1))
             columns = {**_by_name(kept), **_by_name(rest)}
             schema = self._source.schema
@@ -179,7 +186,7 @@ class Execution:
         """Rows of a fragment, or of one row group, that pyarrow decodes whole."""
         import pyarrow.dataset as pads
 
-        opened = self._source.open(part.fragment, self._filesystem)
+        opened = self._source.open(part.fragment, self._counted())
         if isinstance(opened, pads.ParquetFileFragment):
             with _Naming(part.fragment.path):
                 if row_group is None:

@@ -41,6 +41,8 @@ class FragmentPlan:
         Offsets of the rows to read; None reads all.
     why : str
         Why all is read, empty otherwise.
+    row_groups : tuple of int or None
+        Of a fragment no index covers, the row groups its own filters do not rule out.
     identity : FileIdentity or None
         What the file was when the plan was made; set where ``rows`` is.
     pages : FilePages or None
@@ -52,6 +54,7 @@ class FragmentPlan:
     why: str = ""
     identity: FileIdentity | None = None
     pages: FilePages | None = None
+    row_groups: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,8 @@ class ScanPlan:
 
     Attributes
     ----------
-    filter : str or None
-        The recheck, as pyarrow writes it.
+    filter : pyarrow.compute.Expression or None
+        The recheck.
     columns : tuple of str
     fragments : tuple of FragmentPlan
         Those that are read, in order.
@@ -83,17 +86,25 @@ class ScanPlan:
     skipped : int
         Fragments without a row that could match.
     indices : tuple of IndexUse
+        Empty in a plan made to run rather than to be shown.
     unanswered : tuple of (str, str)
         Parts of the filter no index took, and why.
+    index_bytes : int
+        Bytes of index files that planning brought into memory.
+    data_bytes, data_reads : int
+        What planning read of data files: the filters embedded in them.
     """
 
-    filter: str | None
+    filter: pc.Expression | None
     columns: tuple[str, ...]
     fragments: tuple[FragmentPlan, ...]
     num_fragments: int
     skipped: int
     indices: tuple[IndexUse, ...] = ()
     unanswered: tuple[tuple[str, str], ...] = ()
+    index_bytes: int = 0
+    data_bytes: int = 0
+    data_reads: int = 0
 
     def __str__(self) -> str:
         from zonebloom.display import plan_text

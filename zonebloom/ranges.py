@@ -68,7 +68,8 @@ class RowRanges:
         if (starts < 0).any() or (stops < starts).any():
             raise InvalidArgument("a row range is (start, stop) with 0 <= start <= stop")
         kept = stops > starts
-        starts, stops = starts[kept], stops[kept]
+        if not kept.all():
+            starts, stops = starts[kept], stops[kept]
         if starts.size > 1:
             order = np.argsort(starts, kind="stable")
             starts, stops = starts[order], np.maximum.accumulate(stops[order])
@@ -163,11 +164,12 @@ class RowRanges:
         starts = np.maximum(self.starts[low:high], start) - start
         return RowRanges._of(starts, np.minimum(self.stops[low:high], stop) - start)
 
-    def offsets(self) -> np.ndarray:
-        """Every row of the set, ascending, int64."""
+    def rows_at(self, numbers: np.ndarray) -> np.ndarray:
+        """Rows of the set by their number, counted from 0 in ascending order."""
         counts = self.stops - self.starts
         firsts = np.cumsum(counts) - counts
-        return np.repeat(self.starts - firsts, counts) + np.arange(int(counts.sum()))
+        within = np.searchsorted(firsts, numbers, side="right") - 1
+        return self.starts[within] + numbers - firsts[within]
 
     def shift(self, rows: int) -> RowRanges:
         """The same ranges, ``rows`` further on."""
@@ -215,7 +217,7 @@ class SearchResult:
         self.universe = universe
         self.at_most = universe if at_most is None else at_most
         self.at_least = _NOTHING if at_least is None else at_least
-        self.paths = dict(paths or {})
+        self.paths = paths or {}
 
     def __and__(self, other: SearchResult) -> SearchResult:
         return self._with(self.at_most & other.at_most, self.at_least & other.at_least)

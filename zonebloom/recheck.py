@@ -39,7 +39,7 @@ def matching_rows(table: pa.Table, filter: pc.Expression) -> np.ndarray:
     """Numbers of the rows a filter is true for, ascending."""
     mask = _evaluate(table, [filter], ["mask"]).column(0)
     # Null is not true.
-    return np.flatnonzero(mask.fill_null(False).to_numpy())
+    return np.flatnonzero((mask.fill_null(False) if mask.null_count else mask).to_numpy())
 
 
 def project(table: pa.Table, columns: Columns) -> pa.Table:
@@ -62,6 +62,14 @@ def rows_of(table: pa.Table, rows: np.ndarray) -> pa.Table:
         return table.take(pa.array(rows))
     runs = np.split(rows, cuts)
     return pa.concat_tables([table.slice(int(run[0]), run.size) for run in runs])
+
+
+def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Rows of a table by number, in any order and more than once."""
+    schema = table.schema
+    if holds_views(schema):
+        return table.cast(_without_views(schema)).take(pa.array(rows)).cast(schema)
+    return table.take(pa.array(rows))
 
 
 def holds_views(schema: pa.Schema) -> bool:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.execute import Execution
 from zonebloom.plan import Request, ScanPlan, ScanStats
+from zonebloom.recheck import recheck
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.fragments import Source
 
@@ -64,7 +65,8 @@ class Scanner:
     source : Source
     request : Request
     plan : callable
-        Makes the ScanPlan; called for each run, since files may change in between.
+        Makes the ScanPlan, for people to see or only to run; called for each run, since files
+        may change in between.
     stats_callback : callable, optional
         Given the ScanStats when a run ends.
     """
@@ -73,7 +75,7 @@ class Scanner:
         self,
         source: Source,
         request: Request,
-        plan: Callable[[], ScanPlan],
+        plan: Callable[[bool], ScanPlan],
         stats_callback: Callable[[ScanStats], Any] | None = None,
     ):
         self._source = source
@@ -85,13 +87,16 @@ class Scanner:
     @property
     def schema(self) -> pa.Schema:
         """Schema of the batches."""
+        whole, columns = self._source.schema, self._request.columns
+        if columns is None:
+            return whole
+        if not isinstance(columns, dict):
+            return pa.schema([whole.field(name) for name in columns], whole.metadata)
         if self._projected is None:
             import pyarrow.dataset as pads
 
-            empty = pads.dataset(self._source.schema.empty_table())
-            self._projected = empty.scanner(
-                columns=self._request.columns, filter=self._request.filter
-            ).projected_schema
+            empty = pads.dataset(whole.empty_table())
+            self._projected = empty.scanner(columns=columns).projected_schema
         return self._projected
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -126,17 +131,17 @@ class Scanner:
 
     def plan(self) -> ScanPlan:
         """What a run would read."""
-        return self._plan()
+        return self._plan(True)
 
     def explain_plan(self) -> str:
         """Say what a run would read, and why."""
-        return str(self._plan())
+        return str(self._plan(True))
 
     def analyze_plan(self) -> str:
         """Run, and say what was read in counted bytes."""
         from zonebloom.display import analysis_text
 
-        plan = self._plan()
+        plan = self._plan(True)
         stats = ScanStats()
         for _ in self._run(stats, plan):
             pass
@@ -144,10 +149,11 @@ class Scanner:
 
     def _run(self, stats: ScanStats, plan: ScanPlan | None = None) -> Iterator[pa.RecordBatch]:
         started = time.perf_counter()
-        # Wrong columns and filters are refused even when no fragment is read.
-        _ = self.schema
-        plan = plan or self._plan()
-        stats.index_bytes = sum(use.read_bytes for use in plan.indices)
+        plan = plan or self._plan(False)
+        if not plan.fragments:
+            # A wrong filter is refused even when no row is read.
+            _ = recheck(self._source.schema.empty_table(), self._request.filter, None)
+        stats.index_bytes = plan.index_bytes
         counter = ReadCounter()
         left = self._request.limit
         try:
@@ -161,7 +167,8 @@ class Scanner:
                 if left == 0:
                     break
         finally:
-            stats.data_bytes, stats.data_reads = counter.num_bytes, counter.num_requests
+            stats.data_bytes = plan.data_bytes + counter.num_bytes
+            stats.data_reads = plan.data_reads + counter.num_requests
             stats.seconds = time.perf_counter() - started
             if self._stats_callback is not None:
                 self._stats_callback(stats)

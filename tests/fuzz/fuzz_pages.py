@@ -35,6 +35,7 @@ from zonebloom.storage.parquet.headers import page_header
 
 Found = tuple[int, int, RowRanges, pa.ChunkedArray]
 
+BASE_FILES = 24
 # Of files of a few ten kilobytes.
 MOST_BYTES = 64 << 20
 MOST_SECONDS = 20
@@ -45,7 +46,7 @@ ADDRESS_SPACE = 8 << 30
 def base_file(number: int) -> tuple[bytes, tuple[int, ...]]:
     """A sound file and where its page headers are."""
     rng = random.Random(number)
-    names = rng.sample(sorted(TYPES), 3) + ["int64", "string", "list<item: int64>"]
+    names = [*rng.sample(sorted(TYPES), 3), "int64", "string", "list<item: int64>"]
     columns = [sample(TYPES.get(name, pa.list_(pa.int64())), 400, rng) for name in names]
     table = pa.Table.from_arrays(columns, [f"c{i}" for i in range(len(names))])
     data = written(
@@ -72,7 +73,7 @@ def base_file(number: int) -> tuple[bytes, tuple[int, ...]]:
 def damaged(case: int) -> bytes:
     """A file with one to three things wrong."""
     rng = random.Random(f"case {case}")
-    data, headers = base_file(case % 24)
+    data, headers = base_file(case % BASE_FILES)
     footer = int.from_bytes(data[-8:-4], "little")
     pages_end = max(headers)
     result = bytearray(data)
@@ -140,26 +141,35 @@ def ours(case: int, data: bytes) -> list[Found]:
     return found
 
 
-def theirs(data: bytes, found: list[Found]) -> str:
+def peers(data: bytes, group: int, field: int) -> pa.ChunkedArray | None:
+    """What pyarrow reads of a column of a row group, None when it does not."""
+    try:
+        file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
+        leaves = list(File(data).footer.schema.field_leaves[field])
+        table = file.reader.read_row_group(group, column_indices=leaves, use_threads=False)
+        column = table.column(0)
+        # It skips pages of unknown types, and ends early then.
+        short = len(column) != file.metadata.row_group(group).num_rows
+        return None if short else column
+    except (pa.ArrowException, OSError, ValueError, IndexError, MemoryError):
+        return None
+
+
+def theirs(case: int, data: bytes, found: list[Found]) -> str:
     """Hold what was read against pyarrow's whole read; what came of it."""
-    groups: dict[tuple[int, int], pa.ChunkedArray | None] = {}
-    wrong = []
+    whole: dict[tuple[int, int], list[pa.ChunkedArray | None]] = {}
     for group, field, rows, read in found:
-        if (group, field) not in groups:
-            try:
-                file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
-                leaves = list(File(data).footer.schema.field_leaves[field])
-                table = file.reader.read_row_group(group, column_indices=leaves, use_threads=False)
-                column = table.column(0)
-                # It skips pages of unknown types, and ends early then.
-                short = len(column) != file.metadata.row_group(group).num_rows
-                groups[group, field] = None if short else column
-            except (pa.ArrowException, OSError, ValueError, IndexError, MemoryError):
-                groups[group, field] = None
-        whole = groups[group, field]
-        if whole is not None and not same(read, sliced(whole, rows)):
-            wrong.append((group, field, rows))
-    return f"wrong {wrong[0]}" if wrong else "read" if found else "refused"
+        key = group, field
+        if key not in whole:
+            # A damaged page can shift what pyarrow reads of the sound pages behind it: rows of
+            # the sound file are right too.
+            sound, _ = base_file(case % BASE_FILES)
+            whole[key] = [peers(data, *key), peers(sound, *key)]
+        if whole[key][0] is None:
+            continue
+        if not any(each is not None and same(read, sliced(each, rows)) for each in whole[key]):
+            return f"wrong {group} {field} {rows}"
+    return "read" if found else "refused"
 
 
 def work(first: int, cases: int) -> None:
@@ -176,7 +186,7 @@ def work(first: int, cases: int) -> None:
         if used > MOST_BYTES:
             say("huge", case, f"{used:,} bytes for a file of {len(data):,}")
         say("peer", case)
-        say("done", case, theirs(data, found))
+        say("done", case, theirs(case, data, found))
         signal.alarm(0)
 
 
@@ -213,6 +223,8 @@ def run(first: int, cases: int, seconds: float) -> tuple[Counter, list[str]]:
             elif code:
                 error = child.stderr.read().strip().splitlines()[-12:]
                 failures.append(f"case {first}: exit {code}\n" + "\n".join(error))
+                if not state:
+                    break
             first += state != "done"
         child.wait()
     return outcomes, failures

@@ -104,6 +104,10 @@ class Version:
     indices: Mapping[str, IndexEntry] = field(default_factory=dict)
 
 
+class _NewerFormat(CorruptIndex):
+    """A version in a format of later than this package's."""
+
+
 class Catalog:
     """The index folder of one dataset.
 
@@ -128,11 +132,17 @@ class Catalog:
 
     def latest(self) -> Version:
         """The newest version that can be read; a damaged one is reported and passed over."""
+        return self._latest(refuse_newer=False)
+
+    def _latest(self, refuse_newer: bool) -> Version:
         for number in sorted(self._numbers(), reverse=True):
             try:
                 return self._read(number)
             except CorruptIndex as error:
-                warnings.warn(str(error), IndexNotUsedWarning, stacklevel=3)
+                # A commit on top of what is older would hide what is newer.
+                if refuse_newer and isinstance(error, _NewerFormat):
+                    raise
+                warnings.warn(str(error), IndexNotUsedWarning, stacklevel=4)
         return Version()
 
     def commit(self, change: Callable[[Version], Version]) -> Version:
@@ -148,11 +158,13 @@ class Catalog:
         ------
         CommitConflict
             When other writers were faster every time.
+        CorruptIndex
+            When the newest version is of a newer format.
         """
         for _ in range(_MAX_TRIES):
             # A damaged version still has its number: ours comes after it.
             number = max(self._numbers(), default=0) + 1
-            version = replace(change(self.latest()), number=number)
+            version = replace(change(self._latest(refuse_newer=True)), number=number)
             if self._create(version):
                 return version
         raise CommitConflict(
@@ -237,9 +249,9 @@ class Catalog:
             with self.filesystem.open_input_file(path) as file:
                 document = json.loads(file.read())
             if document["format_version"] > FORMAT_VERSION:
-                raise CorruptIndex(
+                raise _NewerFormat(
                     f"{path} was written by a newer zonebloom (format "
-                    f"{document['format_version']}); update this one. The data is scanned"
+                    f"{document['format_version']}); update this one; the version before it is used"
                 )
             listing = document["fragments"]
             name = _plain_name(listing["file"])

@@ -135,9 +135,13 @@ class IndexView:
             self.num_zones += int(np.count_nonzero(kept))
             starts.append(address[kept])
             stops.append(stop[kept])
-        covered = _union(starts, stops) & universe
-        self.covered = covered
-        self._uncovered = universe - covered
+        indexed = {i for table in index.tables() for i in np.unique(table.fragment_ids).tolist()}
+        self.fragment_ids = live & indexed
+        indexed_rows = _union(starts, stops)
+        self.covered = indexed_rows & universe
+        self._uncovered = universe - self.covered
+        # A damaged table may claim rows its fragments do not have.
+        self._universe = universe if self.covered != indexed_rows else None
 
     def matches(self, found: Probe) -> RowRanges:
         """Rows of zones that may hold a probe's values, and all rows not covered."""
@@ -160,9 +164,13 @@ class IndexView:
         starts, stops = [], []
         for hit, (_, live, first, stop) in zip(hits, self._zones, strict=True):
             at = np.flatnonzero(hit if live is None else hit & live)
-            starts.append(first[at])
-            stops.append(stop[at])
-        return _union(starts, stops) | self._uncovered
+            if at.size:
+                starts.append(first[at])
+                stops.append(stop[at])
+        rows = _union(starts, stops)
+        if self._universe is not None:
+            rows &= self._universe
+        return rows | self._uncovered
 
 
 def _union(starts: list[np.ndarray], stops: list[np.ndarray]) -> RowRanges:
@@ -311,9 +319,7 @@ class Searcher:
         return self._anything
 
     def _bounded(self, at_most: RowRanges, at_least: RowRanges | None = None) -> SearchResult:
-        return SearchResult(
-            self._universe, at_most=at_most & self._universe, at_least=at_least, paths=self._paths
-        )
+        return SearchResult(self._universe, at_most=at_most, at_least=at_least, paths=self._paths)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,8 +117,10 @@ def train(
 
     for array in arrays:
         at = 0
+        # The values of a dictionary are hashed anew for each piece: then the pieces are large.
+        step = len(array) if pa.types.is_dictionary(array.type) else _HASH_ROWS
         while at < len(array):
-            room = min((base + capacity) * items - row, _HASH_ROWS, len(array) - at)
+            room = min((base + capacity) * items - row, step, len(array) - at)
             hashes = hash_array(array.slice(at, room))
             blocks.insert_zones(
                 filters,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import time
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
-
 
 # Of a file whose file system does not say when it was written: nothing known of it can be
 # trusted later.
@@ -44,12 +46,26 @@ class ReadCounter:
         return f"<ReadCounter {self.num_bytes:,} bytes in {self.num_requests:,} reads>"
 
 
+# Files handed to pyarrow's own threads, until those let go of them.
+_open_files: weakref.WeakSet[_CountedFile] = weakref.WeakSet()
+_EXIT_SECONDS = 5.0
+
+
+@atexit.register
+def _wait_for_readers() -> None:
+    """Let pyarrow's threads drop their Python files: once Python is gone, they would abort."""
+    until = time.monotonic() + _EXIT_SECONDS
+    while _open_files and time.monotonic() < until:
+        time.sleep(0.001)
+
+
 class _CountedFile:
     """A Python file over a native one, for ``pyarrow.PythonFile``."""
 
     def __init__(self, native: pa.NativeFile, counter: ReadCounter):
         self._native = native
         self._counter = counter
+        _open_files.add(self)
 
     def read(self, num_bytes: int = -1) -> bytes:
         data = self._native.read(num_bytes if num_bytes >= 0 else None)

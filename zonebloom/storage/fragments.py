@@ -104,11 +104,27 @@ class Source:
 
         return isinstance(self.format, pads.IpcFileFormat)
 
-    def scan_whole(self, fragments: Sequence[Fragment], filesystem: pafs.FileSystem) -> Any:
-        """Some fragments as a pyarrow dataset that reads through the given file system."""
+    def scan_whole(
+        self,
+        fragments: Sequence[tuple[Fragment, tuple[int, ...] | None]],
+        filesystem: pafs.FileSystem,
+    ) -> Any:
+        """Fragments, or row groups of them, as a pyarrow dataset.
+
+        Parameters
+        ----------
+        fragments : sequence of (Fragment, row groups or None for all)
+        filesystem : pyarrow.fs.FileSystem
+            What they are read through.
+        """
         import pyarrow.dataset as pads
 
-        opened = [self.open(fragment, filesystem) for fragment in fragments]
+        opened = []
+        for fragment, row_groups in fragments:
+            each = self.open(fragment, filesystem)
+            if row_groups is not None:
+                each = each.subset(row_group_ids=list(row_groups))
+            opened.append(each)
         return pads.FileSystemDataset(opened, self.schema, self.format, filesystem)
 
     def identities(self) -> list[FileIdentity | None]:

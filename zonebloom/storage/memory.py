@@ -29,7 +29,7 @@ class TableSource(Source):
 
         return next(iter(pads.InMemoryDataset(self.table).get_fragments()))
 
-    def scan_whole(self, fragments: Sequence[Fragment], filesystem: pafs.FileSystem) -> Any:
+    def scan_whole(self, fragments: Sequence[Any], filesystem: pafs.FileSystem) -> Any:
         """The table as a pyarrow dataset."""
         import pyarrow.dataset as pads
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Callable, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ from zonebloom.storage.parquet.footer import (
 from zonebloom.storage.parquet.layout import Footer, Pages
 from zonebloom.storage.parquet.pages import RowGroupReader
 from zonebloom.storage.parquet.walk import walk_pages
+
+# Decimals of 76 digits are more than the default context keeps.
+_WIDE = Context(prec=80)
 
 Located = Callable[[int, int], Pages | None]
 
@@ -209,17 +212,9 @@ def sample(kind: pa.DataType, rows: int, rng: random.Random, nulls: float = 0.15
     values = [_value(kind, rng, nulls) for _ in range(rows)]
     if pa.types.is_float16(kind):
         values = [None if value is None else np.float16(value) for value in values]
-    if pa.types.is_nested(kind) and _has_dictionary(kind):
-        return pa.array(values, _plain(kind)).cast(kind)
+    if pa.types.is_nested(kind) and "dictionary" in str(kind):
+        return pa.array(values, pa.list_(kind.value_type.value_type)).cast(kind)
     return pa.array(values, kind)
-
-
-def _has_dictionary(kind: pa.DataType) -> bool:
-    return "dictionary" in str(kind)
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return pa.list_(kind.value_type.value_type)
 
 
 def _value(kind: pa.DataType, rng: random.Random, nulls: float) -> Any:
@@ -256,12 +251,3 @@ def _value(kind: pa.DataType, rng: random.Random, nulls: float) -> Any:
         return rng.randrange(86_400_000)
     bits = min(kind.bit_width - 1, rng.choice([4, 12, 40]))
     return rng.randrange(1 << bits)
-
-
-def _wide_context() -> Any:
-    import decimal
-
-    return decimal.Context(prec=80)
-
-
-_WIDE = _wide_context()

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from zonebloom.predicates.ast import And, Constant, Equals, IsIn, Not, Or, Predicate
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.parquet.bloom_bytes import MALFORMED, FilterBytes, ReadRanges, not_used
 from zonebloom.storage.parquet.physical import PhysicalLeaf, leaves_of
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 # Of some row groups, those where a predicate may hold.
 _Bound: TypeAlias = Callable[[np.ndarray], np.ndarray]

@@ -16,19 +16,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, ZoneBloomError
-from zonebloom.sbbf.blocks_numpy import SALT, WORDS_PER_BLOCK
+from zonebloom.sbbf.blocks_numpy import SALT, WORDS_PER_BLOCK, check_one
 from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header
 from zonebloom.sbbf.sizing import BYTES_PER_BLOCK
 from zonebloom.storage.parquet.footer import TAIL_BYTES, footer_length
 from zonebloom.storage.parquet.physical import PhysicalLeaf, witnesses
 from zonebloom.storage.parquet.thrift import Reader, Struct
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 ReadRanges: TypeAlias = Callable[[Sequence[tuple[int, int]]], list[bytes]]
 # What reading a malformed footer raises.
@@ -46,6 +48,7 @@ MALFORMED = (
 _MAGIC_BYTES = 4
 # With more values a filter is read whole.
 _BLOCK_READS = 64
+_ONE_FILTER = np.zeros(1, dtype=np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +156,15 @@ class FilterBytes:
 
     def claims(self, leaf: PhysicalLeaf) -> list[Claim | None]:
         """What the footer says of each row group's filter."""
-        if self._claims is None:
-            self._claims = [[None] * len(self._metadata.schema)] * self._metadata.num_row_groups
+        claims = self._claims
+        if claims is None:
             try:
-                self._claims = self._read_footer()
+                claims = self._read_footer()
             except MALFORMED as error:
                 not_used(f"the footer cannot be read ({error})")
-        return [group[leaf.number] for group in self._claims]
+                claims = [[None] * len(self._metadata.schema)] * self._metadata.num_row_groups
+            self._claims = claims
+        return [group[leaf.number] for group in claims]
 
     def _read_footer(self) -> list[list[Claim | None]]:
         """The claims of all row groups, by leaf."""
@@ -169,7 +174,9 @@ class FilterBytes:
         metadata = Reader(data).struct()
         claims = [[_claim(chunk) for chunk in group[1]] for group in metadata[4]]
         expected = [len(self._metadata.schema)] * self._metadata.num_row_groups
-        if length != self._metadata.serialized_size or [len(each) for each in claims] != expected:
+        # A signature may follow the metadata in a footer.
+        same_size = metadata.stop == self._metadata.serialized_size
+        if not same_size or [len(each) for each in claims] != expected:
             raise InvalidArgument("it is not the one that was opened")
         return claims
 
@@ -267,9 +274,12 @@ def _block_range(blocks: Blocks | None, hashed: int) -> tuple[int, int]:
 
 
 def _holds_any(words: np.ndarray, hashes: np.ndarray) -> bool:
+    first, num_blocks = _ONE_FILTER, np.array([words.size // WORDS_PER_BLOCK], dtype=np.uint64)
+    # Numba takes longer to load than a few hashes to check.
+    if hashes.size <= _BLOCK_READS:
+        return any(check_one(words, first, num_blocks, each)[0] for each in hashes.tolist())
     from zonebloom.sbbf import blocks
 
     out = np.zeros(1, dtype=bool)
-    num_blocks = np.array([words.size // WORDS_PER_BLOCK], dtype=np.uint64)
-    blocks.check_any(words, np.zeros(1, dtype=np.uint64), num_blocks, hashes, out)
+    blocks.check_any(words, first, num_blocks, hashes, out)
     return bool(out[0])

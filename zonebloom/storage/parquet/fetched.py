@@ -50,7 +50,8 @@ class Fetched:
                 raise FragmentUnreadable(
                     f"bytes {start}-{stop} were asked for, {len(data)} came: the file was cut"
                 )
-            views.append(memoryview(data))
+            # Cast: the view of an Arrow buffer is one of signed bytes.
+            views.append(memoryview(data).cast("B"))
         self._fetches.append(([start for start, _ in merged], views))
 
     def view(self, start: int, stop: int) -> memoryview:

@@ -15,21 +15,24 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.storage.parquet.thrift import Struct
 from zonebloom.values import hash_bytes, hash_domain, probe, probe_many
 
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
 # Wider than any decimal, so that shifting the point never rounds.
 _EXACT = Context(prec=200)
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
-# Bytes of a value; a FIXED_LEN_BYTE_ARRAY has its own, a BYTE_ARRAY any number.
-_WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "INT96": 12, "BYTE_ARRAY": 0}
+# Bytes of a value; a FIXED_LEN_BYTE_ARRAY has its own, a BYTE_ARRAY any number. INT96 has no
+# order, so no bounds.
+_WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "INT96": -1, "BYTE_ARRAY": 0}
 # Fields of Statistics, parquet.thrift.
 _MAX_VALUE, _MIN_VALUE, _IS_MAX_EXACT, _IS_MIN_EXACT = 5, 6, 7, 8
 _UTC = "UTC"

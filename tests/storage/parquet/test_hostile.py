@@ -1,0 +1,173 @@
+"""Files that lie: noticed before anything is believed, allocated or returned."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from helpers import ROOT
+from storage.parquet.parquet_helpers import File, sample, written
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.ranges import RowRanges
+from zonebloom.storage.parquet.headers import page_header
+from zonebloom.storage.parquet.layout import Pages
+from zonebloom.storage.parquet.pages import RowGroupReader
+from zonebloom.storage.parquet.thrift import I32, STRUCT, integer, struct
+from zonebloom.storage.parquet.walk import walk_pages
+
+VERSIONS = ["1.0", "2.0"]
+
+
+@pytest.fixture(params=VERSIONS)
+def file(request) -> File:
+    rng = random.Random(0)
+    table = pa.table(
+        {
+            "id": pa.array(range(600)),
+            "l": sample(pa.list_(pa.int64()), 600, rng),
+        }
+    )
+    return File(written(table, data_page_version=request.param, use_dictionary=False))
+
+
+def read(file: File, field: int, pages: Pages | None, rows: RowRanges, **changed) -> list:
+    group = file.footer.row_groups[0]
+    chunks = list(group.chunks)
+    chunks[field] = dataclasses.replace(chunks[field], **changed)
+    group = dataclasses.replace(group, chunks=tuple(chunks))
+    reader = RowGroupReader(file.footer.schema, group, lambda _: pages, file.read)
+    return reader.read([field], rows)[field].to_pylist()
+
+
+def moved(pages: Pages, what: str, page: int, by: int) -> Pages:
+    values = getattr(pages, what).copy()
+    values[page] += by
+    return dataclasses.replace(pages, **{what: values})
+
+
+@pytest.mark.parametrize("field", [0, 1])
+@pytest.mark.parametrize("by", [-1, 1])
+@pytest.mark.parametrize("what", ["starts", "sizes", "first_rows"])
+def test_locations_that_are_off_by_one(file, what, by, field):
+    pages = file.indexed(0, field)
+    assert pages is not None
+    first = int(pages.first_rows[2])
+    rows = RowRanges([(first + 2, first + 4)])
+    read(file, field, pages, rows)
+    with pytest.raises(FragmentUnreadable):
+        read(file, field, moved(pages, what, 2, by), rows)
+
+
+@pytest.mark.parametrize("field", [0, 1])
+def test_locations_of_another_column(file, field):
+    pages = file.indexed(0, 1 - field)
+    with pytest.raises(FragmentUnreadable):
+        read(file, field, pages, RowRanges([(300, 301)]))
+
+
+@pytest.mark.parametrize("field", [0, 1])
+@pytest.mark.parametrize("num_values", [1, 599, 10_000, 1 << 31, 1 << 62])
+def test_number_of_values_of_a_chunk(file, num_values, field):
+    with pytest.raises(FragmentUnreadable):
+        read(file, field, None, RowRanges([(300, 301)]), num_values=num_values)
+    chunk = dataclasses.replace(file.footer.row_groups[0].chunks[field], num_values=num_values)
+    with pytest.raises(FragmentUnreadable):
+        walk_pages(file.read, chunk, num_values)
+
+
+@pytest.mark.parametrize("num_rows", [1, 599, 601, 1 << 31, 1 << 40])
+@pytest.mark.parametrize("field", [0, 1])
+def test_number_of_rows_of_a_group(file, field, num_rows):
+    group = dataclasses.replace(file.footer.row_groups[0], num_rows=num_rows)
+    reader = RowGroupReader(file.footer.schema, group, lambda _: None, file.read)
+    with pytest.raises(FragmentUnreadable):
+        reader.read([field], RowRanges([(0, 1)]))
+
+
+def header(kind: int, size: int, *described: int, uncompressed: int | None = None) -> bytes:
+    fields = struct([(at + 1, I32, integer(each)) for at, each in enumerate(described)])
+    return struct(
+        [
+            (1, I32, integer(kind)),
+            (2, I32, integer(size if uncompressed is None else uncompressed)),
+            (3, I32, integer(size)),
+            ({0: 5, 2: 7, 3: 8}.get(kind, 6), STRUCT, fields),
+        ]
+    )
+
+
+HEADERS = {
+    "values below zero": header(0, 10, -1, 0, 3, 3),
+    "values of 2**31": header(0, 10, 1 << 31, 0, 3, 3),
+    "a size below zero": header(0, -10, 5, 0, 3, 3),
+    "a size of 2**62": header(0, 1 << 62, 5, 0, 3, 3),
+    "unpacked size below zero": header(0, 10, 5, 0, 3, 3, uncompressed=-1),
+    "more nulls than values": header(3, 10, 5, 6, 5, 0, 0, 0),
+    "more rows than values": header(3, 10, 5, 0, 6, 0, 0, 0),
+    "levels longer than the page": header(3, 10, 5, 0, 5, 0, 8, 8),
+    "levels below zero": header(3, 10, 5, 0, 5, 0, -8, 8),
+    "nothing described": struct([(1, I32, b"\x00"), (2, I32, b"\x02"), (3, I32, b"\x02")]),
+    "no type": struct([(2, I32, b"\x02"), (3, I32, b"\x02")]),
+    "no encoding": header(0, 10, 5),
+}
+
+
+@pytest.mark.parametrize("data", HEADERS.values(), ids=HEADERS.keys())
+def test_headers(data):
+    with pytest.raises(FragmentUnreadable):
+        page_header(data + b"\0" * 10)
+
+
+def test_walk_of_pages_without_values_ends():
+    """Ten thousand pages of nothing, and a value that never comes."""
+    page = header(0, 0, 0, 0, 3, 3)
+    data = page * 10_000
+    chunk = File(written(pa.table({"x": [1]}))).footer.row_groups[0].chunks[0]
+    chunk = dataclasses.replace(chunk, start=0, data_start=0, stop=len(data), num_values=1)
+    with pytest.raises(FragmentUnreadable, match="ends before its last value"):
+        walk_pages(lambda ranges: [data[a:b] for a, b in ranges], chunk, 1)
+
+
+def test_arrow_schema_of_another_file(file):
+    other = File(written(pa.table({"a": [1]}))).footer.schema.arrow_schema
+    assert other is not None
+    for schema in (other, other[: len(other) // 2], b"!!", b""):
+        changed = dataclasses.replace(file.footer.schema, arrow_schema=schema)
+        reader = RowGroupReader(changed, file.footer.row_groups[0], lambda _: None, file.read)
+        with pytest.raises(FragmentUnreadable):
+            reader.read([1], RowRanges([(0, 1)]))
+
+
+def test_pages_are_small_beside_what_they_claim():
+    """A file cannot have more rows than its page headers bear out."""
+    table = pa.table({"x": np.zeros(1000, dtype=np.int64)})
+    file = File(written(table, row_group_size=1000))
+    group = dataclasses.replace(
+        file.footer.row_groups[0],
+        num_rows=1 << 38,
+        chunks=(dataclasses.replace(file.footer.row_groups[0].chunks[0], num_values=1 << 38),),
+    )
+    reader = RowGroupReader(file.footer.schema, group, lambda _: None, file.read)
+    with pytest.raises(FragmentUnreadable, match="last value"):
+        reader.read([0], RowRanges([(0, 1)]))
+
+
+def test_fuzz():
+    script = ROOT / "tests" / "fuzz" / "fuzz_pages.py"
+    done = subprocess.run(
+        [sys.executable, script, "--seconds", "6", "--cases", "240"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "read" in done.stdout

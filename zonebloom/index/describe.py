@@ -1,0 +1,70 @@
+"""What the indices of a dataset are, and what they cover of its files as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from zonebloom.index.catalog import IndexEntry
+from zonebloom.index.coverage import Coverage
+
+INDEX_TYPE = "BLOOMFILTER"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDescription:
+    """One index, as `Dataset.describe_indices` lists it.
+
+    Attributes
+    ----------
+    name, index_type, column : str
+    number_of_items, probability, sizing
+        As it was built.
+    num_segments, num_zones, num_bytes : int
+    num_rows_indexed : int
+        Rows of fragments it covers as they are now.
+    num_fragments_indexed, num_fragments : int
+        Fragments it covers as they are now, and all.
+    created_at : str
+        UTC.
+    """
+
+    name: str
+    index_type: str
+    column: str
+    number_of_items: int
+    probability: float
+    sizing: str
+    num_segments: int
+    num_zones: int
+    num_bytes: int
+    num_rows_indexed: int
+    num_fragments_indexed: int
+    num_fragments: int
+    created_at: str
+
+
+def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> list[IndexDescription]:
+    """Describe indices against the files as they are."""
+    rows = {each.fragment_id: each.num_rows or 0 for each in coverage.present if each.is_known}
+    found = []
+    for entry in entries:
+        covered = [i for segment in entry.segments for i in segment.fragment_ids if i in rows]
+        found.append(
+            IndexDescription(
+                entry.name,
+                INDEX_TYPE,
+                ".".join(entry.column),
+                entry.parameters.number_of_items,
+                entry.parameters.probability,
+                entry.parameters.sizing,
+                len(entry.segments),
+                sum(segment.num_zones for segment in entry.segments),
+                entry.num_bytes,
+                sum(rows[i] for i in covered),
+                len(covered),
+                len(coverage.present),
+                entry.created_at,
+            )
+        )
+    return found

@@ -1,0 +1,310 @@
+"""From a predicate to a plan, over the files as they are now and one catalog version."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zonebloom.errors import FragmentUnreadable, InvalidArgument, StaleIndexWarning
+from zonebloom.index.catalog import Catalog, Version
+from zonebloom.index.coverage import Coverage, PresentFragment, cover
+from zonebloom.index.search import LoadedIndex, Search, Searcher
+from zonebloom.plan import FragmentPlan, IndexUse, ScanPlan
+from zonebloom.predicates.ast import Predicate
+from zonebloom.ranges import (
+    MAX_ROWS_PER_FRAGMENT,
+    OFFSET_BITS,
+    RowRanges,
+    SearchResult,
+    by_fragment,
+)
+from zonebloom.storage.embedded import FragmentFilters
+from zonebloom.storage.files import ReadCounter
+from zonebloom.storage.fragments import Source
+from zonebloom.storage.parquet.pagemap import FilePages
+
+# With more of a fragment than this to read, reading it as a whole is quicker.
+_MOST = 0.6
+
+
+class Planner:
+    """Plans scans of one dataset at one catalog version.
+
+    Parameters
+    ----------
+    source : Source
+    catalog : Catalog
+    version : Version
+
+    Attributes
+    ----------
+    version : Version
+    loaded : dict of str to LoadedIndex
+        By name; tables are loaded when first searched.
+    embedded : FragmentFilters
+        Of fragments no index covers.
+    """
+
+    def __init__(self, source: Source, catalog: Catalog, version: Version):
+        self._source = source
+        self.version = version
+        self.loaded = {name: LoadedIndex(catalog, entry) for name, entry in version.indices.items()}
+        self._state: tuple[Any, Coverage, Searcher | None] | None = None
+        self._warned: tuple[str, ...] | None = None
+        self._row_counts: dict[Any, int] = {}
+        self.embedded = FragmentFilters(source)
+
+    def coverage(self) -> Coverage:
+        """The files as they are now, against the version."""
+        return self._current()[0]
+
+    def _current(self) -> tuple[Coverage, Searcher | None]:
+        """The files as they are now, against the pinned version; kept while they stay so."""
+        identities = self._source.identities()
+        if self._state is None or self._state[0] != identities:
+            coverage = cover(self._source.fragments, identities, self.version)
+            self._state = (identities, coverage, None)
+        return self._state[1], self._state[2]
+
+    def search(self, predicate: Predicate) -> SearchResult:
+        """Bound the rows a predicate is true for, in the files as they are now."""
+        coverage, found = self._search(predicate)
+        universe = coverage.universe(self.count_rows)
+        return SearchResult(
+            universe,
+            at_most=found.result.at_most & universe,
+            at_least=found.result.at_least & universe,
+            paths=found.result.paths,
+        )
+
+    def _search(self, predicate: Predicate) -> tuple[Coverage, Search]:
+        """The same, with all that may be rows of a file that is read whole anyway."""
+        coverage, searcher = self._current()
+        if searcher is None:
+            from_paths = self._source.partition_columns()
+            searcher = Searcher(
+                self._source.schema,
+                # The last index made on a column is the one used. A column that the paths
+                # give may hold other values in the files.
+                {
+                    index.entry.column: index
+                    for index in self.loaded.values()
+                    if index.entry.column[0] not in from_paths
+                },
+                coverage.live,
+                coverage.universe(lambda each: MAX_ROWS_PER_FRAGMENT),
+                {each.fragment_id: each.fragment.key for each in coverage.present},
+            )
+            assert self._state is not None
+            self._state = (self._state[0], coverage, searcher)
+        found = searcher.search(predicate)
+        if found.used:
+            self._warn_of_gaps(coverage, found)
+        return coverage, found
+
+    def plan(
+        self,
+        columns: tuple[str, ...],
+        expression: pc.Expression | None,
+        predicate: Predicate | None,
+        *,
+        described: bool = True,
+    ) -> ScanPlan:
+        """Say what a scan reads.
+
+        Parameters
+        ----------
+        columns : tuple of str
+            Names of the scan's columns, to be shown.
+        expression : pyarrow.compute.Expression or None
+            The whole filter.
+        predicate : Predicate or None
+            What indices may answer of it; None uses no index.
+        described : bool
+            Whether to count zones for people to see.
+        """
+        counter = ReadCounter()
+        if predicate is None or expression is None:
+            present = self.coverage().present
+            whole = tuple(FragmentPlan(each.fragment, None, "no index used") for each in present)
+            return ScanPlan(expression, columns, whole, len(whole), 0)
+        before = {name: index.loaded_bytes for name, index in self.loaded.items()}
+        coverage, found = self._search(predicate)
+        kept = by_fragment(found.result.at_most)
+        planned = [
+            self._fragment_plan(each, kept[each.fragment_id], found, predicate, counter)
+            for each in coverage.present
+            if each.fragment_id in kept
+        ]
+        parts = tuple(each for each in planned if each.row_groups != ())
+        read = {name: index.loaded_bytes - before[name] for name, index in self.loaded.items()}
+        uses = tuple(
+            IndexUse(
+                name,
+                ".".join(view.index.entry.column),
+                view.num_zones,
+                view.kept_zones(found.result.at_most),
+                view.index.entry.num_bytes,
+                read[name],
+                len(view.fragment_ids),
+            )
+            for name, view in (found.used.items() if described else ())
+        )
+        return ScanPlan(
+            expression,
+            columns,
+            parts,
+            len(coverage.present),
+            len(coverage.present) - len(parts),
+            uses,
+            tuple(found.unanswered),
+            sum(read.values()),
+            counter.num_bytes,
+            counter.num_requests,
+        )
+
+    def plan_rows(self, addresses: np.ndarray) -> tuple[ScanPlan, np.ndarray]:
+        """Say where rows are read, and in which order they come.
+
+        Parameters
+        ----------
+        addresses : int64 array, shape (n,)
+            Row addresses, ascending, each once.
+
+        Returns
+        -------
+        ScanPlan
+        int64 array, shape (n,)
+            Which of the addresses each row read is of: fragments come in scan order.
+
+        Raises
+        ------
+        InvalidArgument
+            When one is of no row of the files as they are now.
+        """
+        coverage = self.coverage()
+        kept = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
+        ids = addresses >> OFFSET_BITS
+        parts: list[FragmentPlan] = []
+        order = [np.empty(0, dtype=np.int64)]
+        for each in coverage.present:
+            rows = kept.pop(each.fragment_id, None)
+            if rows is None:
+                continue
+            if rows.stops[-1] > self.count_rows(each):
+                raise InvalidArgument(
+                    f"row {rows.stops[-1] - 1:,} of fragment {each.fragment_id} was asked for; "
+                    f"{each.fragment.key} has {self.count_rows(each):,}"
+                )
+            pages = self._pages(each, self.loaded.values())
+            parts.append(FragmentPlan(each.fragment, rows, "", each.identity, pages))
+            order.append(np.flatnonzero(ids == each.fragment_id))
+        if kept:
+            raise InvalidArgument(
+                f"there is no fragment {next(iter(kept))}: its file is gone or was written anew; "
+                "search again"
+            )
+        count = len(coverage.present)
+        plan = ScanPlan(None, (), tuple(parts), count, count - len(parts))
+        return plan, np.concatenate(order)
+
+    def _fragment_plan(
+        self,
+        each: PresentFragment,
+        rows: RowRanges,
+        found: Search,
+        predicate: Predicate,
+        counter: ReadCounter,
+    ) -> FragmentPlan:
+        covered = any(each.fragment_id in view.fragment_ids for view in found.used.values())
+        why = each.why or _why_whole(each, rows, found, covered)
+        if not covered:
+            groups = self.embedded.row_groups(each.fragment, each.identity, predicate, counter)
+            if groups is not None:
+                return FragmentPlan(each.fragment, None, why, each.identity, None, tuple(groups))
+        if why:
+            return FragmentPlan(each.fragment, None, why)
+        pages = self._pages(each, [view.index for view in found.used.values()])
+        return FragmentPlan(each.fragment, rows, "", each.identity, pages)
+
+    def _pages(self, each: PresentFragment, indices: Iterable[LoadedIndex]) -> FilePages | None:
+        """Where the pages of a fragment lie, as the map beside an index says."""
+        for index in indices:
+            pages = index.pages(each.fragment_id, each.identity.size)
+            if pages is not None:
+                return pages
+        return None
+
+    def count_rows(self, each: PresentFragment) -> int:
+        """Rows of a fragment; of one the catalog does not know, its file says.
+
+        Raises
+        ------
+        FragmentUnreadable
+        """
+        key = (each.fragment.path, each.identity)
+        if each.num_rows is not None:
+            return each.num_rows
+        if key not in self._row_counts:
+            opened = self._source.open(each.fragment, self._source.filesystem)
+            try:
+                self._row_counts[key] = opened.count_rows()
+            except (OSError, pa.ArrowInvalid) as error:
+                raise FragmentUnreadable(
+                    f"cannot read {each.fragment.path}: {error}; repair or remove the file"
+                ) from error
+        return self._row_counts[key]
+
+    def _warn_of_gaps(self, coverage: Coverage, found: Search) -> None:
+        gaps = [f"{e.fragment.key} ({e.why})" for e in coverage.present if not e.is_known]
+        for name in found.used:
+            # A file indexed again after it changed, for another index than this.
+            ids = {i for part in self.version.indices[name].segments for i in part.fragment_ids}
+            gaps += [
+                f"{e.fragment.key} (not in index {name})"
+                for e in coverage.present
+                if e.is_known and e.fragment_id not in ids
+            ]
+        gaps += [f"{key} (gone)" for key in coverage.vanished]
+        if gaps and self._warned != tuple(gaps):
+            self._warned = tuple(gaps)
+            shown = ", ".join(gaps[:3]) + (f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else "")
+            warnings.warn(
+                f"{len(gaps):,} of {len(self._source.fragments):,} files are not as they were "
+                f"indexed and are read whole if they are there: {shown}; call "
+                "create_scalar_index again to index them",
+                StaleIndexWarning,
+                stacklevel=5,
+            )
+
+
+def as_addresses(row_addresses: Sequence[int] | np.ndarray | pa.Array) -> np.ndarray:
+    """Row addresses as int64, shape (n,).
+
+    Raises
+    ------
+    InvalidArgument
+        When they are not whole numbers of 0 to 2**63 - 1.
+    """
+    values = np.asarray(row_addresses)
+    if values.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if values.ndim != 1 or values.dtype.kind not in "iu" or int(values.min()) < 0:
+        raise InvalidArgument("row_addresses are a list of whole numbers, 0 or more")
+    if int(values.max()) >= 1 << 63:
+        raise InvalidArgument(f"there is no row address {int(values.max())}")
+    return values.astype(np.int64)
+
+
+def _why_whole(each: PresentFragment, rows: RowRanges, found: Search, covered: bool) -> str:
+    """Why an indexed fragment is read as a whole, empty when it is not."""
+    if not covered:
+        return f"not covered by {', '.join(found.used)}" if found.used else "no index used"
+    if len(rows) == each.num_rows:
+        return "every zone may match"
+    return "most zones may match" if len(rows) > _MOST * (each.num_rows or 0) else ""

@@ -1,0 +1,82 @@
+"""Filters inside the Parquet files themselves, for fragments no index covers."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.predicates.ast import Predicate, columns
+from zonebloom.storage.files import FileIdentity, ReadCounter, counted
+from zonebloom.storage.fragments import Fragment, Source
+from zonebloom.storage.parquet.bloom import EmbeddedColumn, EmbeddedFilters
+from zonebloom.storage.ranges import RangeFile
+
+
+class FragmentFilters:
+    """The embedded filters of a dataset's fragments, each file opened once.
+
+    Parameters
+    ----------
+    source : Source
+    """
+
+    def __init__(self, source: Source):
+        self._source = source
+        self._found: dict[tuple[str, FileIdentity], EmbeddedFilters | None] = {}
+        self._pointless: set[str] = set()
+        self._from_paths = source.partition_columns()
+
+    def row_groups(
+        self, fragment: Fragment, identity: FileIdentity, predicate: Predicate, counter: ReadCounter
+    ) -> list[int] | None:
+        """Which row groups of a fragment may hold a matching row, None when not known.
+
+        Writers treat the files of a dataset alike: once a file has no filter that helps with a
+        predicate, others are not opened for it.
+        """
+        question = str(predicate)
+        if question in self._pointless or not self._source.is_parquet:
+            return None
+        # A column that paths give is in no file.
+        if all(column[0] in self._from_paths for column in columns(predicate)):
+            return None
+        filters = self._filters(fragment, identity, counter)
+        kept = filters.row_groups(predicate, self._source.schema) if filters else None
+        if kept is None:
+            self._pointless.add(question)
+        return kept
+
+    def columns(self, fragment: Fragment, identity: FileIdentity) -> list[EmbeddedColumn]:
+        """The columns of a fragment that have filters."""
+        filters = (
+            self._filters(fragment, identity, ReadCounter()) if self._source.is_parquet else None
+        )
+        return filters.columns() if filters else []
+
+    def _filters(
+        self, fragment: Fragment, identity: FileIdentity, counter: ReadCounter
+    ) -> EmbeddedFilters | None:
+        key = (fragment.path, identity)
+        if key not in self._found:
+            self._found[key] = self._open(fragment, identity, counter)
+        return self._found[key]
+
+    def _open(
+        self, fragment: Fragment, identity: FileIdentity, counter: ReadCounter
+    ) -> EmbeddedFilters | None:
+        import pyarrow.parquet as pq
+
+        source = self._source
+
+        def read(ranges):
+            # Opened anew: a file kept open for each fragment would be too many.
+            with RangeFile(source.filesystem, fragment.path, identity, counter) as file:
+                return file.read(ranges)
+
+        try:
+            with counted(source.filesystem, counter).open_input_file(fragment.path) as file:
+                metadata = pq.ParquetFile(file).metadata
+            return EmbeddedFilters(metadata, identity.size, read)
+        except (pa.ArrowException, OSError, FragmentUnreadable):
+            # The scan meets the same and says so.
+            return None
