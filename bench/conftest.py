@@ -20,10 +20,13 @@ import pytest
 _FILES = 4
 _ROW_GROUP_ROWS = 1_000_000
 _RESULTS: list[tuple[str, str, float, float]] = []
+# What was looked up, bytes read at most, and their share of the bytes of the zone's pages.
+BYTES: list[tuple[str, int, float]] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rows", type=int, default=20_000_000, help="rows of the data set")
+    parser.addoption("--readme", action="store_true", help="write the table into README.md")
 
 
 @pytest.fixture(scope="session")
@@ -92,16 +95,32 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def pytest_terminal_summary(terminalreporter) -> None:
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     if not _RESULTS:
         return
-    write = terminalreporter.write_line
-    write("")
-    write("| measurement | against | ours | theirs | ours / theirs |")
-    write("| --- | --- | ---: | ---: | ---: |")
+    lines = [
+        "| measurement | against | ours | theirs | ours / theirs |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
     for name, peer, mine, theirs in _RESULTS:
-        label = name.removeprefix("test_")
-        write(f"| {label} | {peer} | {_text(mine)} | {_text(theirs)} | {mine / theirs:.2f} |")
+        label = name.removeprefix("test_").replace("_", " ")
+        share = f"{mine / theirs:.2g}"
+        lines.append(f"| {label} | {peer} | {_text(mine)} | {_text(theirs)} | {share} |")
+    lines += [
+        f"\n{what}: at most {num_bytes / 1000:,.0f} kB read, {share:.2f} of the bytes of the pages "
+        "that hold its zone."
+        for what, num_bytes, share in BYTES
+    ]
+    terminalreporter.write_line("\n" + "\n".join(lines))
+    if config.getoption("--readme"):
+        _write_readme(config.rootpath / "README.md", lines)
+
+
+def _write_readme(path: Path, lines: list[str]) -> None:
+    before, _, rest = path.read_text(encoding="utf-8").partition("<!-- benchmarks -->\n")
+    _, mark, after = rest.partition("<!-- /benchmarks -->")
+    body = "\n".join(lines)
+    path.write_text(f"{before}<!-- benchmarks -->\n{body}\n{mark}{after}", encoding="utf-8")
 
 
 def _text(seconds: float) -> str:

@@ -1,60 +1,194 @@
-"""Point lookups over Parquet, against scans of the same files."""
+"""Point lookups over Parquet, against Lance on its own format and scans of the same files."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
+from bench.conftest import BYTES
+
+# The recipe of the README; ids and uuids have no repeats a dictionary could use.
+PAGED = {
+    "write_page_index": True,
+    "max_rows_per_page": 2048,
+    "use_dictionary": ["y"],
+}
+EMBEDDED = {"bloom_filter_options": {"id": {"ndv": 1_000_000, "fpp": 0.00057}}}
+
+
+def rewritten(lake: Path, name: str, **options) -> Path:
+    """The same rows in files written in another way, made once."""
+    folder = lake.with_name(f"{lake.name}-{name}")
+    if not (folder / "_done").exists():
+        folder.mkdir(exist_ok=True)
+        for path in sorted(lake.glob("*.parquet")):
+            file = pq.ParquetFile(path)
+            with pq.ParquetWriter(folder / path.name, file.schema_arrow, **options) as writer:
+                for group in range(file.num_row_groups):
+                    writer.write_table(file.read_row_group(group), row_group_size=1_000_000)
+        (folder / "_done").touch()
+    return folder
 
 
 @pytest.fixture(scope="module")
-def indexed(lake: Path):
-    dataset = zb.dataset(lake)
-    dataset.create_scalar_index(["id", "uuid"], spark=False)
+def paged(lake: Path) -> Path:
+    return rewritten(lake, "paged", **PAGED)
+
+
+@pytest.fixture(scope="module")
+def embedded(lake: Path) -> Path:
+    """With the Bloom filters pyarrow writes into the files."""
+    return rewritten(lake, "embedded", **PAGED, **EMBEDDED)
+
+
+@pytest.fixture(scope="module")
+def indexed(paged: Path):
+    dataset = zb.dataset(paged)
+    dataset.create_scalar_index("id", spark=False)
     yield dataset
-    shutil.rmtree(lake / "_zonebloom")
+    shutil.rmtree(paged / "_zonebloom")
 
 
 @pytest.fixture(scope="module")
-def present(lake: Path) -> int:
-    file = pq.ParquetFile(sorted(lake.glob("*.parquet"))[2])
-    return file.read_row_group(file.num_row_groups // 2, ["id"])["id"][1234].as_py()
+def keys(paged: Path) -> list[int]:
+    """Present keys from every file, the same each run."""
+    random = np.random.default_rng(5)
+    found = []
+    for path in sorted(paged.glob("*.parquet")):
+        file = pq.ParquetFile(path)
+        for group in range(file.num_row_groups):
+            ids = file.read_row_group(group, ["id"])["id"]
+            found += ids.take(pa.array(random.integers(0, len(ids), 25))).to_pylist()
+    return found
+
+
+@pytest.fixture(scope="module")
+def lance_indexed(lake: Path):
+    import lance
+
+    folder = lake / "_lance"
+    if not folder.exists():
+        reader = pads.dataset(lake, format="parquet").scanner().to_reader()
+        rows = pq.ParquetFile(next(lake.glob("*.parquet"))).metadata.num_rows
+        lance.write_dataset(reader, folder, max_rows_per_file=rows)
+    dataset = lance.dataset(folder)
+    dataset.create_scalar_index("id", "BLOOMFILTER", replace=True)
+    return lance.dataset(folder)
+
+
+def scans(folder: Path) -> dict:
+    """What finds rows of some keys by reading files, by name."""
+    dataset = pads.dataset(folder, format="parquet")
+    files = str(folder / "*.parquet")
+    connection = duckdb.connect()
+
+    def with_duckdb(wanted: list[int]) -> object:
+        listed = ", ".join(map(str, wanted))
+        return connection.sql(f"FROM '{files}' WHERE id IN ({listed})").to_arrow_table()
+
+    return {
+        "pyarrow.dataset": lambda wanted: dataset.to_table(filter=pc.field("id").isin(wanted)),
+        "Polars": lambda wanted: (
+            pl.scan_parquet(files).filter(pl.col("id").is_in(wanted)).collect()
+        ),
+        "DuckDB": with_duckdb,
+    }
 
 
 @pytest.mark.parametrize("kind", ["present", "absent"])
-def test_lookup(versus, indexed, lake, present, kind):
-    key = present if kind == "present" else 12345
-    scan = pads.dataset(lake, format="parquet")
+def test_one_key(versus, indexed, lance_indexed, paged, keys, kind):
+    if kind == "absent":
+        keys = list(range(len(keys)))
+    each = itertools.cycle(keys)
+    ours = lambda: indexed.to_table(filter=pc.field("id") == next(each))  # noqa: E731
     versus(
-        lambda: indexed.to_table(filter=pc.field("id") == key),
-        {"pyarrow.dataset": lambda: scan.to_table(filter=pc.field("id") == key)},
-        rounds=5,
+        ours,
+        {"pylance": lambda: lance_indexed.to_table(filter=f"id = {next(each)}")},
+        rounds=len(keys),
     )
 
 
-def test_search_only(versus, indexed, present):
-    """From a pyarrow filter to row ranges, against translating the filter alone."""
-    from zonebloom.predicates import translate
+@pytest.mark.parametrize("count", [1, 100])
+def test_against_scans(versus, indexed, paged, keys, count):
+    wanted = keys[:: max(1, len(keys) // count)][:count]
+    peers = {name: lambda scan=scan: scan(wanted) for name, scan in scans(paged).items()}
+    versus(lambda: indexed.to_table(filter=pc.field("id").isin(wanted)), peers, rounds=5)
 
-    filter = pc.field("id") == present
+
+def test_keys_in_nearly_all_zones(versus, indexed, paged):
+    """An index that cannot help must not hurt."""
+    ids = pads.dataset(paged, format="parquet").to_table(columns=["id"])["id"]
+    wanted = ids.take(pa.array(np.arange(0, len(ids), 4096)))
+    scan = pads.dataset(paged, format="parquet")
     versus(
-        lambda: indexed.search(filter),
-        {"translate": lambda: translate(filter, indexed.schema)},
-        rounds=200,
+        lambda: indexed.to_table(filter=pc.field("id").isin(wanted)),
+        {"pyarrow.dataset": lambda: scan.to_table(filter=pc.field("id").isin(wanted))},
+        rounds=3,
     )
 
 
-def test_first_lookup_opens_the_index(versus, indexed, lake, present):
+def test_one_key_against_filters_in_the_files(versus, indexed, embedded, keys):
+    """DuckDB drops row groups by the filters in the files; so do we where there is no index."""
+    peer = scans(embedded)["DuckDB"]
+    unindexed = zb.dataset(embedded)
+    each = itertools.cycle(keys)
+    versus(
+        lambda: indexed.to_table(filter=pc.field("id") == next(each)),
+        {
+            "DuckDB, filters in the files": lambda: peer([next(each)]),
+            "zonebloom, filters in the files": lambda: unindexed.to_table(
+                filter=pc.field("id") == next(each)
+            ),
+        },
+        rounds=20,
+    )
+
+
+def test_first_lookup_opens_the_index(versus, indexed, paged, keys):
     """Opening the dataset, loading and checking the index included."""
-    scan = pads.dataset(lake, format="parquet")
+    scan = pads.dataset(paged, format="parquet")
+    key = keys[0]
     versus(
-        lambda: zb.dataset(lake).count_rows(filter=pc.field("id") == present),
-        {"pyarrow.dataset": lambda: scan.count_rows(filter=pc.field("id") == present)},
+        lambda: zb.dataset(paged).count_rows(filter=pc.field("id") == key),
+        {"pyarrow.dataset": lambda: scan.count_rows(filter=pc.field("id") == key)},
         rounds=5,
     )
+
+
+def test_bytes_of_one_key(indexed, paged, keys):
+    """Bytes read against those of the pages that hold the zone."""
+    shares, read = [], []
+    for key in keys:
+        stats: list = []
+        filter = pc.field("id") == key
+        scanner = indexed.scanner(filter=filter, scan_stats_callback=stats.append)
+        scanner.to_table()
+        pages = sum(_zone_bytes(part) for part in scanner.plan().fragments)
+        read.append(stats[0].data_bytes)
+        shares.append(stats[0].data_bytes / pages)
+    BYTES.append(("one present key, all columns", max(read), max(shares)))
+    assert read
+
+
+def _zone_bytes(part) -> int:
+    """Bytes of all pages, of all columns, that overlap a plan's rows."""
+    total = 0
+    for number, group in enumerate(part.pages.row_groups):
+        inside = part.rows.window(group.first_row, group.first_row + group.num_rows)
+        for leaf in range(len(group.chunks)):
+            pages = part.pages.pages(number, leaf)
+            for start, stop in inside:
+                held = (pages.first_rows[:-1] < stop) & (pages.first_rows[1:] > start)
+                total += int(pages.sizes[held].sum())
+    return total

@@ -208,6 +208,25 @@ def test_stats_without_an_index(run, data):
     assert "zonebloom build" in err
 
 
+def test_stats_lists_filters_inside_the_files(run, tmp_path):
+    folder = tmp_path / "embedded"
+    folder.mkdir()
+    for number in range(2):
+        pq.write_table(
+            pa.table({"id": range(1000), "other": range(1000)}),
+            folder / f"{number}.parquet",
+            row_group_size=400,
+            bloom_filter_options={"id": {"ndv": 400, "fpp": 0.01}},
+        )
+    _, out, _ = run("stats", str(folder))
+    header, line = out.splitlines()
+    assert header.split()[:3] == ["filters", "in", "files"]
+    assert line.split()[:3] == ["id", "2", "6"]
+    _, out, _ = run("stats", str(folder), "--output", "json")
+    (found,) = json.loads(out)["embedded"]
+    assert (found["column"], found["num_files"], found["num_row_groups"]) == ("id", 2, 6)
+
+
 def test_index_dir(run, data, tmp_path):
     elsewhere = str(tmp_path / "elsewhere")
     run("build", str(data), "--column=id", "--engine=local", "--index-dir", elsewhere)

@@ -385,3 +385,20 @@ def test_reader_of_an_older_version_keeps_its_index(folder: Path):
     assert [each.name for each in reader.describe_indices()] == ["id_idx"]
     reader.checkout_latest()
     assert [each.name for each in reader.describe_indices()] == ["name_idx"]
+
+
+def test_datasets_that_share_an_index_dir_are_told_apart(tmp_path: Path):
+    shared = str(tmp_path / "indices")
+    for name, first in (("a", 0), ("b", 1000)):
+        (tmp_path / name).mkdir()
+        table = pa.table({"id": pa.array(range(first, first + 1000), pa.int64())})
+        pq.write_table(table, tmp_path / name / "part.parquet", compression="none")
+        os.utime(tmp_path / name / "part.parquet", ns=(10**18, 10**18))
+    sizes = {(tmp_path / name / "part.parquet").stat().st_size for name in "ab"}
+    assert len(sizes) == 1
+    one = zb.dataset(tmp_path / "a", index_dir=shared)
+    one.create_scalar_index("id", number_of_items=100, spark=False)
+    assert "1 of 1 fragments covered" in repr(zb.dataset(tmp_path / "a", index_dir=shared))
+    other = zb.dataset(tmp_path / "b", index_dir=shared)
+    with pytest.warns(errors.StaleIndexWarning):
+        assert other.count_rows(filter="id = 1500") == 1

@@ -13,9 +13,12 @@ import decimal
 import json
 import math
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError:
         say("Error: the command needs the packages of an extra: pip install 'zonebloom[cli]'")
         return FAILED
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _noticing_interrupts() as interrupts:
         _show_warnings_as_lines()
         try:
             from zonebloom.commands import zonebloom
@@ -66,9 +69,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (click.Abort, KeyboardInterrupt):
             say("interrupted")
             return INTERRUPTED
-        except (ZoneBloomError, OSError, pa.ArrowException) as error:
-            say(f"Error: {_one_line(error)}")
-            return FAILED
+        except Exception as error:
+            # A module whose import is interrupted may raise whatever it likes.
+            if interrupts:
+                say("interrupted")
+                return INTERRUPTED
+            if isinstance(error, ZoneBloomError | OSError | pa.ArrowException):
+                say(f"Error: {_one_line(error)}")
+                return FAILED
+            raise
+
+
+@contextmanager
+def _noticing_interrupts() -> Iterator[list[int]]:
+    """Keep the signals by which the user asked to stop."""
+    seen: list[int] = []
+
+    def notice(number: int, frame: object) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before = signal.signal(signal.SIGINT, notice)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _one_line(error: Exception) -> str:
@@ -224,6 +252,16 @@ def indices_text(described: list[Any], figures: list[dict[str, Any]] | None = No
         headers += ["fill", "estimated fpp"]
         for line, each in zip(lines, figures, strict=True):
             line += [each["fill_mean"], each["estimated_fpp_mean"]]
+    return table_text(headers, lines)
+
+
+def embedded_text(embedded: list[Any]) -> str:
+    """A table of the filters inside the files."""
+    headers = ["filters in files", "files", "row groups", "size"]
+    lines = [
+        [each.column, each.num_files, each.num_row_groups, bytes_text(each.num_bytes)]
+        for each in embedded
+    ]
     return table_text(headers, lines)
 
 

@@ -202,7 +202,8 @@ def stats(
 ) -> None:
     """Print coverage, size, fill and false positives of the indices at PATH.
 
-    As JSON: path, files, indices.
+    Columns with Bloom filters inside the Parquet files are listed too. As JSON: path, files,
+    indices, embedded.
     """
     from zonebloom.errors import IndexNotFound
 
@@ -217,9 +218,24 @@ def stats(
         known = ", ".join(f"{each.name} on {each.column}" for each in described) or "none"
         raise IndexNotFound(f"there is no index like that at {path}; there is: {known}")
     figures = [opened.index_statistics(each.name) for each in chosen]
+    embedded = (
+        []
+        if name
+        else [each for each in opened.embedded_filters() if column in (None, each.column)]
+    )
     if output == "json":
-        cli.write_json({"path": path, "files": len(opened.files), "indices": figures})
-    elif not chosen:
+        cli.write_json(
+            {
+                "path": path,
+                "files": len(opened.files),
+                "indices": figures,
+                "embedded": [asdict(each) for each in embedded],
+            }
+        )
+        return
+    if embedded:
+        cli.write(cli.embedded_text(embedded))
+    if not chosen:
         cli.say(f"no index at {path}; make one: zonebloom build {path} --column NAME")
     elif name or column:
         width = max(map(len, figures[0]))

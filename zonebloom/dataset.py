@@ -9,6 +9,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -35,8 +36,14 @@ from zonebloom.index.build import (
 )
 from zonebloom.index.catalog import FOLDER, Catalog, IndexEntry, Version
 from zonebloom.index.coverage import cover
-from zonebloom.index.describe import INDEX_TYPE, IndexDescription, describe
-from zonebloom.index.search import leaf_type
+from zonebloom.index.describe import (
+    INDEX_TYPE,
+    EmbeddedDescription,
+    IndexDescription,
+    describe,
+    describe_embedded,
+)
+from zonebloom.index.maintain import Vacuumed, vacuum
 from zonebloom.index.stats import index_statistics
 from zonebloom.index.zones import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
 from zonebloom.plan import (
@@ -53,7 +60,7 @@ from zonebloom.scan import Scanner, check_columns, require_column
 from zonebloom.storage.columns import Column
 from zonebloom.storage.fragments import Source, open_source
 from zonebloom.storage.memory import TableSource, open_table
-from zonebloom.values import require_indexable
+from zonebloom.values import leaf_type, require_indexable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,7 +125,10 @@ def dataset(
             "the files share no folder but the root, so the index has no place beside them; "
             "give index_dir"
         )
-    folder = index_dir or posixpath.join(opened.root, FOLDER)
+    folder = posixpath.join(opened.root, FOLDER)
+    if index_dir is not None and index_dir.rstrip("/") != folder:
+        # The folder may serve several datasets: files of one name in each are told apart.
+        folder, opened = index_dir, opened.with_paths_as_keys()
     title = os.fspath(source) if isinstance(source, str | os.PathLike) else opened.root
     return Dataset(opened, Catalog(opened.filesystem, folder), title)
 
@@ -330,7 +340,7 @@ class Dataset:
         self._use(version)
 
     def drop_index(self, name: str) -> None:
-        """Forget an index. Its segments stay on disk for readers of older versions.
+        """Forget an index. Its segments stay on disk for readers of older versions until `vacuum`.
 
         Raises
         ------
@@ -344,11 +354,36 @@ class Dataset:
 
         self._use(self._catalog.commit(change))
 
+    def vacuum(self, older_than: timedelta = timedelta(days=7)) -> Vacuumed:
+        """Delete versions and segments of the index that the newest version does not name.
+
+        Parameters
+        ----------
+        older_than : timedelta
+            Files written since are kept, for builds under way and readers of older versions.
+
+        Returns
+        -------
+        Vacuumed
+            What was deleted.
+        """
+        return vacuum(self._catalog, older_than)
+
     # Describing
 
     def describe_indices(self) -> list[IndexDescription]:
         """What indices there are, and what they cover of the files as they are now."""
         return describe(self._version.indices.values(), self._planner.coverage())
+
+    def embedded_filters(self) -> list[EmbeddedDescription]:
+        """The Bloom filters inside the Parquet files themselves, by column.
+
+        They are used for fragments no index covers; every file's footer is read to list them.
+        """
+        return describe_embedded(
+            (column for column in self._planner.embedded.columns(each.fragment, each.identity))
+            for each in self._planner.coverage().present
+        )
 
     def list_indices(self) -> list[dict[str, Any]]:
         """The indices as dictionaries with Lance's keys."""
@@ -551,8 +586,10 @@ class Dataset:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from zonebloom.display import bytes_text, table_html
+        from zonebloom.display import bytes_text, lines_html, table_html
 
+        if not self._version.indices:
+            return lines_html(repr(self))
         title, *_ = repr(self).splitlines()
         rows = [
             (

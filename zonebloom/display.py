@@ -85,6 +85,7 @@ def analysis_text(plan: ScanPlan, stats: ScanStats) -> str:
             f"  {count:,} row groups read whole{': ' if why else ''}{why}"
             for why, count in stats.whole_row_groups.items()
         ),
+        *(f"  whole column chunks of {name}: {why}" for name, why in stats.whole_chunks.items()),
         f"  index read: {bytes_text(stats.index_bytes)}",
         f"  time: {stats.seconds * 1000:,.1f} ms",
     ]

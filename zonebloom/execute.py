@@ -7,7 +7,7 @@ the rows that pass: a zone read in vain costs no more than its filter columns.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -21,8 +21,9 @@ from zonebloom.plan import FragmentPlan, Request, ScanPlan, ScanStats
 from zonebloom.predicates.arrow import referenced_columns
 from zonebloom.ranges import RowRanges
 from zonebloom.recheck import holds_views, matching_rows, project, recheck, rows_of
-from zonebloom.storage.files import ReadCounter, counted
+from zonebloom.storage.files import ReadCounter, counted, identities
 from zonebloom.storage.fragments import Source
+from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.rows import FragmentRows, open_rows
 from zonebloom.threads import cores, in_order
 
@@ -38,9 +39,20 @@ class Execution:
         Every byte of data read is counted here.
     stats : ScanStats
         Filled in while it runs.
+    counting : bool
+        Whether somebody asks for the bytes: pyarrow's own reads then go through Python, which
+        many small files feel.
     """
 
-    def __init__(self, source: Source, request: Request, counter: ReadCounter, stats: ScanStats):
+    def __init__(
+        self,
+        source: Source,
+        request: Request,
+        counter: ReadCounter,
+        stats: ScanStats,
+        counting: bool = True,
+    ):
+        self._counting = counting
         self._source = source
         self._request = request
         self._counter = counter
@@ -64,8 +76,10 @@ class Execution:
         yield from self._read_parts(parts)
         yield from self._read_whole(whole)
 
-    def _counted(self) -> pafs.FileSystem:
+    def _filesystem(self) -> pafs.FileSystem:
         """The source's file system, as pyarrow is to read through it."""
+        if not self._counting:
+            return self._source.filesystem
         return counted(self._source.filesystem, self._counter)
 
     def _columns(self) -> tuple[list[str], list[str]]:
@@ -80,12 +94,14 @@ class Execution:
             if None not in found:
                 needed = {name for each in found for name in each or ()}
         if self._request.filter is None:
-            return [name for name in names if name in needed], []
+            # One column at least: it says how many rows there are.
+            return [name for name in names if name in needed] or names[:1], []
         filtered = referenced_columns(self._request.filter)
         if filtered is None:
             filtered = set(names)
-        first = [name for name in names if name in filtered]
-        return first, [name for name in names if name in needed and name not in filtered]
+        first = [name for name in names if name in filtered] or names[:1]
+        rest = needed.difference(first)
+        return first, [name for name in names if name in rest]
 
     def _needed(self) -> list[str]:
         """Columns to read, in the schema's order: without a projection it is the result's."""
@@ -96,9 +112,15 @@ class Execution:
         """Fragments nothing is known of, all at once: pyarrow reads ahead over files."""
         if not plans:
             return
-        self._stats.fragments_read += len(plans)
+        self._count(fragments_read=len(plans))
+        changed = self._changed([plan for plan in plans if plan.row_groups is not None])
         dataset = self._source.scan_whole(
-            [(plan.fragment, plan.row_groups) for plan in plans], self._counted()
+            [
+                # Of a file that is another by now, the plan's row groups say nothing.
+                (plan.fragment, None if plan.fragment.path in changed else plan.row_groups)
+                for plan in plans
+            ],
+            self._filesystem(),
         )
         name = plans[0].fragment.path if len(plans) == 1 else f"{len(plans)} fragments"
         request = self._request
@@ -106,7 +128,8 @@ class Execution:
             scanner = dataset.scanner(
                 columns=request.columns, filter=request.filter, batch_size=request.batch_size
             )
-            yield from _naming(name, scanner.to_batches())
+            filtered = request.filter is not None
+            yield from _naming(name, scanner.to_batches(), filtered)
             return
         # Arrow cannot filter columns of view types.
         scanner = dataset.scanner(columns=self._needed(), batch_size=request.batch_size)
@@ -130,31 +153,54 @@ class Execution:
 
     def _read_part(self, part: FragmentPlan) -> Iterator[pa.Table]:
         assert part.rows is not None and part.identity is not None
-        with self._lock:
-            self._stats.fragments_read += 1
         try:
             rows = open_rows(self._source, part.fragment, part.identity, part.pages, self._counter)
         except FragmentChanged:
-            # What the plan says of its rows no longer holds.
-            yield from map(_as_table, self._read_whole([replace(part, rows=None)]))
+            yield from self._read_anew(part)
             return
         except FragmentUnreadable as error:
             yield from self._by_pyarrow(part, None, part.rows, str(error))
             return
         if rows is None:
-            yield from self._by_pyarrow(part, None, part.rows, "")
+            yield from self._by_pyarrow(part, None, part.rows, "pyarrow reads it with its options")
             return
+        self._count(fragments_read=1)
         try:
             for number, _, inside in rows.row_groups(part.rows):
                 try:
                     found = self._row_group(rows, number, inside)
                 except FragmentUnreadable as error:
+                    if not isinstance(rows, ParquetRows):
+                        raise
                     yield from self._by_pyarrow(part, number, inside, str(error))
                     continue
                 if found is not None:
                     yield found
         finally:
+            if isinstance(rows, ParquetRows):
+                with self._lock:
+                    self._stats.whole_chunks.update(rows.whole)
             rows.close()
+
+    def _read_anew(self, part: FragmentPlan) -> Iterator[pa.Table]:
+        """A fragment whose file is another by now: what the plan says of its rows is no more."""
+        if self._request.filter is None:
+            # Rows asked for by address: there is no telling where they are now.
+            raise FragmentChanged(
+                f"{part.fragment.path} changed while rows of it were taken; search again"
+            )
+        yield from map(_as_table, self._read_whole([replace(part, rows=None)]))
+
+    def _changed(self, plans: Sequence[FragmentPlan]) -> set[str]:
+        """Paths of the fragments whose file is not the one the plan was made for."""
+        if not plans:
+            return set()
+        now = identities(self._source.filesystem, [plan.fragment.path for plan in plans])
+        return {
+            plan.fragment.path
+            for plan, identity in zip(plans, now, strict=True)
+            if identity != plan.identity
+        }
 
     def _row_group(self, rows: FragmentRows, number: int, inside: RowRanges) -> pa.Table | None:
         """The matching rows of one row group, None when there is none."""
@@ -186,7 +232,17 @@ class Execution:
         """Rows of a fragment, or of one row group, that pyarrow decodes whole."""
         import pyarrow.dataset as pads
 
-        opened = self._source.open(part.fragment, self._counted())
+        if self._changed([part]):
+            if row_group is not None:
+                # Rows of the file it was are out already.
+                raise FragmentChanged(
+                    f"{part.fragment.path} changed while it was read; read it again"
+                )
+            yield from self._read_anew(part)
+            return
+        if row_group is None:
+            self._count(fragments_read=1)
+        opened = self._source.open(part.fragment, self._filesystem())
         if isinstance(opened, pads.ParquetFileFragment):
             with _Naming(part.fragment.path):
                 if row_group is None:
@@ -211,8 +267,9 @@ class Execution:
                 self._count(rows_read=table.num_rows)
                 yield recheck(table, self._request.filter, self._request.columns)
 
-    def _count(self, row_groups_read: int = 0, rows_read: int = 0) -> None:
+    def _count(self, fragments_read: int = 0, row_groups_read: int = 0, rows_read: int = 0) -> None:
         with self._lock:
+            self._stats.fragments_read += fragments_read
             self._stats.row_groups_read += row_groups_read
             self._stats.rows_read += rows_read
 
@@ -243,8 +300,10 @@ def _kept_row_groups(opened: Any, rows: RowRanges) -> tuple[Any, RowRanges, int]
 class _Naming:
     """Names the file in what pyarrow raises while it is read."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, filtered: bool = False):
         self._name = name
+        # The filter may be what raised: pyarrow reads and filters in one.
+        self._advice = ", or correct the filter" if filtered else ""
 
     def __enter__(self) -> None:
         return None
@@ -254,10 +313,12 @@ class _Naming:
             error, FragmentUnreadable
         ):
             raise FragmentUnreadable(
-                f"cannot read {self._name}: {error}; repair or remove the file"
+                f"cannot read {self._name}: {error}; repair or remove the file{self._advice}"
             ) from error
 
 
-def _naming(name: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with _Naming(name):
+def _naming(
+    name: str, batches: Iterator[pa.RecordBatch], filtered: bool = False
+) -> Iterator[pa.RecordBatch]:
+    with _Naming(name, filtered):
         yield from batches

@@ -137,7 +137,9 @@ class ScanStats:
         Row groups (record batches) of fragments read in part that were touched.
     fragments_read : int
     whole_row_groups : dict of str to int
-        Row groups that could not be read page by page: why, and how many.
+        Row groups that pyarrow read whole: why, and how many.
+    whole_chunks : dict of str to str
+        Columns of which whole column chunks were read: why.
     seconds : float
     """
 
@@ -149,4 +151,5 @@ class ScanStats:
     row_groups_read: int = 0
     fragments_read: int = 0
     whole_row_groups: dict[str, int] = field(default_factory=dict)
+    whole_chunks: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0

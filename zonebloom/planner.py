@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,21 @@ from zonebloom.ranges import (
     by_fragment,
 )
 from zonebloom.storage.embedded import FragmentFilters
-from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.fragments import Source
+from zonebloom.storage.files import FileIdentity, ReadCounter
+from zonebloom.storage.fragments import Fragment, Source
 from zonebloom.storage.parquet.pagemap import FilePages
 
 # With more of a fragment than this to read, reading it as a whole is quicker.
 _MOST = 0.6
+
+
+@dataclass(slots=True)
+class _State:
+    """The files as they were at one moment, and what answers for them, made when asked."""
+
+    identities: Sequence[FileIdentity | None]
+    coverage: Coverage
+    searcher: Searcher | None = None
 
 
 class Planner:
@@ -54,22 +64,23 @@ class Planner:
         self._source = source
         self.version = version
         self.loaded = {name: LoadedIndex(catalog, entry) for name, entry in version.indices.items()}
-        self._state: tuple[Any, Coverage, Searcher | None] | None = None
+        self._state: _State | None = None
         self._warned: tuple[str, ...] | None = None
         self._row_counts: dict[Any, int] = {}
         self.embedded = FragmentFilters(source)
 
     def coverage(self) -> Coverage:
         """The files as they are now, against the version."""
-        return self._current()[0]
+        return self._current().coverage
 
-    def _current(self) -> tuple[Coverage, Searcher | None]:
+    def _current(self) -> _State:
         """The files as they are now, against the pinned version; kept while they stay so."""
         identities = self._source.identities()
-        if self._state is None or self._state[0] != identities:
+        state = self._state
+        if state is None or state.identities != identities:
             coverage = cover(self._source.fragments, identities, self.version)
-            self._state = (identities, coverage, None)
-        return self._state[1], self._state[2]
+            state = self._state = _State(identities, coverage)
+        return state
 
     def search(self, predicate: Predicate) -> SearchResult:
         """Bound the rows a predicate is true for, in the files as they are now."""
@@ -84,10 +95,12 @@ class Planner:
 
     def _search(self, predicate: Predicate) -> tuple[Coverage, Search]:
         """The same, with all that may be rows of a file that is read whole anyway."""
-        coverage, searcher = self._current()
-        if searcher is None:
+        state = self._current()
+        coverage = state.coverage
+        # Kept with its own state: meanwhile another thread may have found other files.
+        if state.searcher is None:
             from_paths = self._source.partition_columns()
-            searcher = Searcher(
+            state.searcher = Searcher(
                 self._source.schema,
                 # The last index made on a column is the one used. A column that the paths
                 # give may hold other values in the files.
@@ -100,9 +113,7 @@ class Planner:
                 coverage.universe(lambda each: MAX_ROWS_PER_FRAGMENT),
                 {each.fragment_id: each.fragment.key for each in coverage.present},
             )
-            assert self._state is not None
-            self._state = (self._state[0], coverage, searcher)
-        found = searcher.search(predicate)
+        found = state.searcher.search(predicate)
         if found.used:
             self._warn_of_gaps(coverage, found)
         return coverage, found
@@ -136,8 +147,9 @@ class Planner:
         before = {name: index.loaded_bytes for name, index in self.loaded.items()}
         coverage, found = self._search(predicate)
         kept = by_fragment(found.result.at_most)
+        embedded = self.embedded.asked(predicate, counter)
         planned = [
-            self._fragment_plan(each, kept[each.fragment_id], found, predicate, counter)
+            self._fragment_plan(each, kept[each.fragment_id], found, embedded)
             for each in coverage.present
             if each.fragment_id in kept
         ]
@@ -189,7 +201,6 @@ class Planner:
         """
         coverage = self.coverage()
         kept = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
-        ids = addresses >> OFFSET_BITS
         parts: list[FragmentPlan] = []
         order = [np.empty(0, dtype=np.int64)]
         for each in coverage.present:
@@ -203,7 +214,8 @@ class Planner:
                 )
             pages = self._pages(each, self.loaded.values())
             parts.append(FragmentPlan(each.fragment, rows, "", each.identity, pages))
-            order.append(np.flatnonzero(ids == each.fragment_id))
+            base = each.fragment_id << OFFSET_BITS
+            order.append(np.arange(*np.searchsorted(addresses, [base, base + rows.stops[-1]])))
         if kept:
             raise InvalidArgument(
                 f"there is no fragment {next(iter(kept))}: its file is gone or was written anew; "
@@ -218,13 +230,12 @@ class Planner:
         each: PresentFragment,
         rows: RowRanges,
         found: Search,
-        predicate: Predicate,
-        counter: ReadCounter,
+        embedded: Callable[[Fragment, FileIdentity], list[int] | None],
     ) -> FragmentPlan:
         covered = any(each.fragment_id in view.fragment_ids for view in found.used.values())
         why = each.why or _why_whole(each, rows, found, covered)
         if not covered:
-            groups = self.embedded.row_groups(each.fragment, each.identity, predicate, counter)
+            groups = embedded(each.fragment, each.identity)
             if groups is not None:
                 return FragmentPlan(each.fragment, None, why, each.identity, None, tuple(groups))
         if why:

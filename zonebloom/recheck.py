@@ -67,6 +67,10 @@ def rows_of(table: pa.Table, rows: np.ndarray) -> pa.Table:
 def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
     """Rows of a table by number, in any order and more than once."""
     schema = table.schema
+    if not schema.names:
+        # A table without columns has nothing to gather, only a number of rows.
+        rows_only = pa.array([{}] * rows.size, pa.struct([]))
+        return pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows_only)], schema)
     if holds_views(schema):
         return table.cast(_without_views(schema)).take(pa.array(rows)).cast(schema)
     return table.take(pa.array(rows))
@@ -74,7 +78,7 @@ def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 def holds_views(schema: pa.Schema) -> bool:
     """Whether a column is of a view type: Arrow has no kernel that filters those."""
-    return any(_is_view(each.type) for each in schema)
+    return any(_holds_view(each.type) for each in schema)
 
 
 def _evaluate(table: pa.Table, expressions: list[pc.Expression], names: list[str]) -> pa.Table:
@@ -92,12 +96,32 @@ def _is_view(arrow_type: pa.DataType) -> bool:
     return pa.types.is_string_view(arrow_type) or pa.types.is_binary_view(arrow_type)
 
 
+def _holds_view(arrow_type: pa.DataType) -> bool:
+    if pa.types.is_nested(arrow_type):
+        inner = (arrow_type.field(i).type for i in range(arrow_type.num_fields))
+        return any(map(_holds_view, inner))
+    return _is_view(arrow_type)
+
+
 def _without_views(schema: pa.Schema) -> pa.Schema:
-    wide = []
-    for each in schema:
-        if pa.types.is_string_view(each.type):
-            each = each.with_type(pa.large_string())
-        elif pa.types.is_binary_view(each.type):
-            each = each.with_type(pa.large_binary())
-        wide.append(each)
-    return pa.schema(wide, metadata=schema.metadata)
+    return pa.schema(map(_plain, schema), metadata=schema.metadata)
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """A field of the same values, of types that Arrow can filter and gather."""
+    found = field.type
+    if pa.types.is_string_view(found):
+        return field.with_type(pa.large_string())
+    if pa.types.is_binary_view(found):
+        return field.with_type(pa.large_binary())
+    if isinstance(found, pa.StructType):
+        return field.with_type(pa.struct([_plain(each) for each in found]))
+    if isinstance(found, pa.ListType):
+        return field.with_type(pa.list_(_plain(found.value_field)))
+    if isinstance(found, pa.LargeListType):
+        return field.with_type(pa.large_list(_plain(found.value_field)))
+    if isinstance(found, pa.MapType):
+        return field.with_type(
+            pa.map_(_plain(found.key_field), _plain(found.item_field), found.keys_sorted)
+        )
+    return field

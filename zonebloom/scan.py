@@ -115,7 +115,14 @@ class Scanner:
         return pa.Table.from_batches(self.to_batches(), schema=self.schema)
 
     def head(self, num_rows: int) -> pa.Table:
-        """Read the first rows, and no more fragments than hold them."""
+        """Read the first rows.
+
+        Raises
+        ------
+        InvalidArgument
+        """
+        if num_rows < 0:
+            raise InvalidArgument(f"num_rows is {num_rows}; give 0 or more")
         request = Request(
             self._request.columns, self._request.filter, num_rows, self._request.batch_size
         )
@@ -147,8 +154,19 @@ class Scanner:
             pass
         return analysis_text(plan, stats)
 
+    def _as_projected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch with the very schema of the scan: computed columns may differ in it."""
+        if not isinstance(self._request.columns, dict) or batch.schema.equals(self.schema):
+            return batch
+        columns = [
+            values if values.type == each.type else values.cast(each.type)
+            for values, each in zip(batch.columns, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
     def _run(self, stats: ScanStats, plan: ScanPlan | None = None) -> Iterator[pa.RecordBatch]:
         started = time.perf_counter()
+        counting = plan is not None or self._stats_callback is not None
         plan = plan or self._plan(False)
         if not plan.fragments:
             # A wrong filter is refused even when no row is read.
@@ -157,13 +175,14 @@ class Scanner:
         counter = ReadCounter()
         left = self._request.limit
         try:
-            for batch in Execution(self._source, self._request, counter, stats).batches(plan):
+            execution = Execution(self._source, self._request, counter, stats, counting)
+            for batch in execution.batches(plan):
                 if left is not None:
                     batch = batch.slice(0, left)
                     left -= batch.num_rows
                 stats.rows_found += batch.num_rows
                 if batch.num_rows:
-                    yield batch
+                    yield self._as_projected(batch)
                 if left == 0:
                     break
         finally:

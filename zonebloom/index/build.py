@@ -23,6 +23,7 @@ from zonebloom.index.table import TableWriter
 from zonebloom.index.zones import ZoneParameters, Zones, join, regroup, train
 from zonebloom.storage.columns import Column, ColumnReader, Run, TableColumn
 from zonebloom.storage.files import FileIdentity, ReadCounter, identities
+from zonebloom.storage.fragments import is_plain_parquet
 from zonebloom.storage.parquet.pagemap import FooterPages, map_rows, page_map_file, read_footer
 from zonebloom.storage.ranges import RangeFile
 from zonebloom.threads import cores, in_order
@@ -167,10 +168,29 @@ def _fragment_zones(
         reader = TableColumn(task.table, task.column)
     else:
         reader = ColumnReader(task.format, task.filesystem, fragment.path, task.column, task.schema)
+    begun = False
+    try:
+        for zones in _reader_zones(reader, task.parameters, threads, progress):
+            begun = True
+            yield zones
+    except FragmentUnreadable as error:
+        if begun or isinstance(reader, TableColumn) or "crypt" not in str(error):
+            raise
+        # The format may hold the keys of an encrypted file.
+        reader.leave_to_pyarrow()
+        yield from _reader_zones(reader, task.parameters, threads, progress)
+
+
+def _reader_zones(
+    reader: ColumnReader | TableColumn,
+    parameters: ZoneParameters,
+    threads: int,
+    progress: Progress | None,
+) -> Iterator[Zones]:
     runs = reader.runs(split=threads > 1)
 
     def trained(run: Run) -> Iterator[Zones]:
-        for zones in train(reader.read(run), task.parameters, run.first_row):
+        for zones in train(reader.read(run), parameters, run.first_row):
             if progress is not None:
                 progress(int(zones.lengths.sum()))
             yield zones
@@ -182,15 +202,15 @@ def _fragment_zones(
                 for run in in_order(pool, lambda run: list(trained(run)), runs, threads + 1)
                 for zones in run
             )
-            yield from regroup(join(found, task.parameters.number_of_items), task.parameters)
+            yield from regroup(join(found, parameters.number_of_items), parameters)
     else:
         found = (zones for run in runs for zones in trained(run))
-        yield from regroup(join(found, task.parameters.number_of_items), task.parameters)
+        yield from regroup(join(found, parameters.number_of_items), parameters)
 
 
 def _write_page_map(task: TrainTask) -> tuple[int, str]:
     """Keep where the pages of the task's files lie; a file that cannot be mapped is left out."""
-    if task.table is not None or task.format.default_extname != "parquet":
+    if task.table is not None or not is_plain_parquet(task.format):
         return 0, ""
     rows = []
     for fragment in task.fragments:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from zonebloom.index.catalog import IndexEntry
 from zonebloom.index.coverage import Coverage
+from zonebloom.storage.parquet.bloom import EmbeddedColumn
 
 INDEX_TYPE = "BLOOMFILTER"
 
@@ -42,6 +43,36 @@ class IndexDescription:
     num_fragments_indexed: int
     num_fragments: int
     created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedDescription:
+    """Filters of one column inside Parquet files, as `Dataset.embedded_filters` lists them.
+
+    Attributes
+    ----------
+    column : str
+    num_files, num_row_groups : int
+        That have a filter of the column.
+    num_bytes : int
+    """
+
+    column: str
+    num_files: int
+    num_row_groups: int
+    num_bytes: int
+
+
+def describe_embedded(files: Iterable[Iterable[EmbeddedColumn]]) -> list[EmbeddedDescription]:
+    """Add up the filters of several files."""
+    totals: dict[str, list[int]] = {}
+    for columns in files:
+        for each in columns:
+            total = totals.setdefault(".".join(each.path), [0, 0, 0])
+            total[0] += 1
+            total[1] += each.row_groups
+            total[2] += each.num_bytes
+    return [EmbeddedDescription(column, *total) for column, total in totals.items()]
 
 
 def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> list[IndexDescription]:

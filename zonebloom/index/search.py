@@ -34,7 +34,7 @@ from zonebloom.predicates.ast import (
 from zonebloom.ranges import OFFSET_BITS, RowRanges, SearchResult
 from zonebloom.sbbf.blocks_numpy import check_one
 from zonebloom.storage.parquet.pagemap import FilePages, PageMap
-from zonebloom.values import Probe, hash_domain, probe, probe_many
+from zonebloom.values import Probe, hash_domain, leaf_type, probe, probe_many
 
 # Below this many block checks NumPy answers before Numba would have loaded.
 _NUMPY_CHECKS = 1 << 16
@@ -356,16 +356,3 @@ def _bounds_false(predicate: Predicate | _Lookup) -> bool:
         case Constant(value):
             return value is not False
     return False
-
-
-def leaf_type(schema: pa.Schema, column: tuple[str, ...]) -> pa.DataType | None:
-    """The type at a path of names, None where there is none or it is ambiguous."""
-    found = schema.get_all_field_indices(column[0])
-    if len(found) != 1:
-        return None
-    current = schema.field(found[0]).type
-    for name in column[1:]:
-        if not pa.types.is_struct(current) or current.get_field_index(name) < 0:
-            return None
-        current = current.field(name).type
-    return current

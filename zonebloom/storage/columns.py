@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, SchemaMismatch
+from zonebloom.storage.fragments import is_plain_parquet
 from zonebloom.values import hash_domain
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class ColumnReader:
         self._column = column
         self._schema = schema
         self._metadata: pq.FileMetaData | None = None
+        self._whole = not is_plain_parquet(format)
 
     def runs(self, split: bool) -> list[Run]:
         """The runs of row groups to read, one after another in row order.
@@ -89,7 +91,7 @@ class ColumnReader:
         split : bool
             Whether several threads read the file.
         """
-        if self._format.default_extname != "parquet":
+        if self._whole:
             return [Run(0, None, None)]
         import pyarrow.parquet as pq
 
@@ -100,13 +102,13 @@ class ColumnReader:
         if not split:
             return [Run(0, sum(rows), tuple(range(len(rows))))]
         runs: list[Run] = []
-        first_row, held = 0, []
-        for i, _ in enumerate(rows):
+        first_row, count, held = 0, 0, []
+        for i, rows_here in enumerate(rows):
             held.append(i)
-            count = sum(rows[j] for j in held)
+            count += rows_here
             if count >= _RUN_ROWS or i == len(rows) - 1:
                 runs.append(Run(first_row, count, tuple(held)))
-                first_row, held = first_row + count, []
+                first_row, count, held = first_row + count, 0, []
         return runs
 
     def read(self, run: Run) -> Iterator[pa.Array]:
@@ -120,14 +122,18 @@ class ColumnReader:
             When the file holds the column with a type of other values than the dataset's.
         """
         with self._reading():
-            batches = self._whole() if run.row_groups is None else self._row_groups(run)
+            batches = self._fragment() if run.row_groups is None else self._row_groups(run)
             while (batch := next(batches, None)) is not None:
                 yield self._as_dataset_type(batch)
 
     def _reading(self) -> _Reading:
         return _Reading(self._path)
 
-    def _whole(self) -> Iterator[pa.Array]:
+    def leave_to_pyarrow(self) -> None:
+        """Read the file as one run through its format, which may hold the keys it needs."""
+        self._whole = True
+
+    def _fragment(self) -> Iterator[pa.Array]:
         fragment = self._format.make_fragment(self._path, self._filesystem)
         values = {"value": pc.field(*self._column.path)}
         for batch in fragment.to_batches(

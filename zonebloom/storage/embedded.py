@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
@@ -10,6 +13,9 @@ from zonebloom.storage.files import FileIdentity, ReadCounter, counted
 from zonebloom.storage.fragments import Fragment, Source
 from zonebloom.storage.parquet.bloom import EmbeddedColumn, EmbeddedFilters
 from zonebloom.storage.ranges import RangeFile
+
+# Predicates remembered as not helped; a service asks any number of them.
+_MAX_POINTLESS = 1 << 10
 
 
 class FragmentFilters:
@@ -25,26 +31,38 @@ class FragmentFilters:
         self._found: dict[tuple[str, FileIdentity], EmbeddedFilters | None] = {}
         self._pointless: set[str] = set()
         self._from_paths = source.partition_columns()
+        # A column that paths give may hold other values in the files.
+        self._schema = pa.schema(
+            [each for each in source.schema if each.name not in self._from_paths]
+        )
 
-    def row_groups(
-        self, fragment: Fragment, identity: FileIdentity, predicate: Predicate, counter: ReadCounter
-    ) -> list[int] | None:
-        """Which row groups of a fragment may hold a matching row, None when not known.
+    def asked(
+        self, predicate: Predicate, counter: ReadCounter
+    ) -> Callable[[Fragment, FileIdentity], list[int] | None]:
+        """What tells which row groups of a fragment may hold a row a predicate is true for.
 
-        Writers treat the files of a dataset alike: once a file has no filter that helps with a
-        predicate, others are not opened for it.
+        It gives None when that is not known. Writers treat the files of a dataset alike: once
+        a file has no filter that helps with a predicate, others are not opened for it.
         """
-        question = str(predicate)
-        if question in self._pointless or not self._source.is_parquet:
-            return None
-        # A column that paths give is in no file.
-        if all(column[0] in self._from_paths for column in columns(predicate)):
-            return None
-        filters = self._filters(fragment, identity, counter)
-        kept = filters.row_groups(predicate, self._source.schema) if filters else None
-        if kept is None:
-            self._pointless.add(question)
-        return kept
+        if not self._source.is_parquet or all(
+            column[0] in self._from_paths for column in columns(predicate)
+        ):
+            return lambda fragment, identity: None
+        # Written out once and not for each fragment: filters made by programs can be long.
+        question = cache(lambda: str(predicate))
+
+        def row_groups(fragment: Fragment, identity: FileIdentity) -> list[int] | None:
+            if question() in self._pointless:
+                return None
+            filters = self._filters(fragment, identity, counter)
+            kept = filters.row_groups(predicate, self._schema) if filters else None
+            if kept is None:
+                if len(self._pointless) >= _MAX_POINTLESS:
+                    self._pointless.clear()
+                self._pointless.add(question())
+            return kept
+
+        return row_groups
 
     def columns(self, fragment: Fragment, identity: FileIdentity) -> list[EmbeddedColumn]:
         """The columns of a fragment that have filters."""

@@ -11,7 +11,7 @@ import glob
 import os
 import posixpath
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -71,6 +71,11 @@ class Source:
         """A pyarrow fragment that reads through the given file system, with nothing cached."""
         return self.format.make_fragment(fragment.path, filesystem, fragment.partition)
 
+    def with_paths_as_keys(self) -> Source:
+        """The same, its fragments known by their whole path rather than that below the root."""
+        named = tuple(replace(fragment, key=fragment.path) for fragment in self.fragments)
+        return replace(self, fragments=named)
+
     def partition_columns(self) -> set[str]:
         """Columns whose value the path of a file gives, whatever the file holds."""
         import pyarrow.dataset as pads
@@ -90,12 +95,7 @@ class Source:
 
         Options such as columns read as dictionaries change types; those are left to pyarrow.
         """
-        import pyarrow.dataset as pads
-
-        return (
-            isinstance(self.format, pads.ParquetFileFormat)
-            and self.format.read_options == pads.ParquetReadOptions()
-        )
+        return is_plain_parquet(self.format)
 
     @property
     def is_ipc(self) -> bool:
@@ -130,6 +130,16 @@ class Source:
     def identities(self) -> list[FileIdentity | None]:
         """What each fragment's file is now, None where it is gone."""
         return identities(self.filesystem, (fragment.path for fragment in self.fragments))
+
+
+def is_plain_parquet(format: pads.FileFormat) -> bool:
+    """Whether a format is Parquet without options that only pyarrow's scanner knows."""
+    import pyarrow.dataset as pads
+
+    return (
+        isinstance(format, pads.ParquetFileFormat)
+        and format.read_options == pads.ParquetReadOptions()
+    )
 
 
 def open_source(source: Any, format: str = "parquet", filesystem: Any = None) -> Source:
@@ -231,13 +241,23 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
             f"a {type(dataset).__name__} does not lie in files, so nothing can be skipped; "
             "give the folder or the list of files it was made of"
         )
-    # The order of a scan is that of get_fragments; `files` may be sorted otherwise.
-    found = list(dataset.get_fragments())
+    try:
+        # The order of a scan is that of get_fragments; `files` may be sorted otherwise.
+        found = list(dataset.get_fragments())
+    except ValueError as error:
+        raise SourceError(
+            "the dataset carries a filter of its own; give the dataset it was made of, and the "
+            "filter to the scan"
+        ) from error
     if not found:
         raise NoFragments(
             f"{root or 'the source'} holds no data file; write some first, or check the path"
         )
     paths = [str(fragment.path) for fragment in found]
+    if len(set(paths)) < len(paths) and any(map(_is_part_of_file, found)):
+        raise SourceError(
+            "the dataset is made of row groups of files rather than of files; give the files"
+        )
     if root is None:
         root = _common_folder(paths)
     fragments = tuple(
@@ -245,6 +265,15 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
         for path, each in zip(paths, found, strict=True)
     )
     return Source(dataset.schema, dataset.format, dataset.filesystem, root, fragments)
+
+
+def _is_part_of_file(fragment: pads.Fragment) -> bool:
+    import pyarrow.dataset as pads
+
+    return (
+        isinstance(fragment, pads.ParquetFileFragment)
+        and fragment.num_row_groups < fragment.metadata.num_row_groups
+    )
 
 
 def _common_folder(paths: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -42,37 +43,62 @@ class IpcRows:
         constants: Mapping[str, object],
         counter: ReadCounter,
     ):
-        if identities(filesystem, [path]) != [identity]:
-            raise FragmentChanged(f"{path} changed while it was read; read it again")
         self._mapped = is_local(filesystem)
         self._counter = counter
         self._schema = schema
         self._constants = constants
-        try:
+        self._path = path
+        with self._reading():
             self._file = (
                 pa.memory_map(path)
                 if self._mapped
                 else counted(filesystem, counter).open_input_file(path)
             )
             self._reader = pa.ipc.open_file(self._file)
-        except (pa.ArrowException, OSError) as error:
-            raise FragmentUnreadable(f"cannot read {path}: {error}; repair the file") from error
+        # Asked once the file is open: one put in its place before is noticed.
+        if identities(filesystem, [path]) != [identity]:
+            self.close()
+            raise FragmentChanged(f"{path} changed while it was read; read it again")
         self._stored = self._reader.schema
+        self._last: tuple[int, pa.RecordBatch] | None = None
+        self._checked: int | None = None
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
         """The batches with a wanted row: number, first row, and the rows counted from it."""
-        first = 0
+        first, stop = 0, int(rows.stops[-1]) if rows else 0
         for number in range(self._reader.num_record_batches):
-            count = self._reader.get_batch(number).num_rows
+            if first >= stop:
+                return
+            count = self._batch(number).num_rows
             inside = rows.window(first, first + count)
             if inside:
                 yield number, first, inside
             first += count
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            raise FragmentUnreadable(
+                f"cannot read {self._path}: {error}; repair or remove the file"
+            ) from error
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        """A batch; the last one is kept, since its columns are asked for more than once."""
+        if self._last is None or self._last[0] != number:
+            with self._reading():
+                self._last = number, self._reader.get_batch(number)
+        return self._last[1]
+
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
         """Some columns at some rows of a batch, with the dataset's types."""
-        batch = self._reader.get_batch(row_group)
-        batch.validate(full=True)
+        batch = self._batch(row_group)
+        if self._checked != row_group:
+            # The buffers of a mapped file are used as they lie: offsets are checked first.
+            with self._reading():
+                batch.validate(full=True)
+            self._checked = row_group
         pieces = [batch.slice(start, stop - start) for start, stop in rows]
         columns = []
         for name in names:

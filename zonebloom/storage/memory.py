@@ -22,6 +22,7 @@ class TableSource(Source):
     """A source whose rows are in memory."""
 
     table: pa.Table
+    identity: FileIdentity
 
     def open(self, fragment: Fragment, filesystem: pafs.FileSystem) -> Any:
         """The table as a pyarrow fragment."""
@@ -55,7 +56,7 @@ class TableSource(Source):
 
     def identities(self) -> list[FileIdentity | None]:
         """A table never changes."""
-        return [FileIdentity(self.table.nbytes, 0)]
+        return [self.identity]
 
 
 def open_table(table: pa.Table) -> TableSource:
@@ -64,7 +65,13 @@ def open_table(table: pa.Table) -> TableSource:
 
     fragment = Fragment(_KEY, _KEY, pads.scalar(True))
     return TableSource(
-        table.schema, pads.IpcFileFormat(), pafs.LocalFileSystem(), "memory", (fragment,), table
+        table.schema,
+        pads.IpcFileFormat(),
+        pafs.LocalFileSystem(),
+        "memory",
+        (fragment,),
+        table,
+        FileIdentity(table.nbytes, 0),
     )
 
 

@@ -17,6 +17,7 @@ from zonebloom.predicates.ast import And, Constant, Equals, IsIn, Not, Or, Predi
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.parquet.bloom_bytes import MALFORMED, FilterBytes, ReadRanges, not_used
 from zonebloom.storage.parquet.physical import PhysicalLeaf, leaves_of
+from zonebloom.values import leaf_type
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -131,7 +132,7 @@ class EmbeddedFilters:
         return None
 
     def _lookup(self, column: tuple[str, ...], values: Any, schema: pa.Schema) -> _Bound | None:
-        leaf, wanted = self._by_path.get(column), _type_at(schema, column)
+        leaf, wanted = self._by_path.get(column), leaf_type(schema, column)
         if leaf is None or wanted is None or not any(self._bytes.claims(leaf)):
             return None
         hashes = leaf.hashes(wanted, values)
@@ -156,16 +157,3 @@ def _any(bounds: list[_Bound]) -> _Bound:
         return kept
 
     return bound
-
-
-def _type_at(schema: pa.Schema, column: tuple[str, ...]) -> pa.DataType | None:
-    """The type at a path of names, None where there is none or it is ambiguous."""
-    found = schema.get_all_field_indices(column[0])
-    if len(found) != 1:
-        return None
-    current = schema.field(found[0]).type
-    for name in column[1:]:
-        if not pa.types.is_struct(current) or current.get_field_index(name) < 0:
-            return None
-        current = current.field(name).type
-    return current

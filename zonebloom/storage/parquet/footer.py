@@ -220,6 +220,7 @@ def checked_pages(
     """
     holds = (
         starts.size > 0
+        and starts.size == sizes.size == first_rows.size - 1
         and starts[0] >= chunk.data_start
         and first_rows[0] == 0
         # pyarrow writes pages without rows at times.

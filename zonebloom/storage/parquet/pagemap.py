@@ -45,6 +45,7 @@ from zonebloom.storage.parquet.thrift import (
     listed,
     struct,
 )
+from zonebloom.storage.parquet.walk import walk_pages
 
 FILE_NAME = "pages.arrow"
 
@@ -110,10 +111,25 @@ class FooterPages(FilePages):
         return parse_offset_index(data, chunk, group.num_rows)
 
     def load_all(self) -> None:
-        """Read the locations of every chunk at once, as a build does.
+        """Find the pages of every chunk at once, as a build does.
 
-        Offset indices lie one after another, so that is one request.
+        Offset indices lie one after another, so that is one request; a chunk without one is
+        walked from page header to page header.
         """
+        self._walk()
+        self._load_indices()
+
+    def _walk(self) -> None:
+        for number, group in enumerate(self.row_groups):
+            for leaf, chunk in enumerate(group.chunks):
+                if not chunk.index_bytes and group.num_rows:
+                    try:
+                        self._pages[number, leaf] = walk_pages(self._read, chunk, group.num_rows)
+                    except FragmentUnreadable:
+                        # What is wrong with it shows when it is read, as a whole.
+                        self._pages[number, leaf] = None
+
+    def _load_indices(self) -> None:
         from zonebloom.storage.parquet.locations import page_locations
 
         wanted = [

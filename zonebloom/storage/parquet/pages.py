@@ -70,6 +70,11 @@ class RowGroupReader:
         Given (start, stop) byte ranges, their bytes.
     coalesce : int
         Bytes between two reads below which they become one.
+
+    Attributes
+    ----------
+    whole : dict of int to str
+        Fields whose column chunks were read whole, and why.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class RowGroupReader:
         self._pages = pages
         self._read = read
         self._coalesce = coalesce
+        self.whole: dict[int, str] = {}
 
     def read(self, fields: Sequence[int], rows: RowRanges) -> dict[int, pa.ChunkedArray]:
         """The values of some top-level fields at some rows.
@@ -124,9 +130,15 @@ class RowGroupReader:
         leaves = self._schema.field_leaves[field]
         if not leaves:
             raise FragmentUnreadable(f"column {self._schema.names[field]!r} has no leaf")
-        runs = [self._run(leaf, self._pages(leaf), rows, cuts) for leaf in leaves]
+        pages = [self._pages(leaf) for leaf in leaves]
+        runs = [self._run(leaf, each, rows, cuts) for leaf, each in zip(leaves, pages, strict=True)]
         if any(run.cut.bounds != runs[0].cut.bounds for run in runs):
-            runs = [self._run(leaf, None, rows, cuts) for leaf in leaves]
+            self.whole[field] = "pages of its leaves are cut at different rows"
+            return [self._run(leaf, None, rows, cuts) for leaf in leaves]
+        if any(run.whole for run in runs):
+            self.whole[field] = "page locations are not known"
+        elif any(each is not None and each.starts.size == 1 for each in pages):
+            self.whole[field] = "it is one page"
         return runs
 
     def _run(

@@ -26,6 +26,11 @@ class ParquetRows:
     constants : mapping of str to object
         Values of columns that the path gives.
 
+    Attributes
+    ----------
+    whole : dict of str to str
+        Columns whose chunks were read whole, and why.
+
     Raises
     ------
     FragmentUnreadable
@@ -43,6 +48,7 @@ class ParquetRows:
         self._pages = pages or FooterPages(read_footer(file.num_bytes, file.read), file.read)
         self._schema = schema
         self._constants = constants
+        self.whole: dict[str, str] = {}
         names = self._pages.schema.names
         self._fields = {name: field for field, name in enumerate(names)}
         if len(self._fields) < len(names):
@@ -89,6 +95,8 @@ class ParquetRows:
             if name in self._fields and name not in self._constants
         ]
         found = reader.read(stored, rows) if stored else {}
+        for field, why in reader.whole.items():
+            self.whole[pages.schema.names[field]] = why
         count = len(rows)
         columns = []
         for name in names:
@@ -100,10 +108,17 @@ class ParquetRows:
                 columns.append(pa.chunked_array([pa.nulls(count, wanted)], wanted))
             else:
                 values = found[self._fields[name]]
-                columns.append(values if values.type == wanted else values.cast(wanted))
+                columns.append(values if values.type == wanted else _cast(values, wanted, name))
         kept = pa.schema([self._schema.field(name) for name in names])
         return pa.Table.from_arrays(columns, schema=kept)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _cast(values: pa.ChunkedArray, wanted: pa.DataType, name: str) -> pa.ChunkedArray:
+    try:
+        return values.cast(wanted)
+    except pa.ArrowException as error:
+        raise FragmentUnreadable(f"column {name!r} is no {wanted} in it: {error}") from error

@@ -1,0 +1,84 @@
+"""Tables in memory as datasets."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pytest
+from e2e_helpers import assert_equals_pyarrow, build
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.ranges import RowRanges
+from zonebloom.storage.memory import TableRows, open_table
+
+ID = pc.field("id")
+
+
+def chunked(chunks: int, rows: int) -> pa.Table:
+    parts = [
+        pa.table({"id": range(rows * i, rows * i + rows), "s": [f"s{i}"] * rows})
+        for i in range(chunks)
+    ]
+    return pa.concat_tables([*parts, parts[0].slice(0, 0)])
+
+
+@pytest.mark.parametrize(("chunks", "rows"), [(1, 1000), (7, 33), (500, 2)])
+def test_rows_are_pyarrows(chunks: int, rows: int) -> None:
+    table = chunked(chunks, rows)
+    ds = zb.dataset(table)
+    build(ds, "id", number_of_items=50)
+    source = pads.dataset(table)
+    for expression in (ID == 65, ID.isin([0, 1, 64, 66, 199]), ID >= 10, ID == -1):
+        for columns in (None, ["s"], [], {"t": pc.field("s")}):
+            assert_equals_pyarrow(ds, source, expression, expression, columns)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.schema({"id": pa.int64()}).empty_table(),
+        pa.table({"id": pa.array([], pa.int64())}),
+        pa.table({"id": pa.chunked_array([], pa.int64())}),
+    ],
+)
+def test_no_rows(table: pa.Table) -> None:
+    ds = zb.dataset(table)
+    build(ds, "id")
+    assert ds.to_table(filter=ID == 3).equals(table)
+    assert ds.count_rows() == 0
+
+
+def test_nulls_within_a_dictionary() -> None:
+    words = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1] * 500, pa.int8()), pa.array(["a", None], pa.string())
+    )
+    table = pa.table({"k": words})
+    ds = zb.dataset(table)
+    build(ds, "k", number_of_items=100)
+    for expression in (pc.field("k") == "a", pc.field("k").is_null(), pc.field("k").is_valid()):
+        assert_equals_pyarrow(ds, pads.dataset(table), expression, expression)
+
+
+def test_chunks_of_a_table_are_row_groups() -> None:
+    rows = TableRows(chunked(4, 10))
+    wanted = RowRanges([(5, 12), (39, 40)])
+    found = list(rows.row_groups(wanted))
+    assert [(number, first, list(inside)) for number, first, inside in found] == [
+        (0, 0, [(5, 10)]),
+        (1, 10, [(0, 2)]),
+        (3, 30, [(9, 10)]),
+    ]
+    assert rows.read(1, ["id"], found[1][2])["id"].to_pylist() == [10, 11]
+
+
+def test_a_table_has_one_identity() -> None:
+    """Its bytes are added up once: there may be many chunks."""
+    source = open_table(chunked(3, 10))
+    assert source.identities()[0] is source.identities()[0]
+
+
+def test_an_index_dir_is_refused() -> None:
+    with pytest.raises(errors.InvalidArgument, match="index_dir"):
+        zb.dataset(chunked(1, 10), index_dir="/somewhere")

@@ -1,0 +1,141 @@
+"""A dataset whose files hold Bloom filters, and no index: fewer row groups, the same rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import assert_equals_pyarrow, build, numbered, touch_later
+
+import zonebloom as zb
+from zonebloom.plan import ScanStats
+
+ROWS, FILES = 1000, 3
+
+
+def write(path: Path, table: pa.Table, *columns: str) -> None:
+    """Row groups of 100 rows, with filters for some columns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options = {name: {"ndv": 100, "fpp": 0.0001} for name in columns}
+    pq.write_table(table, path, row_group_size=100, bloom_filter_options=options)
+
+
+def table(first: int, rows: int = ROWS) -> pa.Table:
+    at = range(first, first + rows)
+    return numbered(
+        first,
+        rows,
+        id=pa.array([10 * i for i in at], pa.int64()),
+        name=pa.array([None if i % 10 == 3 else f"name {i}" for i in at]),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(FILES):
+        write(tmp_path / f"part-{number}.parquet", table(number * ROWS), "id", "name")
+    return tmp_path
+
+
+ID, NAME = pc.field("id"), pc.field("name")
+FILTERS: list[tuple[pc.Expression, int | None]] = [
+    (ID == 12340, 1),
+    (ID.isin([30, 12340, 12350]), 2),
+    ((ID == 30) | (NAME == "name 2500"), 2),
+    ((ID == 30) & (NAME == "name 2500"), 0),
+    (~~(ID == 30), 1),
+    (~((ID != 30) | (NAME == "name 7")), 1),
+    (ID == -1, 0),
+    (ID.isin([]), 0),
+    (~(ID == 30), None),
+    (NAME.is_null(), None),
+    ((ID == 30) | NAME.is_null(), None),
+]
+
+
+@pytest.mark.parametrize(("expression", "groups"), FILTERS, ids=[str(f) for f, _ in FILTERS])
+def test_rows_are_pyarrows_and_row_groups_fewer(
+    folder: Path, expression: pc.Expression, groups: int | None
+) -> None:
+    ds = zb.dataset(folder)
+    assert_equals_pyarrow(ds, folder, expression, expression)
+    plan = ds.scanner(filter=expression).plan()
+    kept = [each.row_groups for each in plan.fragments]
+    if groups is None:
+        assert kept == [None] * FILES
+    else:
+        assert sum(len(each or ()) for each in kept) == groups
+        assert None not in kept
+        assert plan.skipped == FILES - len(kept)
+
+
+def test_files_without_filters_are_opened_once(tmp_path: Path) -> None:
+    for number in range(FILES):
+        write(tmp_path / f"part-{number}.parquet", table(number * ROWS))
+    ds = zb.dataset(tmp_path)
+    assert_equals_pyarrow(ds, tmp_path, ID == 12340, ID == 12340)
+    assert ds.scanner(filter=ID == 12340).plan().data_reads == 0
+
+
+def test_files_beside_an_index(folder: Path) -> None:
+    """The index answers for what it covers, the filters for the file that came later."""
+    build(zb.dataset(folder), "id", number_of_items=100)
+    write(folder / "part-9.parquet", table(FILES * ROWS), "id")
+    ds = zb.dataset(folder)
+    with pytest.warns(zb.errors.StaleIndexWarning):
+        found = ds.to_table(filter=ID.isin([120, 31230]))
+    assert found["row"].to_pylist() == [12, 3123]
+    plan = ds.scanner(filter=ID.isin([120, 31230])).plan()
+    assert [each.rows is not None for each in plan.fragments] == [True, False]
+    assert plan.fragments[1].row_groups == (1,)
+
+
+def test_a_column_of_the_path_that_is_in_the_file_too(tmp_path: Path) -> None:
+    """The path's value counts, and the file's filter is of another."""
+    for part in (1, 2):
+        other = table(part * ROWS).append_column("p", pa.array([77] * ROWS, pa.int32()))
+        write(tmp_path / f"p={part}" / "a.parquet", other, "id", "p")
+    source = pads.dataset(tmp_path, partitioning="hive")
+    for expression in (
+        (pc.field("p") == 1) & (ID == 10050),
+        (pc.field("p") == 77) | (ID == 10050),
+        (pc.field("p") == 1) & (pc.field("row") > 1900),
+        pc.field("p") == 77,
+    ):
+        assert_equals_pyarrow(zb.dataset(source), source, expression, expression)
+
+
+def test_a_column_some_files_do_not_have(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", table(0).drop_columns(["name"]), "id")
+    write(tmp_path / "b.parquet", table(ROWS), "id", "name")
+    source = pads.dataset(tmp_path, schema=table(0).schema)
+    for expression in (NAME == "name 1500", NAME.is_null(), (NAME == "name 7") | (ID == 50)):
+        assert_equals_pyarrow(zb.dataset(source), source, expression, expression)
+
+
+def test_a_file_replaced_after_the_plan_is_read_whole(folder: Path) -> None:
+    path = folder / "part-1.parquet"
+    scanner = zb.dataset(folder).scanner(filter=ID == 12340)
+    plan = scanner.plan()
+    assert [each.row_groups for each in plan.fragments] == [(2,)]
+    write(path, table(ROWS).take(pa.array(range(ROWS - 1, -1, -1))), "id")
+    touch_later(path)
+    found: list[Any] = list(scanner._run(ScanStats(), plan))
+    assert pa.Table.from_batches(found)["row"].to_pylist() == [1234]
+
+
+def test_a_long_filter_is_written_out_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zonebloom.predicates import ast
+
+    written = []
+    original = ast.Or.__str__
+    monkeypatch.setattr(ast.Or, "__str__", lambda self: written.append(1) or original(self))
+    ds = zb.dataset(folder)
+    ds.to_table(filter="row = 1 OR row = 2")
+    # No index answers it either, which is said of each of its two terms.
+    assert len(written) <= 1

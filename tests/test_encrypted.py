@@ -1,0 +1,68 @@
+"""Encrypted Parquet files, which pyarrow reads with the keys its format holds."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pytest
+from pyarrow.parquet import encryption
+
+import zonebloom as zb
+from zonebloom.errors import FragmentUnreadable
+
+ROWS = 40_000
+
+
+class Keys(encryption.KmsClient):
+    def __init__(self, config):
+        super().__init__()
+
+    def wrap_key(self, key_bytes, master_key_identifier):
+        return base64.b64encode(key_bytes)
+
+    def unwrap_key(self, wrapped_key, master_key_identifier):
+        return base64.b64decode(wrapped_key)
+
+
+@pytest.fixture(params=[False, True], ids=["encrypted footer", "plaintext footer"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> pads.Dataset:
+    factory = encryption.CryptoFactory(Keys)
+    connection = encryption.KmsConnectionConfig()
+    write = encryption.EncryptionConfiguration(
+        footer_key="footer", column_keys={"ids": ["id"]}, plaintext_footer=request.param
+    )
+    table = pa.table(
+        {"id": np.random.default_rng(0).permutation(ROWS), "text": [f"{i}" for i in range(ROWS)]}
+    )
+    options = pads.ParquetFileFormat().make_write_options(
+        encryption_config=pads.ParquetEncryptionConfig(factory, connection, write)
+    )
+    pads.write_dataset(
+        table,
+        tmp_path,
+        format="parquet",
+        file_options=options,
+        max_rows_per_file=ROWS // 2,
+        max_rows_per_group=ROWS // 4,
+    )
+    read = pads.ParquetDecryptionConfig(factory, connection, encryption.DecryptionConfiguration())
+    scan = pads.ParquetFragmentScanOptions(decryption_config=read)
+    return pads.dataset(tmp_path, format=pads.ParquetFileFormat(default_fragment_scan_options=scan))
+
+
+def test_lookups_equal_pyarrow_and_say_that_row_groups_are_read(source):
+    dataset = zb.dataset(source)
+    dataset.create_scalar_index("id", number_of_items=1000, spark=False)
+    for key in (0, 77, ROWS - 1, ROWS):
+        expression = pads.field("id") == key
+        assert dataset.to_table(filter=expression).equals(source.to_table(filter=expression))
+    assert "1 row groups read whole: " in dataset.scanner(filter="id = 77").analyze_plan()
+
+
+def test_without_keys_the_file_is_named(source):
+    with pytest.raises(FragmentUnreadable, match=r"part-\d\.parquet"):
+        zb.dataset(source.files).create_scalar_index("id", spark=False)

@@ -1,0 +1,150 @@
+"""Running a plan: what the rows look like, files that change meanwhile, and counts."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import assert_equals_pyarrow, build, numbered, plain_dataset, touch_later
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.plan import ScanStats
+from zonebloom.planner import Planner
+
+ROWS = 1000
+ID = pc.field("id")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """3 files of 1000 rows in row groups of 250, ``id`` indexed by 100 rows."""
+    folder = plain_dataset(tmp_path / "data", ROWS, row_group_size=250)
+    build(zb.dataset(folder), "id", number_of_items=100, probability=1e-6)
+    return folder
+
+
+def replace(path: Path, table: pa.Table) -> None:
+    pq.write_table(table, path)
+    touch_later(path)
+
+
+# What rows look like
+
+
+@pytest.mark.parametrize("expression", [ID == 120, ID >= 0, None], ids=str)
+@pytest.mark.parametrize(
+    "columns", [None, ["name"], [], {"n": pc.field("name")}, {"one": pc.scalar(1)}], ids=str
+)
+def test_columns_that_are_never_null(
+    tmp_path: Path, expression: pc.Expression | None, columns: object
+) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("name", pa.string(), False)])
+    values = [pa.array(range(0, 10_000, 10)), pa.array([f"n{i}" for i in range(1000)])]
+    pq.write_table(pa.table(values, schema=schema), tmp_path / "a.parquet", row_group_size=100)
+    ds = zb.dataset(tmp_path)
+    build(ds, "id", number_of_items=100)
+    assert_equals_pyarrow(ds, tmp_path, expression, expression, columns)
+
+
+def test_views_under_another_name() -> None:
+    """They are filtered as plain strings, and given back as views."""
+    views = pa.array([f"a long enough value {i}" for i in range(1000)], pa.string_view())
+    ds = zb.dataset(pa.table({"id": range(1000), "v": views}))
+    build(ds, "id", number_of_items=100)
+    for expression in (ID == 5, ID >= 5):
+        found = ds.to_table({"w": pc.field("v")}, expression)
+        assert found.schema.field("w").type == pa.string_view()
+        assert found["w"][0].as_py() == "a long enough value 5"
+
+
+def test_limit_batch_size_and_order_over_fragments(folder: Path) -> None:
+    ds = zb.dataset(folder)
+    wanted = [10 * i for i in range(3, 3 * ROWS, 50)]
+    expected = pads.dataset(folder).to_table(filter=ID.isin(wanted))
+    for limit, batch_size in itertools.product((0, 1, 20, 21, 10_000), (1, 7, 1 << 17)):
+        options: dict[str, Any] = {"limit": limit, "batch_size": batch_size}
+        assert ds.to_table(filter=ID.isin(wanted), **options).equals(expected.slice(0, limit))
+        assert ds.count_rows(ID.isin(wanted), **options) == min(limit, expected.num_rows)
+
+
+def test_head_refuses_a_negative_number(folder: Path) -> None:
+    with pytest.raises(errors.InvalidArgument, match="-1"):
+        zb.dataset(folder).head(-1)
+
+
+def test_a_filter_that_raises_is_named_beside_the_file(tmp_path: Path) -> None:
+    ds = zb.dataset(plain_dataset(tmp_path, 100))
+    value: pc.Expression = pc.field("value")
+    with pytest.raises(errors.FragmentUnreadable, match=r"divide by zero.*correct the filter"):
+        ds.to_table(filter=value / value == 1)
+
+
+# Files that change meanwhile
+
+
+def test_another_thread_finds_the_files_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one thread knows of the files as they were is not kept for those they are."""
+    ds = zb.dataset(folder)
+    current = Planner._current
+    pending = [True]
+
+    def overtaken(planner: Planner) -> object:
+        state = current(planner)
+        if pending:
+            pending.clear()
+            replace(folder / "part-000.parquet", numbered(0, 3, id=[-1, -2, -3]))
+            current(planner)
+        return state
+
+    monkeypatch.setattr(Planner, "_current", overtaken)
+    ds.to_table(filter=ID == 120)
+    with pytest.warns(errors.StaleIndexWarning):
+        assert ds.count_rows(ID == -2) == 1
+
+
+def test_a_file_replaced_after_the_plan(folder: Path) -> None:
+    scanner = zb.dataset(folder).scanner(["id"], ID == 120)
+    plan, stats = scanner.plan(), ScanStats()
+    replace(folder / "part-000.parquet", numbered(0, 3, id=[7, 7, 120]))
+    assert [batch.to_pydict() for batch in scanner._run(stats, plan)] == [{"id": [120]}]
+    assert stats.fragments_read == 1
+
+
+def test_a_csv_file_replaced_after_the_plan(tmp_path: Path) -> None:
+    """It is read by its path twice: once to be indexed, and once to be scanned."""
+    path = tmp_path / "a.csv"
+    pcsv.write_csv(pa.table({"id": range(ROWS)}), path)
+    ds = zb.dataset(tmp_path, format="csv")
+    build(ds, "id", number_of_items=100)
+    scanner = ds.scanner(filter=ID == 950)
+    plan = scanner.plan()
+    assert plan.fragments[0].rows is not None
+    pcsv.write_csv(pa.table({"id": range(ROWS - 1, -1, -1)}), path)
+    touch_later(path)
+    assert [batch.num_rows for batch in scanner._run(ScanStats(), plan)] == [1]
+
+
+# Sources that are not whole files
+
+
+def test_row_groups_as_fragments_are_refused(folder: Path) -> None:
+    whole = pads.dataset(folder)
+    parts = [part for each in whole.get_fragments() for part in each.split_by_row_group()]
+    source = pads.FileSystemDataset(parts, whole.schema, whole.format, whole.filesystem)
+    with pytest.raises(errors.SourceError, match="give the files"):
+        zb.dataset(source)
+
+
+def test_a_dataset_with_a_filter_of_its_own_is_refused(folder: Path) -> None:
+    with pytest.raises(errors.SourceError, match="filter of its own"):
+        zb.dataset(pads.dataset(folder).filter(ID == 120))

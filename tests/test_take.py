@@ -1,0 +1,102 @@
+"""Dataset.take: rows by address, in the order asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import build, numbered, plain_dataset, touch_later
+
+import zonebloom as zb
+from zonebloom import errors
+
+ROWS = 1000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """3 files of 1000 rows, ``id`` indexed: fragments 0 to 2."""
+    folder = plain_dataset(tmp_path / "data", ROWS, row_group_size=250)
+    build(zb.dataset(folder), "id", number_of_items=100)
+    return folder
+
+
+def address(fragment: int, offset: int) -> int:
+    return fragment << 32 | offset
+
+
+def test_rows_come_in_the_order_asked_and_as_often(folder: Path) -> None:
+    wanted = [(2, 999), (0, 3), (1, 250), (0, 3), (0, 0)]
+    found = zb.dataset(folder).take([address(*each) for each in wanted])
+    assert found["row"].to_pylist() == [ROWS * each + offset for each, offset in wanted]
+
+
+def test_without_an_index_footers_say_where_rows_are(tmp_path: Path) -> None:
+    folder = plain_dataset(tmp_path, 100, row_group_size=30)
+    found = zb.dataset(folder).take([address(1, 99), address(0, 31)], columns=["row"])
+    assert found.to_pydict() == {"row": [199, 31]}
+
+
+def test_every_tenth_row_at_once(folder: Path) -> None:
+    at = pa.array([address(each, i) for each in range(3) for i in range(0, ROWS, 10)])
+    assert zb.dataset(folder).take(at)["row"].to_pylist() == list(range(0, 3 * ROWS, 10))
+
+
+def test_columns_named_computed_and_none(folder: Path) -> None:
+    ds = zb.dataset(folder)
+    at = [7, 5, 7]
+    assert ds.take(at, columns=["row"]).to_pydict() == {"row": [7, 5, 7]}
+    assert ds.take(at, columns={"next": pc.field("row") + 1}).to_pydict() == {"next": [8, 6, 8]}
+    assert ds.take(at, columns={"one": pc.scalar(1)}).to_pydict() == {"one": [1, 1, 1]}
+    assert ds.take(at, columns=[]).num_rows == 3
+    assert ds.take([]).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [[-1], [1.5], ["a"], [True], [[1]], [1 << 63], [address(0, ROWS)], [address(9, 0)]]
+)
+def test_addresses_of_no_row_are_refused(folder: Path, wrong: list[object]) -> None:
+    with pytest.raises(errors.InvalidArgument):
+        zb.dataset(folder).take(wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_file_replaced_before_it_is_read_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new rows are not those that were asked for."""
+    ds = zb.dataset(folder)
+    path = folder / "part-000.parquet"
+    planned = ds._planner.plan_rows
+
+    def replaced_afterwards(addresses: object) -> object:
+        plan = planned(addresses)  # pyright: ignore[reportArgumentType]
+        pq.write_table(numbered(10**6, ROWS), path)
+        touch_later(path)
+        return plan
+
+    monkeypatch.setattr(ds._planner, "plan_rows", replaced_afterwards)
+    with pytest.raises(errors.FragmentChanged, match="search again"):
+        ds.take([5])
+
+
+def test_views_inside_structs(tmp_path: Path) -> None:
+    """Arrow has no kernel that gathers them."""
+    kind = pa.struct([("a", pa.string_view()), ("b", pa.list_(pa.binary_view()))])
+    values = pa.array([{"a": f"value number {i}", "b": [b"x"]} for i in range(100)], kind)
+    found = zb.dataset(pa.table({"id": range(100), "s": values})).take([99, 3, 3])
+    assert found.schema.field("s").type == kind
+    assert [each["a"] for each in found["s"].to_pylist()] == [
+        "value number 99",
+        "value number 3",
+        "value number 3",
+    ]
+
+
+def test_rows_of_many_files_are_planned_in_one_pass(tmp_path: Path) -> None:
+    folder = plain_dataset(tmp_path, 20, 40)
+    at = [address(each, i) for i in (19, 0, 7) for each in range(40)]
+    found = zb.dataset(folder).take(at, ["row"])["row"].to_pylist()
+    assert found == [20 * each + i for i in (19, 0, 7) for each in range(40)]
