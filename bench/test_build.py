@@ -55,7 +55,7 @@ def test_build_in_process(versus, lake, lance_lake, column):
             "pylance": lambda: lance_lake.create_scalar_index(column, "BLOOMFILTER", replace=True),
             "pyarrow reading the column": lambda: read_column(lake, column),
         },
-        rounds=3,
+        rounds=7,
     )
     shutil.rmtree(folder)
 
