@@ -191,9 +191,15 @@ class Catalog:
 
     def _numbers(self) -> list[int]:
         selector = pafs.FileSelector(posixpath.join(self.folder, "versions"), allow_not_found=True)
-        names = (
-            _VERSION_NAME.fullmatch(i.base_name) for i in self.filesystem.get_file_info(selector)
-        )
+        for last in (False, False, True):
+            try:
+                found = self.filesystem.get_file_info(selector)
+                break
+            except FileNotFoundError:
+                # pyarrow looks twice: a folder another writer made in between is no error.
+                if last:
+                    raise
+        names = (_VERSION_NAME.fullmatch(info.base_name) for info in found)
         return [int(name[1]) for name in names if name]
 
     def _path(self, number: int, suffix: str) -> str:
