@@ -28,7 +28,6 @@ from zonebloom.errors import (
     ZoneBloomError,
 )
 from zonebloom.index.build import (
-    Progress,
     TrainFragment,
     commit_index,
     cut_tasks,
@@ -649,4 +648,4 @@ def _reporting(progress: bool | Callable[[int, int], Any] | None, total: int, ti
     return reporting(progress, total, title)
 
 
-__all__ = ["Dataset", "IndexConfig", "IndexDescription", "Progress", "dataset"]
+__all__ = ["Dataset", "IndexConfig", "IndexDescription", "dataset"]

@@ -114,6 +114,16 @@ def test_rewritten_object_is_read_whole(indexed, s3):
         assert dataset.count_rows(filter=f"id = {10**9 + 5}") == 1
 
 
+def test_object_replaced_between_plan_and_read_is_read_whole(indexed, s3):
+    scanner = indexed.scanner(filter=f"id = {ROWS + 5}")
+    plan = scanner.plan()
+    scanner._plan = lambda described: plan
+    # The same rows in another order: the plan's row ranges say nothing of them.
+    part = table(1).sort_by("id")
+    pq.write_table(part, "lake/data/part-1.parquet", filesystem=s3, use_dictionary=False)
+    assert scanner.to_table()["id"].to_pylist() == [ROWS + 5]
+
+
 def test_fsspec_file_system_is_accepted():
     import fsspec
 

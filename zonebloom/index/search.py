@@ -72,11 +72,6 @@ class LoadedIndex:
             self._tables = tables
         return self._tables
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the tables are in memory."""
-        return self._tables is not None
-
     def pages(self, fragment_id: int, file_bytes: int) -> FilePages | None:
         """Where the pages of a fragment lie, None when that is not known.
 

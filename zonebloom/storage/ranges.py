@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentChanged, FragmentUnreadable
-from zonebloom.storage.files import FileIdentity, ReadCounter, is_local
+from zonebloom.storage.files import FileIdentity, ReadCounter, identities, is_local
 
 # Bytes between two reads below which they are one: a request to an object store costs as
 # much as reading this many more.
@@ -27,7 +27,7 @@ class RangeFile:
     filesystem : pyarrow.fs.FileSystem
     path : str
     identity : FileIdentity
-        What the file must be; where it can be asked of the open file, it is.
+        What the file must be once it is open.
     counter : ReadCounter
 
     Raises
@@ -57,6 +57,10 @@ class RangeFile:
                     raise FragmentChanged(f"{path} changed while it was read; read it again")
             else:
                 self._file = filesystem.open_input_file(path)
+                # Asked once the file is open: one put in its place before is noticed.
+                if identities(filesystem, [path]) != [identity]:
+                    self.close()
+                    raise FragmentChanged(f"{path} changed while it was read; read it again")
         except OSError as error:
             if isinstance(error, FragmentUnreadable):
                 raise
