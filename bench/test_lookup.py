@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from pathlib import Path
 
 import duckdb
@@ -16,61 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
-from bench.conftest import BYTES
+from bench.conftest import BYTES, PAGED, rewritten
 
-# The recipe of the README; ids and uuids have no repeats a dictionary could use.
-PAGED = {
-    "write_page_index": True,
-    "max_rows_per_page": 2048,
-    "use_dictionary": ["y"],
-}
 EMBEDDED = {"bloom_filter_options": {"id": {"ndv": 1_000_000, "fpp": 0.00057}}}
-
-
-def rewritten(lake: Path, name: str, **options) -> Path:
-    """The same rows in files written in another way, made once."""
-    folder = lake.with_name(f"{lake.name}-{name}")
-    if not (folder / "_done").exists():
-        folder.mkdir(exist_ok=True)
-        for path in sorted(lake.glob("*.parquet")):
-            file = pq.ParquetFile(path)
-            with pq.ParquetWriter(folder / path.name, file.schema_arrow, **options) as writer:
-                for group in range(file.num_row_groups):
-                    writer.write_table(file.read_row_group(group), row_group_size=1_000_000)
-        (folder / "_done").touch()
-    return folder
-
-
-@pytest.fixture(scope="module")
-def paged(lake: Path) -> Path:
-    return rewritten(lake, "paged", **PAGED)
 
 
 @pytest.fixture(scope="module")
 def embedded(lake: Path) -> Path:
     """With the Bloom filters pyarrow writes into the files."""
     return rewritten(lake, "embedded", **PAGED, **EMBEDDED)
-
-
-@pytest.fixture(scope="module")
-def indexed(paged: Path):
-    dataset = zb.dataset(paged)
-    dataset.create_scalar_index("id", spark=False)
-    yield dataset
-    shutil.rmtree(paged / "_zonebloom")
-
-
-@pytest.fixture(scope="module")
-def keys(paged: Path) -> list[int]:
-    """Present keys from every file, the same each run."""
-    random = np.random.default_rng(5)
-    found = []
-    for path in sorted(paged.glob("*.parquet")):
-        file = pq.ParquetFile(path)
-        for group in range(file.num_row_groups):
-            ids = file.read_row_group(group, ["id"])["id"]
-            found += ids.take(pa.array(random.integers(0, len(ids), 25))).to_pylist()
-    return found
 
 
 @pytest.fixture(scope="module")

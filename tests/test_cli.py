@@ -84,7 +84,9 @@ def start(*arguments: str, **options):
     )
 
 
-@pytest.mark.parametrize("command", ["build", "lookup", "explain", "stats", "demo"])
+@pytest.mark.parametrize(
+    "command", ["build", "refresh", "validate", "lookup", "explain", "stats", "advise", "demo"]
+)
 def test_help_has_an_example_and_the_json_shape(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0
@@ -200,6 +202,29 @@ def test_stats(run, indexed):
         assert dict(line.split(maxsplit=1) for line in out.splitlines())["num_zones"] == "12"
     _, out, _ = run("stats", str(indexed), "--output", "json")
     assert json.loads(out)["indices"][0]["num_indexed_rows"] == 3 * ROWS
+
+
+def test_refresh_and_validate(run, indexed):
+    write_file(indexed, 3)
+    code, out, err = run("refresh", str(indexed), "--engine", "local", "--layout", "sliced")
+    assert code == 0
+    assert out.splitlines()[1].split() == ["id_idx", "1", "0", "sliced", "1"]
+    assert err.startswith("refreshed in ")
+    _, out, _ = run("refresh", str(indexed), "--engine", "local", "--output", "json")
+    (found,) = json.loads(out)["indices"]
+    assert (found["layout"], found["changed"], found["fragments_added"]) == ("table", True, 0)
+    code, out, _ = run("validate", str(indexed))
+    assert (code, out.splitlines()[1].split()) == (0, ["id_idx", "16"])
+    _, out, _ = run("validate", str(indexed), "--output", "json")
+    assert json.loads(out)["indices"] == [{"name": "id_idx", "zones": 16}]
+    named = [path for path in indexed.rglob("bloomfilter.arrow")]
+    for path in named:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    code, _, err = run("validate", str(indexed))
+    assert code == 1
+    assert "the checksum of" in err
 
 
 def test_stats_without_an_index(run, data):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -320,8 +319,7 @@ def test_failing_commit_leaves_no_segment(folder: Path, monkeypatch: pytest.Monk
     def fail(*_: Any, **__: Any) -> None:
         raise errors.CommitConflict("another writer was faster")
 
-    # `zonebloom.dataset` is the function as well.
-    monkeypatch.setattr(sys.modules["zonebloom.dataset"], "commit_index", fail)
+    monkeypatch.setattr("zonebloom.builder.commit_index", fail)
     assert_refused(ds, folder, errors.CommitConflict, ["faster"], "id")
     assert not (folder / "_zonebloom").exists()
 

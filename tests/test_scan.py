@@ -371,7 +371,7 @@ def test_index_of_a_column_that_paths_later_give_is_not_trusted(tmp_path: Path):
         path.parent.mkdir()
         # The file says otherwise than its path; pyarrow believes the path.
         pq.write_table(numbered(0, 10, key=pa.array([9] * 10, pa.int32())), path)
-    build(zb.dataset(tmp_path), "key")
+    build(zb.dataset(tmp_path, partitioning=None), "key")
     source = pads.dataset(tmp_path, partitioning="hive", format="parquet")
     ds = zb.dataset(source)
     assert ds.version == 1

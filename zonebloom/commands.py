@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonebloom import __version__, cli
+from zonebloom.display import table_text
 
 if TYPE_CHECKING:
     from zonebloom.dataset import Dataset
@@ -50,6 +51,13 @@ _engine = _options(
 )
 
 
+_layout = click.option(
+    "--layout",
+    type=click.Choice(["auto", "table", "sliced"]),
+    help="How the bits of the filters lie; auto slices from 4096 zones on.",
+)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__)
 def zonebloom() -> None:
@@ -67,6 +75,9 @@ def zonebloom() -> None:
 @click.option("--number-of-items", type=int, help="Rows a zone; 8192 by default.")
 @click.option("--probability", type=float, help="Of a false positive in a zone; 0.00057.")
 @click.option("--sizing", type=click.Choice(["log2", "exact"]), help="log2, as Lance, by default.")
+@click.option("--fold", is_flag=True, default=None, help="Shrink filters of few distinct values.")
+@click.option("--max-false-zones", type=float, help="A lookup may read in vain; not --probability.")
+@_layout
 def build(
     path: str,
     format: str,
@@ -109,6 +120,76 @@ def build(
         return
     cli.write(cli.indices_text(described))
     cli.say(f"built {f'on Spark {master}' if session else 'in this process'} in {seconds:.1f} s")
+
+
+@zonebloom.command(epilog="Example: zonebloom refresh data/flights")
+@_source
+@click.option("--name", "names", multiple=True, help="May be repeated; all indices by default.")
+@_engine
+@_layout
+def refresh(
+    path: str,
+    format: str,
+    index_dir: str | None,
+    output: str,
+    names: tuple[str, ...],
+    engine: Any,
+    master: str,
+    layout: str | None,
+) -> None:
+    """Index files at PATH that came or changed, forget those that are gone.
+
+    As JSON: path, engine, seconds, indices.
+    """
+    from zonebloom import engines
+
+    opened = _open(path, format, index_dir)
+    session = engines.choose(engine, master, cli.say)
+    started = time.perf_counter()
+    done = opened.optimize.optimize_indices(
+        names or None,
+        layout=layout or "auto",  # pyright: ignore[reportArgumentType]
+        spark=session,
+        progress=sys.stderr.isatty(),
+    )
+    seconds = time.perf_counter() - started
+    if output == "json":
+        cli.write_json(
+            {
+                "path": path,
+                "engine": "spark" if session else "local",
+                "seconds": seconds,
+                "indices": [asdict(each) for each in done],
+            }
+        )
+        return
+    rows = [
+        (each.name, each.fragments_added, each.fragments_dropped, each.layout, each.num_segments)
+        for each in done
+    ]
+    headers = ["index", "files added", "files dropped", "layout", "tables"]
+    cli.write(table_text(headers, rows))
+    cli.say(f"refreshed in {seconds:.1f} s")
+
+
+@zonebloom.command(epilog="Example: zonebloom validate data/flights")
+@_source
+@click.option("--name", "names", multiple=True, help="May be repeated; all indices by default.")
+def validate(
+    path: str, format: str, index_dir: str | None, output: str, names: tuple[str, ...]
+) -> None:
+    """Read the indices at PATH whole and hold them against checksums and rows.
+
+    Exits with 1 when one is damaged. As JSON: path, indices (name, zones).
+    """
+    opened = _open(path, format, index_dir)
+    chosen = names or [each.name for each in opened.describe_indices()]
+    sound = [(name, opened.validate_index(name)) for name in chosen]
+    if output == "json":
+        indices = [{"name": name, "zones": zones} for name, zones in sound]
+        cli.write_json({"path": path, "indices": indices})
+        return
+    cli.write(table_text(["index", "sound zones"], sound))
 
 
 @zonebloom.command(epilog="""Example: zonebloom lookup data/flights "tailnum = 'N14228'" """)
@@ -243,6 +324,45 @@ def stats(
             cli.write("\n".join(f"{key:<{width}}  {value}" for key, value in each.items()))
     else:
         cli.write(cli.indices_text(chosen, figures))
+
+
+@zonebloom.command(epilog="Example: zonebloom advise data/flights --column tailnum")
+@_source
+@click.option("--column", "columns", multiple=True, help="May be repeated; all by default.")
+@click.option("--number-of-items", type=int, help="Rows a zone; 8192 by default.")
+@click.option("--probability", type=float, help="Of a false positive in a zone; 0.00057.")
+def advise(
+    path: str,
+    format: str,
+    index_dir: str | None,
+    output: str,
+    columns: tuple[str, ...],
+    **parameters: Any,
+) -> None:
+    """Say which columns of the dataset at PATH are worth an index, from a sample.
+
+    As JSON: path, num_rows, num_zones, sampled_zones, columns (estimates, verdict and why of
+    each), read (bytes, seconds).
+    """
+    found = _open(path, format, index_dir).advise(
+        list(columns) or None,
+        **{key: value for key, value in parameters.items() if value is not None},
+    )
+    if output == "json":
+        cli.write_json(
+            {
+                "path": path,
+                "num_rows": found.num_rows,
+                "num_zones": found.num_zones,
+                "sampled_zones": found.sampled_zones,
+                "columns": [asdict(each) for each in found],
+                "read": {"bytes": found.read_bytes, "seconds": found.seconds},
+            }
+        )
+        return
+    title, _, answer = repr(found).partition("\n")
+    cli.write(answer)
+    cli.say(title)
 
 
 @zonebloom.command(epilog="Example: zonebloom demo --path data")

@@ -9,32 +9,26 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from dataclasses import replace as replace_fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+from zonebloom.builder import Builder, Refreshed
 from zonebloom.errors import (
-    CatalogError,
     ColumnNotFound,
     CorruptIndex,
     IndexExists,
     IndexNotFound,
     InvalidArgument,
+    SchemaMismatch,
     SourceError,
-    ZoneBloomError,
-)
-from zonebloom.index.build import (
-    TrainFragment,
-    commit_index,
-    cut_tasks,
-    train_locally,
 )
 from zonebloom.index.catalog import FOLDER, Catalog, IndexEntry, Version
-from zonebloom.index.coverage import cover
 from zonebloom.index.describe import (
     INDEX_TYPE,
     EmbeddedDescription,
@@ -42,7 +36,10 @@ from zonebloom.index.describe import (
     describe,
     describe_embedded,
 )
+from zonebloom.index.layout import require_layout
 from zonebloom.index.maintain import Vacuumed, vacuum
+from zonebloom.index.many import SCHEMA
+from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.stats import index_statistics
 from zonebloom.index.zones import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
 from zonebloom.plan import (
@@ -52,19 +49,24 @@ from zonebloom.plan import (
     ScanStats,
 )
 from zonebloom.planner import Planner, as_addresses
-from zonebloom.predicates import translate
+from zonebloom.predicates import Predicate, translate
 from zonebloom.ranges import SearchResult
 from zonebloom.recheck import gather
 from zonebloom.scan import Scanner, check_columns, require_column
 from zonebloom.storage.columns import Column
-from zonebloom.storage.fragments import Source, open_source
-from zonebloom.storage.memory import TableSource, open_table
-from zonebloom.values import leaf_type, require_indexable
+from zonebloom.storage.delta import is_delta, open_delta
+from zonebloom.storage.fragments import Partitioning, Source, open_source
+from zonebloom.storage.iceberg import is_iceberg, open_iceberg
+from zonebloom.storage.memory import open_table
+from zonebloom.values import hash_domain, leaf_type, require_indexable
 
 if TYPE_CHECKING:
+    import polars as pl
     from pyspark.sql import SparkSession
 
-Filter = str | pc.Expression | Sequence[Any] | None
+    from zonebloom.advice import Advices
+
+Filter: TypeAlias = "str | pc.Expression | Sequence[Any] | pl.Expr | Predicate | None"
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
 
@@ -89,14 +91,16 @@ def dataset(
     format: str = "parquet",
     filesystem: Any = None,
     index_dir: str | None = None,
+    partitioning: Partitioning = "auto",
 ) -> Dataset:
     """Open a dataset as it lies.
 
     Parameters
     ----------
-    source : str, path, list of them, pyarrow.dataset.Dataset, or pyarrow.Table
-        A folder, a file, a glob pattern, a URI, several files, a pyarrow dataset over files,
-        or a table in memory.
+    source : path, URI, list of them, or dataset of pyarrow, deltalake or pyiceberg
+        A folder, a file, a glob pattern, a URI, several files, a ``pyarrow.dataset.Dataset``
+        over files, a ``pyarrow.Table`` in memory, a ``deltalake.DeltaTable`` or a pyiceberg
+        ``Table`` at the version it has loaded.
     format : str
         "parquet", or another format of ``pyarrow.dataset``; those are read a whole fragment
         at a time.
@@ -105,6 +109,9 @@ def dataset(
     index_dir : str, optional
         Folder of the index, in the same file system; ``_zonebloom`` beside the data by
         default, which pyarrow and Spark do not list.
+    partitioning : "auto", "hive", list of str, pyarrow.dataset.Partitioning, or None
+        What folders say of the rows in them, as ``pyarrow.dataset.dataset`` takes it. "auto"
+        is "hive" (``year=2024/month=1``) below a folder and None for files named one by one.
 
     Returns
     -------
@@ -118,7 +125,12 @@ def dataset(
     """
     if isinstance(source, pa.Table):
         return _in_memory(source, index_dir)
-    opened = open_source(source, format, filesystem)
+    if is_delta(source):
+        opened = open_delta(source, filesystem)
+    elif is_iceberg(source):
+        opened = open_iceberg(source, filesystem)
+    else:
+        opened = open_source(source, format, filesystem, partitioning)
     if index_dir is None and opened.root in ("", "/"):
         raise SourceError(
             "the files share no folder but the root, so the index has no place beside them; "
@@ -146,6 +158,52 @@ def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
     return opened
 
 
+class DatasetOptimizer:
+    """Brings the indices of a dataset up to date; it is ``Dataset.optimize``."""
+
+    def __init__(self, dataset: Dataset):
+        self._dataset = dataset
+
+    def optimize_indices(
+        self,
+        index_names: Sequence[str] | None = None,
+        *,
+        layout: Literal["auto", "table", "sliced"] = "auto",
+        spark: SparkSession | Literal[False] | None = None,
+        progress: bool | Callable[[int, int], Any] | None = None,
+    ) -> list[Refreshed]:
+        """Index files that came or changed, forget files that are gone, choose a layout.
+
+        Files that are as they were indexed are not read again.
+
+        Parameters
+        ----------
+        index_names : list of str, optional
+            All indices by default.
+        layout : {"auto", "table", "sliced"}
+            As `Dataset.create_scalar_index` takes it. Tables of several builds become one
+            sliced table, or one table of rows when there are many.
+        spark, progress
+            As `Dataset.create_scalar_index` takes them.
+
+        Returns
+        -------
+        list of Refreshed
+
+        Raises
+        ------
+        IndexNotFound, InvalidArgument, SchemaMismatch, FragmentUnreadable
+        CorruptIndex
+            When a segment that is kept is damaged; build that index again.
+        """
+        require_layout(layout)
+        opened = self._dataset
+        # A change is made to what is newest, whatever this dataset has read so far.
+        opened.checkout_latest()
+        names = list(opened._version.indices) if index_names is None else list(index_names)
+        return [opened._optimize_index(name, layout, spark, progress) for name in names]
+
+
 class Dataset:
     """Files with their indices; made by `dataset`."""
 
@@ -158,6 +216,7 @@ class Dataset:
     def _use(self, version: Version) -> None:
         self._version = version
         self._planner = Planner(self._source, self._catalog, version)
+        self._builder = Builder(self._source, self._catalog, self._planner)
 
     # What there is
 
@@ -197,6 +256,9 @@ class Dataset:
         number_of_items: int = DEFAULT_ITEMS,
         probability: float = DEFAULT_PROBABILITY,
         sizing: Literal["log2", "exact"] = "log2",
+        fold: bool = False,
+        max_false_zones: float | None = None,
+        layout: Literal["auto", "table", "sliced"] = "auto",
         spark: SparkSession | Literal[False] | None = None,
         progress: bool | Callable[[int, int], Any] | None = None,
     ) -> None:
@@ -205,7 +267,8 @@ class Dataset:
         Parameters
         ----------
         column : str or list of str
-            A column, a leaf of a struct as "a.b", or several, each with an index of its own.
+            A column, a leaf of a struct as "a.b", or several, each with an index of its own;
+            they are made one after another, and those made before one fails stay.
         index_type : str or IndexConfig
             "BLOOMFILTER", or a configuration with its parameters.
         name : str, optional
@@ -218,6 +281,15 @@ class Dataset:
             Target false positive probability of a zone, between 0 and 1.
         sizing : {"log2", "exact"}
             Filter sizes as Lance's, or the least that reach the probability.
+        fold : bool
+            Whether filters that hold few distinct values are halved as often as the
+            probability allows.
+        max_false_zones : float, optional
+            Instead of a probability: zones of the whole dataset that a lookup may read in vain
+            on average.
+        layout : {"auto", "table", "sliced"}
+            A filter after another, or bit by bit of all filters, which answers a key from eight
+            short reads; "auto" slices from 4096 zones on.
         spark : SparkSession or False, optional
             Where to build: a session, False for threads of this process, or by default the
             active session if there is one.
@@ -237,16 +309,75 @@ class Dataset:
             raise InvalidArgument("column is an empty list; name at least one")
         if name is not None and len(names) > 1:
             raise InvalidArgument("several columns take their default names; leave name out")
+        require_layout(layout)
         parameters = _parameters(
             index_type,
-            {"number_of_items": number_of_items, "probability": probability, "sizing": sizing},
+            {
+                "number_of_items": number_of_items,
+                "probability": probability,
+                "sizing": sizing,
+                "fold": fold,
+            },
         )
+        if max_false_zones is not None:
+            parameters = self._for_false_zones(parameters, max_false_zones)
         work = [
             (self._checked_name(name or f"{each}_idx", replace), self._column(each))
             for each in names
         ]
         for index_name, resolved in work:
-            self._build(index_name, resolved, parameters, replace, spark, progress)
+            version = self._builder.build(
+                index_name, resolved, parameters, layout, replace, spark, progress
+            )
+            self._use(version)
+
+    def _for_false_zones(self, parameters: ZoneParameters, most: float) -> ZoneParameters:
+        """Parameters whose probability is that of so many zones read in vain."""
+        if parameters.probability != DEFAULT_PROBABILITY:
+            raise InvalidArgument("give probability or max_false_zones, not both")
+        if not most > 0:
+            raise InvalidArgument(f"max_false_zones is {most!r}; give a number above 0")
+        items = parameters.number_of_items
+        present = self._planner.coverage().present
+        zones = sum(-(-self._planner.count_rows(each) // items) for each in present)
+        # A filter that lets half through is hardly one.
+        return replace_fields(parameters, probability=min(most / max(zones, 1), 0.5))
+
+    @property
+    def optimize(self) -> DatasetOptimizer:
+        """Bringing indices up to date, as Lance names it: ``ds.optimize.optimize_indices()``."""
+        return DatasetOptimizer(self)
+
+    def _optimize_index(self, name: str, layout: str, spark: Any, progress: Any) -> Refreshed:
+        entry = self._entry(name)
+        found = leaf_type(self.schema, entry.column)
+        if found is None or hash_domain(found) != entry.domain:
+            raise SchemaMismatch(
+                f"index {name!r} was built when column {'.'.join(entry.column)} was "
+                f"{entry.domain}, it is {found} now; build it again"
+            )
+        column = Column(entry.column, found)
+        version, done = self._builder.refresh(entry, column, layout, spark, progress)
+        self._use(version)
+        return done
+
+    def validate_index(self, name: str) -> int:
+        """Read an index whole and hold it against its checksums and the rows it covers.
+
+        Returns
+        -------
+        int
+            Zones found sound.
+
+        Raises
+        ------
+        IndexNotFound
+        CorruptIndex
+            Naming what is damaged.
+        """
+        from zonebloom.index.validate import validate
+
+        return validate(self._catalog, self._entry(name), self._version)
 
     def _checked_name(self, name: str, replace: bool) -> str:
         if not name or len(name) > 255 or not name.isprintable() or "/" in name:
@@ -276,67 +407,6 @@ class Dataset:
                 "scan passes over files by it already; index another column"
             )
         return Column(path, found)
-
-    def _build(
-        self,
-        name: str,
-        column: Column,
-        parameters: ZoneParameters,
-        replace: bool,
-        spark: SparkSession | Literal[False] | None,
-        progress: bool | Callable[[int, int], Any] | None,
-    ) -> None:
-        base = self._version
-        coverage = cover(self._source.fragments, self._source.identities(), base)
-        fragments = [
-            (each.fragment.key, TrainFragment(each.fragment_id, each.fragment.path, each.identity))
-            for each in coverage.present
-        ]
-        prefix = self._catalog.new_segment_prefix()
-        tasks = cut_tasks(
-            prefix,
-            self._catalog,
-            self._source.format,
-            self._source.filesystem,
-            self.schema,
-            column,
-            parameters,
-            [fragment for _, fragment in fragments],
-            self._source.table if isinstance(self._source, TableSource) else None,
-        )
-        try:
-            total = 0
-            if progress:
-                total = sum(self._planner.count_rows(each) for each in coverage.present)
-            with _reporting(progress, total, f"indexing {column.name}") as report:
-                # Rows in memory are here, not where Spark's workers are.
-                session = None if isinstance(self._source, TableSource) else _session(spark)
-                if session is None:
-                    trained = train_locally(tasks, progress=report)
-                else:
-                    from zonebloom.spark.build import train_on_spark
-
-                    trained = train_on_spark(session, tasks, progress=report, num_rows=total)
-            version = commit_index(
-                self._catalog,
-                base,
-                name,
-                column,
-                parameters,
-                fragments,
-                trained,
-                replace_existing=replace,
-            )
-        except BaseException as error:
-            self._catalog.delete_segments(prefix)
-            if isinstance(error, OSError) and not isinstance(error, ZoneBloomError):
-                raise CatalogError(
-                    f"cannot write to {self.index_dir} ({error}); make it writable, or give "
-                    "another index_dir"
-                ) from error
-            raise
-        self._catalog.delete_segments(prefix, keep=[each.segment.name for each in trained])
-        self._use(version)
 
     def drop_index(self, name: str) -> None:
         """Forget an index. Its segments stay on disk for readers of older versions until `vacuum`.
@@ -369,6 +439,23 @@ class Dataset:
         return vacuum(self._catalog, older_than)
 
     # Describing
+
+    def advise(
+        self,
+        columns: str | Sequence[str] | None = None,
+        *,
+        number_of_items: int = DEFAULT_ITEMS,
+        probability: float = DEFAULT_PROBABILITY,
+    ) -> Advices:
+        """Say which columns are worth an index, from a sample; see `zonebloom.advise.advise`.
+
+        Raises
+        ------
+        ColumnNotFound, InvalidArgument, FragmentUnreadable
+        """
+        from zonebloom.advise import advise
+
+        return advise(self, columns, number_of_items=number_of_items, probability=probability)
 
     def describe_indices(self) -> list[IndexDescription]:
         """What indices there are, and what they cover of the files as they are now."""
@@ -419,8 +506,11 @@ class Dataset:
         import zonebloom.sbbf.blocks  # noqa: F401
 
         for table in self._planner.loaded[name].tables():
-            # One word a page brings the mapped file in.
-            np.bitwise_or.reduce(table.words[:: 4096 // 4])
+            if isinstance(table, SlicedTable):
+                table.validate()
+            else:
+                # One word a page brings the mapped file in.
+                np.bitwise_or.reduce(table.words[:: 4096 // 4])
 
     def index_to_lance(self, name: str, path: str) -> None:
         """Write an index as the ``bloomfilter.lance`` file of a Lance dataset.
@@ -435,15 +525,18 @@ class Dataset:
             When a segment is damaged.
         """
         from zonebloom.index.lance import to_lance
+        from zonebloom.index.sliced_rows import to_rows
 
         entry = self._entry(name)
         tables = self._planner.loaded[name].tables()
-        if len(tables) < len(entry.segments):
+        if len(tables) < len(entry.tables):
             raise CorruptIndex(
-                f"{len(entry.segments) - len(tables):,} of {len(entry.segments):,} segments of "
+                f"{len(entry.tables) - len(tables):,} of {len(entry.tables):,} segments of "
                 f"index {name!r} are damaged; call create_scalar_index again"
             )
-        to_lance(tables, path)
+        to_lance(
+            [to_rows(each) if isinstance(each, SlicedTable) else each for each in tables], path
+        )
 
     def _entry(self, name: str) -> IndexEntry:
         if name not in self._version.indices:
@@ -458,7 +551,7 @@ class Dataset:
 
         Parameters
         ----------
-        filter : str, pyarrow Expression, or DNF tuples
+        filter : str, pyarrow Expression, DNF tuples, polars.Expr, or Predicate
 
         Returns
         -------
@@ -471,6 +564,37 @@ class Dataset:
         """
         _, predicate = translate(filter, self.schema)
         return self._planner.search(predicate)
+
+    def search_many(
+        self, column: str, keys: pa.Array | pa.ChunkedArray | Sequence[Any]
+    ) -> pa.RecordBatchReader:
+        """Ask the index of a column for many keys at once: which zones may hold each.
+
+        Parameters
+        ----------
+        column : str
+            With an index.
+        keys : pyarrow Array or ChunkedArray, or a sequence
+            A million at a time is fine. Of the column's own type they are hashed in bulk.
+
+        Returns
+        -------
+        pyarrow.RecordBatchReader
+            ``key_index`` int64 (position in ``keys``), ``fragment_id`` uint64, ``zone`` uint32
+            (number of the zone in its fragment; null for a whole fragment of which the index
+            says nothing). Each pair once, in no order; ``read_all`` makes it a table. Null keys
+            are in no zone, NaN may be in all.
+
+        Raises
+        ------
+        IndexNotFound
+            When there is no index on the column.
+        """
+        made: Any = keys if isinstance(keys, pa.Array | pa.ChunkedArray) else pa.array(keys)
+        if isinstance(made, pa.ChunkedArray):
+            made = made.combine_chunks()
+        batches = self._planner.search_many(column, made)
+        return pa.RecordBatchReader.from_batches(SCHEMA, batches)
 
     def scanner(
         self,
@@ -487,7 +611,7 @@ class Dataset:
         ----------
         columns : list of str, or dict of name to pyarrow Expression, optional
             All columns by default.
-        filter : str, pyarrow Expression, or DNF tuples, optional
+        filter : str, pyarrow Expression, DNF tuples, polars.Expr, or Predicate, optional
         limit : int, optional
             Rows at most.
         batch_size : int
@@ -570,6 +694,23 @@ class Dataset:
         place[read] = np.arange(wanted.size)
         return gather(found, place[order])
 
+    # Other libraries
+
+    def to_polars(self) -> pl.LazyFrame:
+        """A Polars LazyFrame whose filters skip zones; see `zonebloom.polars.scan`.
+
+        Raises
+        ------
+        MissingDependency
+        """
+        from zonebloom.polars import scan
+
+        return scan(self)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """All rows, for libraries that take Arrow streams."""
+        return self.scanner().__arrow_c_stream__(requested_schema)
+
     # Showing
 
     def __repr__(self) -> str:
@@ -629,23 +770,4 @@ def _parameters(index_type: str | IndexConfig, given: dict[str, Any]) -> ZonePar
     return ZoneParameters(**given)
 
 
-def _session(spark: Any) -> Any:
-    """The session to build on, None for this process."""
-    import sys
-
-    if spark is False:
-        return None
-    if spark is None:
-        # Without pyspark imported there is no active session.
-        sql = sys.modules.get("pyspark.sql")
-        return sql.SparkSession.getActiveSession() if sql is not None else None
-    return spark
-
-
-def _reporting(progress: bool | Callable[[int, int], Any] | None, total: int, title: str) -> Any:
-    from zonebloom.progress import reporting
-
-    return reporting(progress, total, title)
-
-
-__all__ = ["Dataset", "IndexConfig", "IndexDescription", "dataset"]
+__all__ = ["Dataset", "DatasetOptimizer", "IndexConfig", "IndexDescription", "dataset"]

@@ -31,8 +31,10 @@ def bytes_text(count: int) -> str:
 def plan_text(plan: ScanPlan) -> str:
     """A plan as a few lines."""
     columns = ", ".join(plan.columns[:8]) + (", ..." if len(plan.columns) > 8 else "")
-    filter = "no filter" if plan.filter is None else str(plan.filter)
+    filter = "no filter" if plan.filter is None else str(plan.predicate or plan.filter)
     lines = [f"ZoneBloomScan: {filter}", f"  columns: {columns}"]
+    for text, kept in plan.by_path:
+        lines.append(f"  by path: {text} leaves {kept:,} of {plan.num_fragments:,} fragments")
     for use in plan.indices:
         lines.append(
             f"  index {use.name} on {use.column}: {use.kept_zones:,} of {use.num_zones:,} zones "

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentChanged, FragmentUnreadable
 from zonebloom.plan import FragmentPlan, Request, ScanPlan, ScanStats
-from zonebloom.predicates.arrow import referenced_columns
+from zonebloom.predicates import columns_of
 from zonebloom.ranges import RowRanges
 from zonebloom.recheck import holds_views, matching_rows, project, recheck, rows_of
 from zonebloom.storage.files import ReadCounter, counted, identities
@@ -90,13 +91,13 @@ class Execution:
         if isinstance(columns, list):
             needed = set(columns)
         elif columns is not None:
-            found = [referenced_columns(expression) for expression in columns.values()]
+            found = [columns_of(expression) for expression in columns.values()]
             if None not in found:
                 needed = {name for each in found for name in each or ()}
         if self._request.filter is None:
             # One column at least: it says how many rows there are.
             return [name for name in names if name in needed] or names[:1], []
-        filtered = referenced_columns(self._request.filter)
+        filtered = columns_of(self._request.filter)
         if filtered is None:
             filtered = set(names)
         first = [name for name in names if name in filtered] or names[:1]
@@ -124,18 +125,31 @@ class Execution:
         )
         name = plans[0].fragment.path if len(plans) == 1 else f"{len(plans)} fragments"
         request = self._request
-        if request.filter is None or not holds_views(self._source.schema):
+        by_arrow = request.filter is None or isinstance(request.filter, pc.Expression)
+        given = 0
+        if request.filter is None or (by_arrow and not holds_views(self._source.schema)):
             scanner = dataset.scanner(
                 columns=request.columns, filter=request.filter, batch_size=request.batch_size
             )
-            filtered = request.filter is not None
-            yield from _naming(name, scanner.to_batches(), filtered)
-            return
-        # Arrow cannot filter columns of view types.
+            try:
+                filtered = request.filter is not None
+                for batch in _naming(name, scanner.to_batches(), filtered):
+                    given += batch.num_rows
+                    yield batch
+                return
+            except pa.ArrowNotImplementedError:
+                # Arrow filters a file by the file's own types. Those may be views, as deltalake
+                # writes them, for which it has no comparison; the dataset's types it can filter.
+                if not filtered:
+                    raise
+        # Arrow cannot filter columns of view types, nor apply another engine's filter.
         scanner = dataset.scanner(columns=self._needed(), batch_size=request.batch_size)
         for batch in _naming(name, scanner.to_batches()):
-            kept = recheck(_as_table(batch), request.filter, request.columns)
-            yield from kept.to_batches()
+            for kept in recheck(_as_table(batch), request.filter, request.columns).to_batches():
+                # Batches come in order: the first rows are those that were given already.
+                skipped = min(given, kept.num_rows)
+                given -= skipped
+                yield kept.slice(skipped)
 
     def _read_parts(self, parts: list[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """Fragments of which some rows are read, several side by side."""

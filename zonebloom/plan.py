@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
+from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.fragments import Fragment
@@ -21,11 +22,11 @@ class Request:
     Attributes
     ----------
     columns : list of str, dict of str to pyarrow Expression, or None for all
-    filter : pyarrow.compute.Expression or None
+    filter : pyarrow.compute.Expression, EngineFilter or None
     """
 
     columns: list[str] | dict[str, pc.Expression] | None
-    filter: pc.Expression | None
+    filter: RowFilter | None
     limit: int | None = None
     batch_size: int = DEFAULT_BATCH_ROWS
 
@@ -76,8 +77,10 @@ class ScanPlan:
 
     Attributes
     ----------
-    filter : pyarrow.compute.Expression or None
+    filter : pyarrow.compute.Expression, EngineFilter or None
         The recheck.
+    predicate : Predicate or None
+        What indices were asked; None when they were not.
     columns : tuple of str
     fragments : tuple of FragmentPlan
         Those that are read, in order.
@@ -93,9 +96,13 @@ class ScanPlan:
         Bytes of index files that planning brought into memory.
     data_bytes, data_reads : int
         What planning read of data files: the filters embedded in them.
+    by_path : tuple of (str, int)
+        Parts of the filter that the paths of fragments answer, and the fragments they leave;
+        empty in a plan made to run.
     """
 
-    filter: pc.Expression | None
+    filter: RowFilter | None
+    predicate: Predicate | None
     columns: tuple[str, ...]
     fragments: tuple[FragmentPlan, ...]
     num_fragments: int
@@ -105,6 +112,7 @@ class ScanPlan:
     index_bytes: int = 0
     data_bytes: int = 0
     data_reads: int = 0
+    by_path: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
         from zonebloom.display import plan_text

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from zonebloom.errors import FragmentUnreadable, InvalidArgument, StaleIndexWarning
+from zonebloom.errors import (
+    FragmentUnreadable,
+    IndexNotFound,
+    InvalidArgument,
+    StaleIndexWarning,
+)
 from zonebloom.index.catalog import Catalog, Version
 from zonebloom.index.coverage import Coverage, PresentFragment, cover
-from zonebloom.index.search import LoadedIndex, Search, Searcher
+from zonebloom.index.loaded import LoadedIndex
+from zonebloom.index.many import hash_keys, null_keys, search_many
+from zonebloom.index.paths import PathValues
+from zonebloom.index.search import Search, Searcher
 from zonebloom.plan import FragmentPlan, IndexUse, ScanPlan
-from zonebloom.predicates.ast import Predicate
+from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.ranges import (
     MAX_ROWS_PER_FRAGMENT,
     OFFSET_BITS,
@@ -28,6 +35,7 @@ from zonebloom.storage.embedded import FragmentFilters
 from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.fragments import Fragment, Source
 from zonebloom.storage.parquet.pagemap import FilePages
+from zonebloom.values import leaf_type
 
 # With more of a fragment than this to read, reading it as a whole is quicker.
 _MOST = 0.6
@@ -85,17 +93,27 @@ class Planner:
     def search(self, predicate: Predicate) -> SearchResult:
         """Bound the rows a predicate is true for, in the files as they are now."""
         coverage, found = self._search(predicate)
+        if all(each.num_rows is not None for each in coverage.present):
+            return found.result
         universe = coverage.universe(self.count_rows)
         return SearchResult(
             universe,
             at_most=found.result.at_most & universe,
             at_least=found.result.at_least & universe,
             paths=found.result.paths,
+            null_free=found.result.null_free,
         )
 
     def _search(self, predicate: Predicate) -> tuple[Coverage, Search]:
         """The same, with all that may be rows of a file that is read whole anyway."""
         state = self._current()
+        coverage = state.coverage
+        found = self._searcher(state).search(predicate)
+        if found.used:
+            self._warn_of_gaps(coverage, found.used)
+        return coverage, found
+
+    def _searcher(self, state: _State) -> Searcher:
         coverage = state.coverage
         # Kept with its own state: meanwhile another thread may have found other files.
         if state.searcher is None:
@@ -112,16 +130,21 @@ class Planner:
                 coverage.live,
                 coverage.universe(lambda each: MAX_ROWS_PER_FRAGMENT),
                 {each.fragment_id: each.fragment.key for each in coverage.present},
+                PathValues(
+                    self._source.schema,
+                    from_paths,
+                    [
+                        (each.fragment_id, self._source.constants(each.fragment))
+                        for each in (coverage.present if from_paths else ())
+                    ],
+                ),
             )
-        found = state.searcher.search(predicate)
-        if found.used:
-            self._warn_of_gaps(coverage, found)
-        return coverage, found
+        return state.searcher
 
     def plan(
         self,
         columns: tuple[str, ...],
-        expression: pc.Expression | None,
+        expression: RowFilter | None,
         predicate: Predicate | None,
         *,
         described: bool = True,
@@ -143,7 +166,7 @@ class Planner:
         if predicate is None or expression is None:
             present = self.coverage().present
             whole = tuple(FragmentPlan(each.fragment, None, "no index used") for each in present)
-            return ScanPlan(expression, columns, whole, len(whole), 0)
+            return ScanPlan(expression, None, columns, whole, len(whole), 0)
         before = {name: index.loaded_bytes for name, index in self.loaded.items()}
         coverage, found = self._search(predicate)
         kept = by_fragment(found.result.at_most)
@@ -169,6 +192,7 @@ class Planner:
         )
         return ScanPlan(
             expression,
+            predicate,
             columns,
             parts,
             len(coverage.present),
@@ -178,6 +202,39 @@ class Planner:
             sum(read.values()),
             counter.num_bytes,
             counter.num_requests,
+            tuple((text, len(by_fragment(rows))) for text, rows in found.by_path)
+            if described
+            else (),
+        )
+
+    def search_many(self, column: str, keys: pa.Array) -> Iterator[pa.RecordBatch]:
+        """Pair keys with the zones of an indexed column that may hold them.
+
+        Raises
+        ------
+        IndexNotFound
+            When no index is on the column, or the column is of another type by now.
+        """
+        state = self._current()
+        coverage, searcher = state.coverage, self._searcher(state)
+        path = (column,) if column in self._source.schema.names else tuple(column.split("."))
+        index = searcher.index(path)
+        if isinstance(index, str):
+            raise IndexNotFound(f"keys of {column!r} cannot be looked up: {index}")
+        view = searcher.view(index)
+        self._warn_of_gaps(coverage, [index.entry.name])
+        leaf = leaf_type(self._source.schema, path)
+        assert leaf is not None
+        uncovered = [
+            each.fragment_id
+            for each in coverage.present
+            if each.fragment_id not in view.fragment_ids and each.num_rows != 0
+        ]
+        return search_many(
+            view,
+            hash_keys(leaf, keys),
+            np.flatnonzero(~null_keys(keys)),
+            np.array(uncovered, dtype=np.uint64),
         )
 
     def plan_rows(self, addresses: np.ndarray) -> tuple[ScanPlan, np.ndarray]:
@@ -222,7 +279,7 @@ class Planner:
                 "search again"
             )
         count = len(coverage.present)
-        plan = ScanPlan(None, (), tuple(parts), count, count - len(parts))
+        plan = ScanPlan(None, None, (), tuple(parts), count, count - len(parts))
         return plan, np.concatenate(order)
 
     def _fragment_plan(
@@ -271,11 +328,11 @@ class Planner:
                 ) from error
         return self._row_counts[key]
 
-    def _warn_of_gaps(self, coverage: Coverage, found: Search) -> None:
+    def _warn_of_gaps(self, coverage: Coverage, used: Iterable[str]) -> None:
         gaps = [f"{e.fragment.key} ({e.why})" for e in coverage.present if not e.is_known]
-        for name in found.used:
+        for name in used:
             # A file indexed again after it changed, for another index than this.
-            ids = {i for part in self.version.indices[name].segments for i in part.fragment_ids}
+            ids = {i for part in self.version.indices[name].tables for i in part.fragment_ids}
             gaps += [
                 f"{e.fragment.key} (not in index {name})"
                 for e in coverage.present
@@ -288,7 +345,7 @@ class Planner:
             warnings.warn(
                 f"{len(gaps):,} of {len(self._source.fragments):,} files are not as they were "
                 f"indexed and are read whole if they are there: {shown}; call "
-                "create_scalar_index again to index them",
+                "optimize.optimize_indices() to index them",
                 StaleIndexWarning,
                 stacklevel=5,
             )

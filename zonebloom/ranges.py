@@ -70,7 +70,7 @@ class RowRanges:
         kept = stops > starts
         if not kept.all():
             starts, stops = starts[kept], stops[kept]
-        if starts.size > 1:
+        if starts.size > 1 and not (starts[1:] > stops[:-1]).all():
             order = np.argsort(starts, kind="stable")
             starts, stops = starts[order], np.maximum.accumulate(stops[order])
             first = np.empty(starts.size, dtype=bool)
@@ -198,13 +198,16 @@ class SearchResult:
     ----------
     at_most, at_least, universe : RowRanges
         Row addresses; ``universe`` is every row of the dataset.
+    null_free : bool
+        Whether no row is null for the predicate, as far as the bounds say: only then are rows in
+        both bounds true.
     kind : {"Exact", "AtMost", "AtLeast"}
         "Exact": the bounds meet, or nothing can match. "AtMost": ``ranges`` is the upper
         bound, the rows in it are to be rechecked. "AtLeast": nothing bounds the result from
         above, and ``ranges`` is the lower bound.
     """
 
-    __slots__ = ("at_least", "at_most", "paths", "universe")
+    __slots__ = ("at_least", "at_most", "null_free", "paths", "universe")
 
     def __init__(
         self,
@@ -213,28 +216,36 @@ class SearchResult:
         at_most: RowRanges | None = None,
         at_least: RowRanges | None = None,
         paths: Mapping[int, str] | None = None,
+        null_free: bool = True,
     ):
+        self.null_free = null_free
         self.universe = universe
         self.at_most = universe if at_most is None else at_most
         self.at_least = _NOTHING if at_least is None else at_least
         self.paths = paths or {}
 
     def __and__(self, other: SearchResult) -> SearchResult:
-        return self._with(self.at_most & other.at_most, self.at_least & other.at_least)
+        return self._with(self.at_most & other.at_most, self.at_least & other.at_least, other)
 
     def __or__(self, other: SearchResult) -> SearchResult:
-        return self._with(self.at_most | other.at_most, self.at_least | other.at_least)
+        return self._with(self.at_most | other.at_most, self.at_least | other.at_least, other)
 
     def __invert__(self) -> SearchResult:
-        return self._with(self.universe - self.at_least, self.universe - self.at_most)
+        return self._with(self.universe - self.at_least, self.universe - self.at_most, self)
 
-    def _with(self, at_most: RowRanges, at_least: RowRanges) -> SearchResult:
-        return SearchResult(self.universe, at_most=at_most, at_least=at_least, paths=self.paths)
+    def _with(self, at_most: RowRanges, at_least: RowRanges, other: SearchResult) -> SearchResult:
+        return SearchResult(
+            self.universe,
+            at_most=at_most,
+            at_least=at_least,
+            paths=self.paths,
+            null_free=self.null_free and other.null_free,
+        )
 
     @property
     def kind(self) -> Kind:
         """Which bound ``ranges`` is."""
-        if not self.at_most or self.at_most == self.at_least:
+        if not self.at_most or (self.null_free and self.at_most == self.at_least):
             return "Exact"
         if self.at_least and self.at_most == self.universe:
             return "AtLeast"

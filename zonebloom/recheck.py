@@ -1,4 +1,4 @@
-"""The user's whole filter and projection, applied by Arrow's own engine to the rows read."""
+"""The user's whole filter and projection, applied to the rows read by the filter's own engine."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.predicates import RowFilter
+
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
 # Up to here runs of rows are sliced; beyond it a gather is quicker.
 _SLICED_RUNS = 32
 
 
-def recheck(table: pa.Table, filter: pc.Expression | None, columns: Columns) -> pa.Table:
+def recheck(table: pa.Table, filter: RowFilter | None, columns: Columns) -> pa.Table:
     """Keep the rows a filter is true for, and of them the columns asked for.
 
     Parameters
     ----------
     table : pyarrow.Table
         Every column filter and projection name.
-    filter : pyarrow.compute.Expression, optional
+    filter : pyarrow.compute.Expression or EngineFilter, optional
     columns : list of str, or dict of name to Expression, optional
         All of the table's by default.
 
@@ -35,8 +37,10 @@ def recheck(table: pa.Table, filter: pc.Expression | None, columns: Columns) -> 
     return project(table, columns)
 
 
-def matching_rows(table: pa.Table, filter: pc.Expression) -> np.ndarray:
+def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
     """Numbers of the rows a filter is true for, ascending."""
+    if not isinstance(filter, pc.Expression):
+        return filter.matching_rows(table)
     mask = _evaluate(table, [filter], ["mask"]).column(0)
     # Null is not true.
     return np.flatnonzero((mask.fill_null(False) if mask.null_count else mask).to_numpy())
@@ -58,8 +62,8 @@ def rows_of(table: pa.Table, rows: np.ndarray) -> pa.Table:
     if rows.size == 0:
         return table.slice(0, 0)
     cuts = np.flatnonzero(np.diff(rows) != 1) + 1
-    if cuts.size >= _SLICED_RUNS and not holds_views(table.schema):
-        return table.take(pa.array(rows))
+    if cuts.size >= _SLICED_RUNS:
+        return gather(table, rows)
     runs = np.split(rows, cuts)
     return pa.concat_tables([table.slice(int(run[0]), run.size) for run in runs])
 

@@ -53,6 +53,10 @@ def _maybe(reason: str) -> Probe:
     return Probe(_NO_HASHES, reason)
 
 
+def _misfit(column: pa.DataType, literal: _Literal) -> Probe:
+    return _maybe(f"a {literal.family} literal against a {column} column is not compared exactly")
+
+
 def require_indexable(arrow_type: pa.DataType, column: str) -> None:
     """Refuse a column whose type cannot carry a Bloom filter index.
 
@@ -238,25 +242,24 @@ def _integer_bounds(integer_type: pa.DataType) -> tuple[int, int]:
 def _encode(column: pa.DataType, literal: _Literal) -> list[bytes] | Probe:
     """Bytes a literal is hashed as in a column, or the probe that needs none."""
     t = pa.types
-    misfit = _maybe(f"a {literal.family} literal against a {column} column is not compared exactly")
     if t.is_integer(column):
-        return _encode_integer(column, literal, misfit)
+        return _encode_integer(column, literal)
     if t.is_floating(column):
-        return _encode_float(column, literal, misfit)
+        return _encode_float(column, literal)
     if t.is_decimal(column):
-        return _encode_decimal(column, literal, misfit)
+        return _encode_decimal(column, literal)
     if hash_domain(column) == "string":
-        return [literal.value.encode()] if literal.family == "string" else misfit
+        return [literal.value.encode()] if literal.family == "string" else _misfit(column, literal)
     if hash_domain(column) == "binary":
-        return [literal.value] if literal.family == "binary" else misfit
+        return [literal.value] if literal.family == "binary" else _misfit(column, literal)
     if t.is_fixed_size_binary(column):
         if literal.family != "binary":
-            return misfit
+            return _misfit(column, literal)
         return [literal.value] if len(literal.value) == column.byte_width else _NO_ROW
-    return _encode_temporal(column, literal, misfit)
+    return _encode_temporal(column, literal)
 
 
-def _encode_integer(column: pa.DataType, literal: _Literal, misfit: Probe) -> list[bytes] | Probe:
+def _encode_integer(column: pa.DataType, literal: _Literal) -> list[bytes] | Probe:
     value = literal.value
     if literal.family == "float":
         if math.isnan(value):
@@ -264,7 +267,7 @@ def _encode_integer(column: pa.DataType, literal: _Literal, misfit: Probe) -> li
         if abs(value) >= _EXACT_INTEGERS[literal.bits] and abs(value) != float("inf"):
             return _maybe(f"{value!r} is compared as floating point, which rounds large integers")
     elif literal.family not in ("int", "decimal"):
-        return misfit
+        return _misfit(column, literal)
     if abs(value) == float("inf") or value != int(value):
         return _NO_ROW
     low, high = _integer_bounds(column)
@@ -273,9 +276,9 @@ def _encode_integer(column: pa.DataType, literal: _Literal, misfit: Probe) -> li
     return [int(value).to_bytes(column.byte_width, "little", signed=low < 0)]
 
 
-def _encode_float(column: pa.DataType, literal: _Literal, misfit: Probe) -> list[bytes] | Probe:
+def _encode_float(column: pa.DataType, literal: _Literal) -> list[bytes] | Probe:
     if literal.family not in ("int", "float", "decimal"):
-        return misfit
+        return _misfit(column, literal)
     value = literal.value
     if math.isnan(value):
         return _maybe("engines disagree on NaN")
@@ -292,12 +295,12 @@ def _encode_float(column: pa.DataType, literal: _Literal, misfit: Probe) -> list
     return [encoded]
 
 
-def _encode_decimal(column: pa.DataType, literal: _Literal, misfit: Probe) -> list[bytes] | Probe:
+def _encode_decimal(column: pa.DataType, literal: _Literal) -> list[bytes] | Probe:
     if literal.family not in ("int", "decimal"):
-        return misfit
+        return _misfit(column, literal)
     value = Decimal(literal.value)
     if not value.is_finite():
-        return misfit
+        return _misfit(column, literal)
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     unscaled = int("".join(map(str, digits)))
@@ -313,7 +316,7 @@ def _encode_decimal(column: pa.DataType, literal: _Literal, misfit: Probe) -> li
     return [(-unscaled if sign else unscaled).to_bytes(column.byte_width, "little", signed=True)]
 
 
-def _encode_temporal(column: pa.DataType, literal: _Literal, misfit: Probe) -> list[bytes] | Probe:
+def _encode_temporal(column: pa.DataType, literal: _Literal) -> list[bytes] | Probe:
     t = pa.types
     nanoseconds = literal.value
     if literal.family == "date":
@@ -333,7 +336,7 @@ def _encode_temporal(column: pa.DataType, literal: _Literal, misfit: Probe) -> l
     ):
         unit = _NANOSECONDS[column.unit]
     else:
-        return misfit
+        return _misfit(column, literal)
     value, rest = divmod(nanoseconds, unit)
     bits = column.bit_width
     if rest or not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):

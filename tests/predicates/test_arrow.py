@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import operator
 from decimal import Decimal
 from fractions import Fraction
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from zonebloom.predicates import (
     And,
+    Compares,
     Constant,
     Equals,
     IsIn,
@@ -113,6 +115,8 @@ leaves = st.one_of(
     st.builds(lambda a, b: b != a, operands, literals),
     st.builds(lambda a, b: b == a, literals, operands),
     st.builds(lambda a, b: a < b, operands, literals),
+    st.builds(lambda a, b: a >= b, literals, operands),
+    st.builds(lambda a, b: a > b, operands, literals),
     st.builds(
         lambda a, v, skip: pc.is_in(a, options=pc.SetLookupOptions(v, skip_nulls=skip)),
         operands,
@@ -188,6 +192,18 @@ def hits(path, value: pa.Scalar, row: int) -> bool:
     return held.is_valid and exact(held) == exact(value)
 
 
+ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+def lies(path, symbol: str, value: pa.Scalar, row: int) -> bool:
+    """What perfect key ranges of one-row zones would say."""
+    held = cell(path, row)
+    if not held.is_valid:
+        return False
+    (kind, left), (other, right) = exact(held), exact(value)
+    return kind == other and ORDER[symbol](left, right)
+
+
 def bounds(predicate, row) -> tuple[bool, bool]:
     """Return (may be true, may be false), by the table in `zonebloom.predicates.ast`."""
     if isinstance(predicate, Constant):
@@ -201,6 +217,9 @@ def bounds(predicate, row) -> tuple[bool, bool]:
         assert predicate.values.null_count == 0
         null = predicate.null_matches and not cell(predicate.column, row).is_valid
         return null or any(hits(predicate.column, v, row) for v in predicate.values), True
+    if isinstance(predicate, Compares):
+        assert predicate.value.is_valid
+        return lies(predicate.column, predicate.operator, predicate.value, row), True
     if isinstance(predicate, IsNull):
         return not cell(predicate.column, row).is_valid, True
     if isinstance(predicate, Not):
@@ -282,6 +301,10 @@ ANSWERED = [
     (F("i64").is_null() & (F("i8").is_null() & F("s").is_null()),
      And((IsNull(("i64",)), IsNull(("i8",)), IsNull(("s",))))),
     (join("or", F("i64").is_null(), F("i8").is_null()), Or((IsNull(("i64",)), IsNull(("i8",))))),
+    ((F("i64") >= 5) & (F("i64") <= 5), Equals(("i64",), pa.scalar(5))),
+    ((F("i64") <= 5) & (F("i8") >= 5) & (pc.scalar(5) <= F("i64")) & (F("i64") >= 3),
+     And((Equals(("i64",), pa.scalar(5)), Compares(("i8",), ">=", pa.scalar(5)),
+          Compares(("i64",), ">=", pa.scalar(3))))),
     (pc.and_not(F("i64").is_null(), F("i8").is_null()),
      And((IsNull(("i64",)), Not(IsNull(("i8",)))))),
 ]  # fmt: skip
@@ -293,7 +316,9 @@ def test_answered(expression, predicate):
 
 
 UNANSWERED = [
-    (F("i64") > 5, "i64 > 5", "range comparisons"),
+    (F("dec") > 0.1, "dec > 0.1", "may round"),
+    (F("i64") > F("i8"), "i64 > i8", "only a column compared with a literal"),
+    (F("f64") > pc.scalar(math.nan), "f64 > nan", "order of NaN"),
     (pc.starts_with(F("s"), "a"), "starts_with(s, 'a')", "text patterns"),
     (F("b"), "b", "boolean column"),
     (F("i64") == F("i8"), "i64 = i8", "only a column compared with a literal"),
@@ -321,10 +346,11 @@ def test_unanswered_says_what_and_why(expression, text, reason):
     assert reason in predicate.reason
 
 
-def test_one_unknown_part_leaves_the_others_answered():
+def test_a_comparison_beside_an_equality():
     predicate = to_predicate((F("i64") == 5) & (F("s") > "m"), TABLE.schema)
     assert str(predicate) == "i64 = 5 AND s > 'm'"
-    assert [u.text for u in unknowns(predicate)] == ["s > 'm'"]
+    assert predicate.terms[1] == Compares(("s",), ">", pa.scalar("m"))
+    assert unknowns(predicate) == []
 
 
 def test_a_name_that_two_columns_share_is_unknown():
@@ -374,6 +400,8 @@ MALFORMED = [
 @pytest.mark.parametrize("entries", MALFORMED, ids=str)
 def test_a_layout_of_another_pyarrow_is_unknown(monkeypatch, entries):
     monkeypatch.setattr(module, "_metadata", lambda schema: list(entries))
+    # What was read of this layout before is remembered.
+    monkeypatch.setattr(module, "_outline", module._outline.__wrapped__)
     predicate = to_predicate(F("i64") == 5, TABLE.schema)
     assert isinstance(predicate, Unknown)
     assert "cannot be taken apart" in predicate.reason
@@ -382,7 +410,24 @@ def test_a_layout_of_another_pyarrow_is_unknown(monkeypatch, entries):
 
 def test_the_layout_is_the_one_this_module_knows():
     with pa.ipc.open_file((F("i64") == 5).__reduce__()[1][0]) as reader:
-        assert module._metadata(reader.get_batch(0).schema) == GOOD
+        row = reader.get_batch(0)
+    assert module._metadata(row.schema) == GOOD
+    assert module._read(F("i64") == 5) == (GOOD, row)
+
+
+def test_filters_of_one_layout_keep_their_own_literals():
+    for value in range(5):
+        expression = (F("i64") == value) | F("s").isin([str(value), "x"])
+        assert (
+            str(to_predicate(expression, TABLE.schema)) == f"i64 = {value} OR s IN ('{value}', 'x')"
+        )
+
+
+def test_a_literal_of_a_dictionary_is_read():
+    literal = pa.array(["a"]).dictionary_encode()[0]
+    entries, row = module._read(F("s") == literal)
+    assert [key for key, _ in entries] == ["call", "field_ref", "literal", "end"]
+    assert row.column(0)[0].as_py() == "a"
 
 
 def test_metadata_keeps_repeated_keys():

@@ -8,6 +8,7 @@ import operator
 import re
 import subprocess
 import sys
+import uuid
 from decimal import Decimal
 from fractions import Fraction
 
@@ -20,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates import Equals, IsIn, to_expression, to_predicate, translate
+from zonebloom.predicates import Equals, IsIn, Not, columns, to_expression, to_predicate, translate
 
 NAN = math.nan
 WORDS = ["", "a", "ab", "a%b", "axb", "a\nb", "É", "it's", "a\\b", "%", "_", None]
@@ -494,3 +495,47 @@ def test_sqlglot_is_imported_only_for_sql():
         "assert 'sqlglot' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+UUIDS = [uuid.UUID(int=7 * i) for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("filter", "numbers", "answered"),
+    [
+        (f"u = '{UUIDS[1]}'", [1], True),
+        (f"UUID '{UUIDS[2]}' = u", [2], True),
+        (f"u = X'{UUIDS[3].hex}'", [3], True),
+        (
+            f"u IN ('{UUIDS[1]}', '{UUIDS[1].hex.upper()}', CAST('{UUIDS[3]}' AS UUID), NULL)",
+            [1, 3],
+            True,
+        ),
+        (f"u <> '{UUIDS[1]}'", [0, 2, 3, 4], False),
+        (f"u > '{UUIDS[3]}'", [4], False),
+        ("u IS NULL", [5], True),
+        (f"u IS NOT DISTINCT FROM '{UUIDS[0]}'", [0], True),
+        (f"b = UUID '{UUIDS[4]}'", [4], True),
+    ],
+)
+def test_uuids(filter, numbers, answered):
+    raw = [each.bytes for each in UUIDS] + [None]
+    table = pa.table(
+        {"u": pa.array(raw, pa.uuid()), "b": pa.array(raw, pa.binary(16)), "row": range(6)}
+    )
+    expression, predicate = translate(filter, table.schema)
+    assert pads.dataset(table).to_table(filter=expression)["row"].to_pylist() == numbers
+    assert bool(columns(predicate)) is answered or isinstance(predicate, Not)
+
+
+@pytest.mark.parametrize(
+    ("filter", "message"),
+    [
+        ("u = 'not a uuid'", "'not a uuid' is no UUID"),
+        ("u = 5", "a number is compared with"),
+        ("CAST(u AS VARCHAR) = 'x'", "a column of UUIDs cannot be cast"),
+    ],
+)
+def test_uuids_refused(filter, message):
+    with pytest.raises(FilterError, match=message):
+        to_expression(filter, pa.schema({"u": pa.uuid()}))

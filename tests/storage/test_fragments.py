@@ -95,7 +95,8 @@ def test_pyarrow_dataset_keeps_its_partitions_schema_and_order(tmp_path: Path):
         {"day": i} for i in range(3)
     ]
     assert zb.dataset(source).to_table().equals(source.to_table())
-    assert open_source(tmp_path).partition_columns() == set()
+    assert open_source(tmp_path).partition_columns() == {"day"}
+    assert open_source(tmp_path, partitioning=None).partition_columns() == set()
 
 
 def test_index_folder_and_hidden_files_are_no_fragments(folder: Path):
@@ -151,3 +152,17 @@ def test_files_without_a_common_folder_need_an_index_dir(tmp_path: Path):
     pq.write_table(numbered(0, 3), tmp_path / "a.parquet")
     opened = zb.dataset([tmp_path / "a.parquet"], index_dir=str(tmp_path / "elsewhere"))
     assert opened.index_dir == str(tmp_path / "elsewhere")
+
+
+def test_folder_of_a_delta_table_is_refused(tmp_path: Path):
+    (tmp_path / "_delta_log").mkdir()
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "removed.parquet")
+    with pytest.raises(errors.SourceError, match=r"is a Delta table.*give deltalake\.DeltaTable"):
+        open_source(tmp_path)
+
+
+def test_folder_of_an_iceberg_table_is_refused(tmp_path: Path):
+    (tmp_path / "metadata").mkdir()
+    (tmp_path / "metadata" / "v1.metadata.json").write_text("{}")
+    with pytest.raises(errors.SourceError, match="is an Iceberg table"):
+        open_source(tmp_path)

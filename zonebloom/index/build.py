@@ -8,7 +8,7 @@ segment; the caller commits what all of them wrote, or deletes it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -134,7 +134,10 @@ def train_task(
     path = task.catalog.segment_path(task.segment)
     target = task.catalog.filesystem
     target.create_dir(os.path.dirname(path), recursive=True)
-    writer = TableWriter(target, path, task.parameters.number_of_items, task.parameters.probability)
+    parameters = task.parameters
+    writer = TableWriter(
+        target, path, parameters.number_of_items, parameters.probability, parameters.fold
+    )
     num_rows: dict[int, int] = {}
     try:
         for fragment in task.fragments:
@@ -279,9 +282,11 @@ def commit_index(
     column: Column,
     parameters: ZoneParameters,
     fragments: Sequence[tuple[str, TrainFragment]],
-    trained: Sequence[TrainedSegment],
+    segments: Sequence[Segment],
+    num_rows: Mapping[int, int],
     *,
     replace_existing: bool,
+    expected: IndexEntry | None = None,
 ) -> Version:
     """Commit what the tasks wrote as an index.
 
@@ -290,15 +295,23 @@ def commit_index(
     base : Version
         The version the fragments' ids were taken from.
     fragments : sequence of (key, TrainFragment)
+        Those the tasks read.
+    segments : sequence of Segment
+        All of the index.
+    num_rows : mapping of int to int
+        Rows of each of the fragments, by id.
+    expected : IndexEntry, optional
+        What the index must still be: it was made from that.
 
     Raises
     ------
     CommitConflict
-        When another writer gave these ids to other files, or took the name.
+        When another writer gave these ids to other files, took the name, or changed the index.
     """
-    rows = {fid: count for each in trained for fid, count in each.num_rows.items()}
     built = {
-        key: KnownFragment(fragment.fragment_id, key, fragment.identity, rows[fragment.fragment_id])
+        key: KnownFragment(
+            fragment.fragment_id, key, fragment.identity, num_rows[fragment.fragment_id]
+        )
         for key, fragment in fragments
     }
     entry = IndexEntry(
@@ -306,7 +319,7 @@ def commit_index(
         column.path,
         hash_domain(column.type),
         parameters,
-        tuple(each.segment for each in trained),
+        tuple(segments),
         now(),
     )
 
@@ -316,13 +329,19 @@ def commit_index(
             raise CommitConflict(
                 f"another writer made an index {name!r} meanwhile; give another name"
             )
+        if expected is not None and latest.indices.get(name) != expected:
+            raise CommitConflict(f"another writer changed index {name!r} meanwhile; try again")
         next_id = max([latest.next_fragment_id, *(f.fragment_id + 1 for f in built.values())])
         return replace(
             latest,
             next_fragment_id=next_id,
             fragments={**latest.fragments, **built},
-            # Last, also when it replaces one: of several on a column the last made is used.
-            indices={**{k: v for k, v in latest.indices.items() if k != name}, name: entry},
+            # Last, also when it replaces one: of several on a column the last made is used. One
+            # brought up to date keeps its place.
+            indices={
+                **{k: v for k, v in latest.indices.items() if k != name or expected is not None},
+                name: entry,
+            },
         )
 
     return catalog.commit(change)

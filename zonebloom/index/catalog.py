@@ -14,6 +14,7 @@ names and checksums are checked before use.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import posixpath
@@ -30,6 +31,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.errors import CommitConflict, CorruptIndex, IndexNotUsedWarning
+from zonebloom.index.sliced_directory import FILE_NAME as SLICED_FILE_NAME
 from zonebloom.index.table import FILE_NAME
 from zonebloom.index.zones import ZoneParameters
 from zonebloom.storage.files import FileIdentity, is_local
@@ -40,6 +42,9 @@ FORMAT_VERSION = 1
 
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
 _SEGMENT_NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_.-]*")
+# Of a segment that is a page map alone, what its table was.
+TABLE_FILES = (FILE_NAME, SLICED_FILE_NAME)
+_FILE_NAMES = {"table": FILE_NAME, "sliced": SLICED_FILE_NAME, "pages": FILE_NAME}
 _MAX_TRIES = 16
 # Half of what row addresses have room for: files not yet indexed take ids above.
 _MAX_FRAGMENT_ID = 1 << 30
@@ -66,7 +71,23 @@ class KnownFragment:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One table over a set of fragments, and the map of their pages if they are Parquet."""
+    """One table over a set of fragments, and the map of their pages if they are Parquet.
+
+    Attributes
+    ----------
+    name : str
+    num_bytes : int
+        Of the table.
+    checksum : str
+        XXH3-64 of the table, of a sliced one of its directory.
+    num_zones : int
+    fragment_ids : tuple of int
+    page_map_bytes, page_map_checksum
+        0 when there is no map.
+    layout : {"table", "sliced", "pages"}
+        How the bits of the filters lie; "pages" is a map alone, of fragments whose filters are
+        in a sliced segment.
+    """
 
     name: str
     num_bytes: int
@@ -75,6 +96,7 @@ class Segment:
     fragment_ids: tuple[int, ...]
     page_map_bytes: int = 0
     page_map_checksum: str = ""
+    layout: str = "table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +112,19 @@ class IndexEntry:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all segments."""
+        """Bytes of all tables."""
         return sum(segment.num_bytes for segment in self.segments)
+
+    @property
+    def tables(self) -> tuple[Segment, ...]:
+        """The segments that have filters."""
+        return tuple(segment for segment in self.segments if segment.layout != "pages")
+
+    @property
+    def layout(self) -> str:
+        """ "table", "sliced", or "mixed" when an index has segments of both."""
+        layouts = {segment.layout for segment in self.tables}
+        return layouts.pop() if len(layouts) == 1 else "mixed" if layouts else "table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +137,11 @@ class Version:
     indices: Mapping[str, IndexEntry] = field(default_factory=dict)
 
 
-class _NewerFormat(CorruptIndex):
-    """A version in a format of later than this package's."""
+class _NotRead(CorruptIndex):
+    """A version that is not known to be damaged: of a newer format, or not to be read now.
+
+    A reader may pass over it. Nothing may be written on top of what is older.
+    """
 
 
 class Catalog:
@@ -122,9 +158,9 @@ class Catalog:
         self.filesystem = filesystem
         self.folder = folder
 
-    def segment_path(self, name: str) -> str:
+    def segment_path(self, name: str, layout: str = "table") -> str:
         """Path of a segment's table."""
-        return posixpath.join(self.folder, "segments", name, FILE_NAME)
+        return posixpath.join(self.folder, "segments", name, _FILE_NAMES[layout])
 
     def page_map_path(self, name: str) -> str:
         """Path of a segment's page map."""
@@ -132,15 +168,25 @@ class Catalog:
 
     def latest(self) -> Version:
         """The newest version that can be read; a damaged one is reported and passed over."""
-        return self._latest(refuse_newer=False)
+        return self._latest(for_writing=False)
 
-    def _latest(self, refuse_newer: bool) -> Version:
+    def latest_for_writing(self) -> Version:
+        """The same, for what a change is based on.
+
+        Raises
+        ------
+        CorruptIndex
+            When the newest version is of a newer format, or cannot be read at the moment.
+        """
+        return self._latest(for_writing=True)
+
+    def _latest(self, for_writing: bool) -> Version:
         for number in sorted(self._numbers(), reverse=True):
             try:
                 return self._read(number)
             except CorruptIndex as error:
                 # A commit on top of what is older would hide what is newer.
-                if refuse_newer and isinstance(error, _NewerFormat):
+                if for_writing and isinstance(error, _NotRead):
                     raise
                 warnings.warn(str(error), IndexNotUsedWarning, stacklevel=4)
         return Version()
@@ -164,7 +210,7 @@ class Catalog:
         for _ in range(_MAX_TRIES):
             # A damaged version still has its number: ours comes after it.
             number = max(self._numbers(), default=0) + 1
-            version = replace(change(self._latest(refuse_newer=True)), number=number)
+            version = replace(change(self.latest_for_writing()), number=number)
             if self._create(version):
                 return version
         raise CommitConflict(
@@ -188,6 +234,13 @@ class Catalog:
                     os.rmdir(folder)
                 except OSError:
                     break
+
+    def delete_tables(self, names: Iterable[str]) -> None:
+        """Delete the tables of segments of which only the page map is used any more."""
+        for name in names:
+            path = self.segment_path(name)
+            if self.filesystem.get_file_info(path).type == pafs.FileType.File:
+                self.filesystem.delete_file(path)
 
     def _numbers(self) -> list[int]:
         selector = pafs.FileSelector(posixpath.join(self.folder, "versions"), allow_not_found=True)
@@ -224,11 +277,15 @@ class Catalog:
         self._write(draft, document)
         try:
             os.link(draft, path)
-        except FileExistsError:
-            return False
-        finally:
+        except BaseException as error:
             os.unlink(draft)
-        _sync_folder(folder)
+            if isinstance(error, FileExistsError):
+                return False
+            raise
+        # From here on the version is there, whatever fails.
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+            _sync_folder(folder)
         return True
 
     def _write(self, path: str, data: bytes) -> None:
@@ -255,7 +312,7 @@ class Catalog:
             with self.filesystem.open_input_file(path) as file:
                 document = json.loads(file.read())
             if document["format_version"] > FORMAT_VERSION:
-                raise _NewerFormat(
+                raise _NotRead(
                     f"{path} was written by a newer zonebloom (format "
                     f"{document['format_version']}); update this one; the version before it is used"
                 )
@@ -268,8 +325,11 @@ class Catalog:
             if xxhash.xxh3_64_hexdigest(fragments) != listing["checksum"]:
                 raise ValueError("the checksum of its fragments does not match")
             return _from_json(number, document, _fragments_from_bytes(fragments))
+        except OSError as error:
+            # A file that is not there will not come back; anything else may pass.
+            kind = CorruptIndex if isinstance(error, FileNotFoundError) else _NotRead
+            raise kind(f"{path} cannot be read ({error}); the version before it is used") from error
         except (
-            OSError,
             ValueError,
             KeyError,
             TypeError,
@@ -297,6 +357,12 @@ def _plain_name(name: Any) -> str:
     if not isinstance(name, str) or not _SEGMENT_NAME.fullmatch(name) or ".." in name:
         raise ValueError(f"{name!r} is not a file name of ours")
     return name
+
+
+def _layout(layout: Any) -> str:
+    if layout not in _FILE_NAMES:
+        raise ValueError(f"there is no layout {layout!r}")
+    return layout
 
 
 def now() -> str:
@@ -335,6 +401,7 @@ def _from_json(number: int, document: Any, fragments: dict[str, KnownFragment]) 
                 tuple(int(i) for i in each["fragment_ids"]),
                 int(each["page_map_bytes"]),
                 str(each["page_map_checksum"]),
+                _layout(each.get("layout", "table")),
             )
             for each in entry["segments"]
         )

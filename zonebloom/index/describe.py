@@ -21,6 +21,8 @@ class IndexDescription:
     name, index_type, column : str
     number_of_items, probability, sizing
         As it was built.
+    layout : {"table", "sliced", "mixed"}
+        How the bits of its filters lie.
     num_segments, num_zones, num_bytes : int
     num_rows_indexed : int
         Rows of fragments it covers as they are now.
@@ -36,6 +38,7 @@ class IndexDescription:
     number_of_items: int
     probability: float
     sizing: str
+    layout: str
     num_segments: int
     num_zones: int
     num_bytes: int
@@ -80,7 +83,7 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> list[IndexDes
     rows = {each.fragment_id: each.num_rows or 0 for each in coverage.present if each.is_known}
     found = []
     for entry in entries:
-        covered = [i for segment in entry.segments for i in segment.fragment_ids if i in rows]
+        covered = [i for segment in entry.tables for i in segment.fragment_ids if i in rows]
         found.append(
             IndexDescription(
                 entry.name,
@@ -89,7 +92,8 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> list[IndexDes
                 entry.parameters.number_of_items,
                 entry.parameters.probability,
                 entry.parameters.sizing,
-                len(entry.segments),
+                entry.layout,
+                len(entry.tables),
                 sum(segment.num_zones for segment in entry.segments),
                 entry.num_bytes,
                 sum(rows[i] for i in covered),

@@ -6,22 +6,21 @@ may match anything.
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from operator import and_, or_
-from typing import Any
+from operator import or_
 
-import numpy as np
 import pyarrow as pa
 
-from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
-from zonebloom.index.catalog import Catalog, IndexEntry, Segment
-from zonebloom.index.table import ZoneTable, read_file, read_table
+from zonebloom.errors import IndexNotUsedWarning
+from zonebloom.index.loaded import LoadedIndex
+from zonebloom.index.paths import PathValues
+from zonebloom.index.view import IndexView
 from zonebloom.predicates.ast import (
     And,
+    Compares,
     Constant,
     Equals,
     IsIn,
@@ -31,161 +30,8 @@ from zonebloom.predicates.ast import (
     Predicate,
     Unknown,
 )
-from zonebloom.ranges import OFFSET_BITS, RowRanges, SearchResult
-from zonebloom.sbbf.blocks_numpy import check_one
-from zonebloom.storage.parquet.pagemap import FilePages, PageMap
+from zonebloom.ranges import RowRanges, SearchResult
 from zonebloom.values import Probe, hash_domain, leaf_type, probe, probe_many
-
-# Below this many block checks NumPy answers before Numba would have loaded.
-_NUMPY_CHECKS = 1 << 16
-
-
-class LoadedIndex:
-    """One index with its tables, loaded when first searched."""
-
-    def __init__(self, catalog: Catalog, entry: IndexEntry):
-        self.entry = entry
-        self._catalog = catalog
-        self._tables: list[ZoneTable] | None = None
-        self._page_maps: dict[str, PageMap | None] = {}
-        self._segments = {
-            fragment_id: segment
-            for segment in entry.segments
-            for fragment_id in segment.fragment_ids
-        }
-        self.loaded_bytes = 0
-
-    def tables(self) -> list[ZoneTable]:
-        """The tables whose bytes are what was written; others are reported and left out."""
-        if self._tables is None:
-            tables = []
-            for segment in self.entry.segments:
-                path = self._catalog.segment_path(segment.name)
-                try:
-                    table = read_table(
-                        self._catalog.filesystem, path, segment.num_bytes, segment.checksum
-                    )
-                    tables.append(table)
-                    self.loaded_bytes += table.num_bytes
-                except CorruptIndex as error:
-                    self._report(error, "Its fragments are scanned meanwhile")
-            self._tables = tables
-        return self._tables
-
-    def pages(self, fragment_id: int, file_bytes: int) -> FilePages | None:
-        """Where the pages of a fragment lie, None when that is not known.
-
-        Raises nothing: a damaged map is reported once, and the file's footer is used.
-        """
-        segment = self._segments.get(fragment_id)
-        if segment is None or not segment.page_map_bytes:
-            return None
-        if segment.name not in self._page_maps:
-            self._page_maps[segment.name] = self._load_page_map(segment)
-        page_map = self._page_maps[segment.name]
-        try:
-            return page_map.file(fragment_id, file_bytes) if page_map is not None else None
-        except CorruptIndex as error:
-            self._page_maps[segment.name] = None
-            self._report(error, "Footers are read instead")
-            return None
-
-    def _load_page_map(self, segment: Segment) -> PageMap | None:
-        path = self._catalog.page_map_path(segment.name)
-        try:
-            buffer = read_file(
-                self._catalog.filesystem,
-                path,
-                segment.page_map_bytes,
-                segment.page_map_checksum,
-            )
-            self.loaded_bytes += buffer.size
-            return PageMap(buffer, path)
-        except CorruptIndex as error:
-            self._report(error, "Footers are read instead")
-            return None
-
-    def _report(self, error: CorruptIndex, instead: str) -> None:
-        warnings.warn(
-            f"index {self.entry.name!r}: {error}. {instead}", IndexNotUsedWarning, stacklevel=3
-        )
-
-
-class IndexView:
-    """A loaded index over the fragments that are as they were when it was built."""
-
-    def __init__(self, index: LoadedIndex, live: frozenset[int], universe: RowRanges):
-        self.index = index
-        self.num_zones = 0
-        self._zones: list[tuple[ZoneTable, np.ndarray | None, np.ndarray, np.ndarray]] = []
-        starts: list[np.ndarray] = []
-        stops: list[np.ndarray] = []
-        ids = np.fromiter(live, dtype=np.uint64, count=len(live))
-        for table in index.tables():
-            kept: Any = np.isin(table.fragment_ids, ids)
-            first = (table.fragment_ids << np.uint64(OFFSET_BITS)) + table.starts
-            address = first.astype(np.int64)
-            stop = address + table.lengths.astype(np.int64)
-            self._zones.append((table, None if kept.all() else kept, address, stop))
-            self.num_zones += int(np.count_nonzero(kept))
-            starts.append(address[kept])
-            stops.append(stop[kept])
-        indexed = {i for table in index.tables() for i in np.unique(table.fragment_ids).tolist()}
-        self.fragment_ids = live & indexed
-        indexed_rows = _union(starts, stops)
-        self.covered = indexed_rows & universe
-        self._uncovered = universe - self.covered
-        # A damaged table may claim rows its fragments do not have.
-        self._universe = universe if self.covered != indexed_rows else None
-
-    def matches(self, found: Probe) -> RowRanges:
-        """Rows of zones that may hold a probe's values, and all rows not covered."""
-        return self._rows([_may_hold(table, found.hashes) for table, *_ in self._zones])
-
-    def nulls(self) -> RowRanges:
-        """Rows of zones that hold a null, and all rows not covered."""
-        return self._rows([table.has_null for table, *_ in self._zones])
-
-    def kept_zones(self, rows: RowRanges) -> int:
-        """How many zones have a row in a set."""
-        count = 0
-        for _, live, starts, stops in self._zones:
-            before = np.searchsorted(rows.stops, starts, side="right")
-            touched = before < np.searchsorted(rows.starts, stops, side="left")
-            count += int(np.count_nonzero(touched if live is None else touched & live))
-        return count
-
-    def _rows(self, hits: Sequence[np.ndarray]) -> RowRanges:
-        starts, stops = [], []
-        for hit, (_, live, first, stop) in zip(hits, self._zones, strict=True):
-            at = np.flatnonzero(hit if live is None else hit & live)
-            if at.size:
-                starts.append(first[at])
-                stops.append(stop[at])
-        rows = _union(starts, stops)
-        if self._universe is not None:
-            rows &= self._universe
-        return rows | self._uncovered
-
-
-def _union(starts: list[np.ndarray], stops: list[np.ndarray]) -> RowRanges:
-    if not starts:
-        return RowRanges()
-    return RowRanges.from_arrays(np.concatenate(starts), np.concatenate(stops))
-
-
-def _may_hold(table: ZoneTable, hashes: np.ndarray) -> np.ndarray:
-    kernels_loaded = "zonebloom.sbbf.blocks" in sys.modules
-    if not kernels_loaded and hashes.size * len(table) <= _NUMPY_CHECKS:
-        hit = np.zeros(len(table), dtype=bool)
-        for hashed in hashes.tolist():
-            hit |= check_one(table.words, table.first_words, table.num_blocks, hashed)
-        return hit
-    from zonebloom.sbbf import blocks
-
-    hit = np.zeros(len(table), dtype=bool)
-    blocks.check_any(table.words, table.first_words, table.num_blocks, hashes, hit)
-    return hit
 
 
 @dataclass(slots=True)
@@ -197,12 +43,15 @@ class Search:
     result : SearchResult
     used : dict
         Views that answered, by index name.
+    by_path : list of (str, RowRanges)
+        Parts of the filter that paths answered, and the rows they leave.
     unanswered : list of (str, str)
         Parts of the filter no index took, and why.
     """
 
     result: SearchResult
     used: dict[str, IndexView] = field(default_factory=dict)
+    by_path: list[tuple[str, RowRanges]] = field(default_factory=list)
     unanswered: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -218,6 +67,8 @@ class Searcher:
     universe : RowRanges
         Addresses of all rows.
     paths : mapping of fragment id to path
+    path_values : PathValues
+        What paths say of the rows of their fragments.
     """
 
     def __init__(
@@ -227,13 +78,16 @@ class Searcher:
         live: frozenset[int],
         universe: RowRanges,
         paths: Mapping[int, str],
+        path_values: PathValues,
     ):
         self._schema = schema
+        self._path_values = path_values
         self._indices = indices
         self._live = live
         self._universe = universe
         self._paths = paths
         self._views: dict[str, IndexView] = {}
+        self._leaves: dict[tuple[str, ...], pa.DataType | None] = {}
         self._anything = SearchResult(universe, paths=paths)
 
     def view(self, index: LoadedIndex) -> IndexView:
@@ -251,8 +105,8 @@ class Searcher:
             found.result = self._evaluate(prepared, found)
         return found
 
-    def _prepare(self, predicate: Predicate, found: Search) -> Predicate | _Lookup:
-        """Replace what an index can answer by its probe, all else by Unknown."""
+    def _prepare(self, predicate: Predicate, found: Search) -> Predicate | _Lookup | _Known:
+        """Replace what an index or the paths can answer by that, all else by Unknown."""
         match predicate:
             case And(terms):
                 return And(tuple(self._prepare(term, found) for term in terms))  # pyright: ignore[reportArgumentType]
@@ -262,8 +116,11 @@ class Searcher:
                 return Not(self._prepare(term, found))  # pyright: ignore[reportArgumentType]
             case Constant():
                 return predicate
-            case Equals(column, _) | IsIn(column, _, _) | IsNull(column):
-                prepared = self._lookup(column, predicate)
+            case Equals(column, _) | IsIn(column, _, _) | Compares(column, _, _) | IsNull(column):
+                if column[0] in self._path_values.columns:
+                    prepared = self._by_path(predicate, found)
+                else:
+                    prepared = self._lookup(column, predicate)
             case Unknown(text, reason):
                 found.unanswered.append((text, reason))
                 return predicate
@@ -272,12 +129,22 @@ class Searcher:
             return Unknown(str(predicate), prepared)
         return prepared
 
-    def _lookup(self, column: tuple[str, ...], predicate: Predicate) -> _Lookup | str:
-        """The lookup a predicate on one column asks for, or why no index takes it."""
+    def _by_path(self, predicate: Equals | IsIn | Compares | IsNull, found: Search) -> _Known | str:
+        rows = self._path_values.rows(predicate)
+        if rows is None:
+            return "the values in the paths cannot be compared with it"
+        at_most, at_least = (each & self._universe for each in rows)
+        found.by_path.append((str(predicate), at_most))
+        return _Known(at_most, at_least, not self._path_values.has_null(predicate.column[0]))
+
+    def index(self, column: tuple[str, ...]) -> LoadedIndex | str:
+        """The index of a column, or why there is none to use."""
         index = self._indices.get(column)
         if index is None:
             return f"no index on {'.'.join(column)}"
-        leaf = leaf_type(self._schema, column)
+        if column not in self._leaves:
+            self._leaves[column] = leaf_type(self._schema, column)
+        leaf = self._leaves[column]
         if leaf is None or hash_domain(leaf) != index.entry.domain:
             reason = (
                 f"index {index.entry.name} was built when the column was {index.entry.domain}, "
@@ -285,6 +152,17 @@ class Searcher:
             )
             warnings.warn(reason, IndexNotUsedWarning, stacklevel=2)
             return reason
+        return index
+
+    def _lookup(self, column: tuple[str, ...], predicate: Predicate) -> _Lookup | str:
+        """The lookup a predicate on one column asks for, or why no index takes it."""
+        if isinstance(predicate, Compares):
+            return "range comparisons are not answered by a Bloom filter"
+        index = self.index(column)
+        if isinstance(index, str):
+            return index
+        leaf = self._leaves[column]
+        assert leaf is not None
         if isinstance(predicate, IsNull):
             return _Lookup(index, None, True)
         if isinstance(predicate, Equals):
@@ -294,18 +172,29 @@ class Searcher:
             probed, nulls = probe_many(leaf, predicate.values), predicate.null_matches
         return probed.maybe or _Lookup(index, probed, nulls)
 
-    def _evaluate(self, predicate: Predicate | _Lookup, found: Search) -> SearchResult:
+    def _evaluate(self, predicate: Predicate | _Lookup | _Known, found: Search) -> SearchResult:
         match predicate:
             case And(terms):
-                return reduce(and_, (self._evaluate(term, found) for term in terms))
+                result = self._bounded(self._universe, self._universe)
+                # What paths say costs nothing: when that leaves no row, no index is opened.
+                for term in sorted(terms, key=lambda term: not isinstance(term, _Free)):
+                    result &= self._evaluate(term, found)
+                    if not result.at_most and not result.at_least:
+                        break
+                return result
             case Or(terms):
-                return reduce(or_, (self._evaluate(term, found) for term in terms))
+                nothing = self._bounded(RowRanges(), RowRanges())
+                return reduce(or_, (self._evaluate(term, found) for term in terms), nothing)
             case Not(term):
                 return ~self._evaluate(term, found)
             case Constant(value):
                 at_most = self._universe if value is True else RowRanges()
                 at_least = RowRanges() if value is False else self._universe
                 return self._bounded(at_most, at_least)
+            case _Known(at_most, at_least, null_free):
+                result = self._bounded(at_most, at_least)
+                result.null_free = null_free
+                return result
             case _Lookup(index, probed, nulls):
                 view = self.view(index)
                 found.used[index.entry.name] = view
@@ -326,7 +215,19 @@ class _Lookup:
     nulls: bool
 
 
-def _bounds_true(predicate: Predicate | _Lookup) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the paths answered already."""
+
+    at_most: RowRanges
+    at_least: RowRanges
+    null_free: bool
+
+
+_Free = _Known | Constant
+
+
+def _bounds_true(predicate: Predicate | _Lookup | _Known) -> bool:
     """Whether anything bounds the rows that are true: if not, no index is opened."""
     match predicate:
         case And(terms):
@@ -337,10 +238,10 @@ def _bounds_true(predicate: Predicate | _Lookup) -> bool:
             return _bounds_false(term)
         case Constant(value):
             return value is not True
-    return isinstance(predicate, _Lookup)
+    return isinstance(predicate, _Lookup | _Known)
 
 
-def _bounds_false(predicate: Predicate | _Lookup) -> bool:
+def _bounds_false(predicate: Predicate | _Lookup | _Known) -> bool:
     match predicate:
         case And(terms):
             return all(map(_bounds_false, terms))
@@ -350,4 +251,4 @@ def _bounds_false(predicate: Predicate | _Lookup) -> bool:
             return _bounds_true(term)
         case Constant(value):
             return value is not False
-    return False
+    return isinstance(predicate, _Known)

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from zonebloom.index.catalog import IndexEntry
-from zonebloom.index.table import ZoneTable
+from zonebloom.index.describe import IndexDescription
+from zonebloom.index.loaded import Table
+from zonebloom.index.sliced_rows import zones_of
 from zonebloom.sbbf.filter import Sbbf
 
 
 def index_statistics(
-    described: Any, entry: IndexEntry, tables: Sequence[ZoneTable]
+    described: IndexDescription, entry: IndexEntry, tables: Sequence[Table]
 ) -> dict[str, Any]:
     """Measure an index.
 
@@ -21,7 +23,7 @@ def index_statistics(
     ----------
     described : IndexDescription
     entry : IndexEntry
-    tables : sequence of ZoneTable
+    tables : sequence of ZoneTable or SlicedTable
 
     Returns
     -------
@@ -31,16 +33,16 @@ def index_statistics(
     fill, fpp, nulls = [], [], 0
     for table in tables:
         nulls += int(table.has_null.sum())
-        for zone in range(len(table)):
-            measured = Sbbf.from_bytes(table.filter_words(zone))
-            fill.append(measured.fill)
-            fpp.append(measured.estimated_fpp)
+        for _, zones in zones_of(table):
+            measured = [Sbbf.from_bytes(words) for words in zones.filters]
+            fill += [each.fill for each in measured]
+            fpp += [each.estimated_fpp for each in measured]
     zone_rows = entry.parameters.number_of_items
     return {
         "name": described.name,
         "index_type": described.index_type,
         "column": described.column,
-        "layout": "table",
+        "layout": entry.layout,
         "number_of_items": zone_rows,
         "probability": entry.parameters.probability,
         "sizing": entry.parameters.sizing,

@@ -52,11 +52,19 @@ def table_schema(number_of_items: int, probability: float) -> pa.Schema:
     )
 
 
-def to_batch(fragment_id: int, zones: Zones, schema: pa.Schema) -> pa.RecordBatch:
-    """Lay out zones of one fragment as rows of the table, without copying the filters."""
+def to_batch(
+    fragment_id: int, zones: Zones, schema: pa.Schema, fold_to: float | None = None
+) -> pa.RecordBatch:
+    """Lay out zones of one fragment as rows of the table.
+
+    The filters are not copied, but where ``fold_to`` is given: each is halved as often as keeps
+    its false positive probability, as filled, at that or below.
+    """
     count = len(zones)
     filters = np.ascontiguousarray(zones.filters)
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(filters.strides[0])
+    if fold_to is not None:
+        filters, offsets = _folded(filters, fold_to)
     data = pa.Array.from_buffers(
         pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(filters)]
     )
@@ -68,6 +76,25 @@ def to_batch(fragment_id: int, zones: Zones, schema: pa.Schema) -> pa.RecordBatc
         data,
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _folded(filters: np.ndarray, probability: float) -> tuple[np.ndarray, np.ndarray]:
+    """Filters folded, one after another, and where each begins, bytes."""
+    from zonebloom.sbbf import blocks
+
+    kept = []
+    for words in filters:
+        while (
+            words.size % (2 * WORDS_PER_BLOCK) == 0
+            and words.size
+            and blocks.folded_fpp(words) <= probability
+        ):
+            half = np.empty(words.size // 2, dtype=np.uint32)
+            blocks.fold(words, half)
+            words = half
+        kept.append(words)
+    sizes = np.array([words.nbytes for words in kept], dtype=np.int32)
+    return np.concatenate(kept), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
 
 
 class _HashingSink:
@@ -120,8 +147,14 @@ class TableWriter:
     """Write a table zone run by zone run; memory is one run's."""
 
     def __init__(
-        self, filesystem: pafs.FileSystem, path: str, number_of_items: int, probability: float
+        self,
+        filesystem: pafs.FileSystem,
+        path: str,
+        number_of_items: int,
+        probability: float,
+        fold: bool = False,
     ):
+        self._fold_to = probability if fold else None
         self._schema = table_schema(number_of_items, probability)
         self._sink = _HashingSink(filesystem.open_output_stream(path))
         self._file = pa.PythonFile(self._sink, mode="w")
@@ -136,7 +169,7 @@ class TableWriter:
             piece = Zones(
                 zones.starts[part], zones.lengths[part], zones.has_null[part], zones.filters[part]
             )
-            self._writer.write_batch(to_batch(fragment_id, piece, self._schema))
+            self._writer.write_batch(to_batch(fragment_id, piece, self._schema, self._fold_to))
         self._num_zones += len(zones)
 
     def close(self) -> WrittenTable:

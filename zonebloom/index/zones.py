@@ -41,11 +41,14 @@ class ZoneParameters:
         Target false positive probability.
     sizing : {"log2", "exact"}
         A power of two as Lance takes it, or the least number of blocks.
+    fold : bool
+        Whether filters of few distinct values are halved as often as the probability allows.
     """
 
     number_of_items: int = DEFAULT_ITEMS
     probability: float = DEFAULT_PROBABILITY
     sizing: str = SIZINGS[0]
+    fold: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.number_of_items, int) and self.number_of_items > 1 << 32:

@@ -1,7 +1,8 @@
 """Filters of any language, brought to one predicate tree.
 
-filter (SQL, PyArrow, DNF) -> PyArrow expression, applied in full to every row read
-                           -> predicate, what an index can answer of it
+filter (SQL, PyArrow, DNF, Predicate) -> PyArrow expression, applied in full to every row read
+filter (Polars)                       -> the same expression, applied by Polars
+any of them                           -> predicate, what an index can answer of it
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates.arrow import to_predicate
+from zonebloom.predicates.arrow import referenced_columns, to_predicate
 from zonebloom.predicates.ast import (
     And,
     ColumnPath,
+    Compares,
     Constant,
     Equals,
     IsIn,
@@ -27,20 +29,26 @@ from zonebloom.predicates.ast import (
     columns,
     unknowns,
 )
+from zonebloom.predicates.engine import EngineFilter, RowFilter
+from zonebloom.predicates.expression import from_predicate
 from zonebloom.predicates.sql import to_expression
 
 __all__ = [
     "And",
     "ColumnPath",
+    "Compares",
     "Constant",
+    "EngineFilter",
     "Equals",
     "IsIn",
     "IsNull",
     "Not",
     "Or",
     "Predicate",
+    "RowFilter",
     "Unknown",
     "columns",
+    "columns_of",
     "to_expression",
     "to_predicate",
     "translate",
@@ -49,25 +57,27 @@ __all__ = [
 
 _ACCEPTED = (
     'a SQL string such as "id = 42", a pyarrow.compute Expression, a list of PyArrow\'s DNF '
-    'tuples such as [("id", "=", 42)], or None'
+    'tuples such as [("id", "=", 42)], a Polars expression, a Predicate, or None'
 )
 
 
-def translate(filter: Any, schema: pa.Schema) -> tuple[pc.Expression | None, Predicate]:
-    """Bring a filter of any accepted kind to an expression and a predicate.
+def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
+    """Bring a filter of any accepted kind to what is applied to rows and a predicate.
 
     Parameters
     ----------
     filter
         A SQL string, a PyArrow expression, PyArrow's DNF (a list of tuples, all to hold, or a
-        list of such lists, one to hold), or None for every row.
+        list of such lists, one to hold), a Polars expression, a `Predicate`, or None for every
+        row.
     schema
         The schema of the data.
 
     Returns
     -------
-    expression
-        What PyArrow applies to the rows that are read; None keeps them all.
+    filter
+        What is applied to the rows that are read, with the semantics of the language the
+        filter was written in; None keeps them all.
     predicate
         What an index can answer; true for every row the expression keeps, perhaps for more.
 
@@ -90,9 +100,22 @@ def translate(filter: Any, schema: pa.Schema) -> tuple[pc.Expression | None, Pre
         expression = filter
     elif isinstance(filter, (list, tuple)):
         expression = _from_dnf(filter)
+    elif isinstance(filter, Predicate):
+        return from_predicate(filter, schema), filter
+    elif type(filter).__module__.split(".")[0] == "polars":
+        from zonebloom.predicates.polars import translate_polars
+
+        return translate_polars(filter, schema)
     else:
         raise FilterError(f"a {type(filter).__name__} is no filter; write {_ACCEPTED}")
     return expression, to_predicate(expression, schema)
+
+
+def columns_of(filter: RowFilter) -> set[str] | None:
+    """Names of the top-level columns a filter reads, None when that cannot be told."""
+    if isinstance(filter, pc.Expression):
+        return referenced_columns(filter)
+    return None if filter.columns is None else set(filter.columns)
 
 
 def _from_dnf(filter: list[Any] | tuple[Any, ...]) -> pc.Expression:

@@ -26,6 +26,9 @@ PyArrow would round a value, since the index looks values up exactly.
 from __future__ import annotations
 
 import ctypes
+import functools
+import math
+import struct
 from typing import Any
 
 import pyarrow as pa
@@ -33,12 +36,18 @@ import pyarrow.compute as pc
 
 from zonebloom.predicates import ast, literals
 
+# An IPC file begins with its name, padded to eight bytes, and the schema's message.
+_MAGIC = b"ARROW1\0\0"
+_MESSAGE = struct.Struct("<II")
+_MOST_REMEMBERED = 1 << 16
 _METADATA_OFFSET = 2 * ctypes.sizeof(ctypes.c_void_p)
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
-_RANGES = {"less", "less_equal", "greater", "greater_equal", "between"}
+_AND = {"and", "and_kleene"}
+_RANGES = {"less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _PATTERNS = {
     "match_like",
     "match_substring",
@@ -128,10 +137,7 @@ def to_predicate(expression: pc.Expression, schema: pa.Schema) -> ast.Predicate:
 
 def _tree(expression: pc.Expression, schema: pa.Schema) -> _Node:
     """Read the prefix order with a stack; recursion would end at long chains of OR."""
-    _, (buffer,) = expression.__reduce__()[:2]
-    with pa.ipc.open_file(buffer) as reader:
-        row = reader.get_batch(0)
-    entries = _metadata(row.schema)
+    entries, row = _read(expression)
     root = _Node("root")
     stack = [root]
     position = 0
@@ -146,8 +152,11 @@ def _tree(expression: pc.Expression, schema: pa.Schema) -> _Node:
         elif key == "end":
             if top is root or top.name != text:
                 raise _Malformed(f"unexpected end of {text}")
-            top.meaning = _meaning(top)
             stack.pop()
+            top.meaning = _meaning(top)
+            if isinstance(top.meaning, ast.And) and stack[-1].name not in _AND:
+                # Only of the outermost: of each, a long chain would take its length squared.
+                top.meaning = ast.conjunction(top.meaning.terms)
             stack[-1].args.append(top)
         elif key == "field_ref":
             top.args.append(_reference((text,), schema))
@@ -167,6 +176,35 @@ def _tree(expression: pc.Expression, schema: pa.Schema) -> _Node:
     if len(stack) != 1 or len(root.args) != 1:
         raise _Malformed("calls are left open")
     return root.args[0]
+
+
+def _read(expression: pc.Expression) -> tuple[list[tuple[str, str]], pa.RecordBatch]:
+    """The entries of the prefix order, and the row of literals and options.
+
+    The file's schema message holds all but the values of the literals, so filters that differ
+    in those alone share it: it is read once.
+    https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
+    """
+    _, (buffer,) = expression.__reduce__()[:2]
+    continuation, size = _MESSAGE.unpack_from(buffer, len(_MAGIC))
+    row_at = len(_MAGIC) + _MESSAGE.size + size
+    # Of filters made by programs the message may be long, and is not worth remembering.
+    if continuation == 0xFFFFFFFF and row_at < min(buffer.size, _MOST_REMEMBERED):
+        try:
+            entries, schema = _outline(buffer[len(_MAGIC) : row_at].to_pybytes())
+            return entries, pa.ipc.read_record_batch(buffer[row_at:], schema)
+        except (pa.ArrowException, OSError):
+            # A literal with a dictionary: that lies between the schema and the row.
+            pass
+    with pa.ipc.open_file(buffer) as reader:
+        row = reader.get_batch(0)
+    return _metadata(row.schema), row
+
+
+@functools.lru_cache(maxsize=256)
+def _outline(message: bytes) -> tuple[list[tuple[str, str]], pa.Schema]:
+    schema = pa.ipc.read_schema(pa.py_buffer(message))
+    return _metadata(schema), schema
 
 
 def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
@@ -217,30 +255,30 @@ def _reference(path: ast.ColumnPath, schema: pa.Schema) -> _Node:
 def _meaning(node: _Node) -> object:
     """Say what a call means, from what its arguments mean."""
     name, args = node.name, node.args
-    if name in ("and", "and_kleene"):
+    if name in _AND:
         return ast.And(_flat(ast.And, args))
     if name in ("or", "or_kleene"):
         return ast.Or(_flat(ast.Or, args))
     if name == "invert" and len(args) == 1:
-        return _negated(_condition(args[0]))
+        return ast.negation(_condition(args[0]))
     if name in ("and_not", "and_not_kleene") and len(args) == 2:
-        return ast.And((*_flat(ast.And, args[:1]), _negated(_condition(args[1]))))
+        return ast.And((*_flat(ast.And, args[:1]), ast.negation(_condition(args[1]))))
     if name == "equal":
         return _equal(args)
     if name == "not_equal":
         equal = _equal(args)
-        return equal if isinstance(equal, str) else _negated(equal)
+        return equal if isinstance(equal, str) else ast.negation(equal)
     if name == "is_in":
         return _is_in(node)
     if name in ("is_null", "is_valid"):
         null = _is_null(node)
-        return null if name == "is_null" or isinstance(null, str) else _negated(null)
+        return null if name == "is_null" or isinstance(null, str) else ast.negation(null)
     if name == "cast":
         return _cast(node)
     if name in _PATTERNS:
         return "text patterns are not answered by a Bloom filter"
     if name in _RANGES:
-        return "range comparisons are not answered by a Bloom filter"
+        return _compares(args, _RANGES[name])
     return f"the function {name} is not answered by a Bloom filter"
 
 
@@ -270,14 +308,6 @@ def _flat(kind: type[ast.And | ast.Or], args: list[_Node]) -> tuple[ast.Predicat
     return tuple(terms)
 
 
-def _negated(predicate: ast.Predicate) -> ast.Predicate:
-    if isinstance(predicate, ast.Not):
-        return predicate.term
-    if isinstance(predicate, ast.Constant):
-        return ast.Constant(None if predicate.value is None else not predicate.value)
-    return ast.Not(predicate)
-
-
 def _equal(args: list[_Node]) -> ast.Predicate | str:
     if len(args) != 2:
         raise _Malformed("equal takes two arguments")
@@ -295,6 +325,27 @@ def _equal(args: list[_Node]) -> ast.Predicate | str:
         if isinstance(meaning, str):
             return meaning
     return "only a column compared with a literal is answered by a Bloom filter"
+
+
+def _compares(args: list[_Node], operator: str) -> ast.Predicate | str:
+    if len(args) != 2:
+        raise _Malformed("a comparison takes two arguments")
+    left, right = args[0].meaning, args[1].meaning
+    for meaning in (left, right):
+        if isinstance(meaning, pa.Scalar) and not meaning.is_valid:
+            return ast.Constant(None)
+    if isinstance(left, pa.Scalar):
+        left, right, operator = right, left, _FLIPPED[operator]
+    if isinstance(left, _Column) and isinstance(right, pa.Scalar):
+        if not literals.equal_is_exact(left.type, right.type):
+            return f"comparing {left.type} with {right.type} may round"
+        if pa.types.is_floating(right.type) and math.isnan(right.as_py()):
+            return "the order of NaN depends on the engine"
+        return ast.Compares(left.path, operator, right)  # pyright: ignore[reportArgumentType]
+    for meaning in (left, right):
+        if isinstance(meaning, str):
+            return meaning
+    return "only a column compared with a literal is known to an index"
 
 
 def _is_in(node: _Node) -> ast.Predicate | str:
@@ -396,9 +447,7 @@ def _options_text(options: pa.StructScalar) -> list[str]:
 def referenced_columns(expression: pc.Expression) -> set[str] | None:
     """Names of the top-level columns an expression reads, None when that cannot be told."""
     try:
-        _, (buffer,) = expression.__reduce__()[:2]
-        with pa.ipc.open_file(buffer) as reader:
-            entries = _metadata(reader.get_batch(0).schema)
+        entries, _ = _read(expression)
     except Exception:  # noqa: BLE001 - reading every column is always right
         return None
     names = set()

@@ -1,10 +1,11 @@
-"""The predicate an index can answer: six kinds of node, constants, and an honest "unknown".
+"""The predicate an index can answer: seven kinds of node, constants, and an honest "unknown".
 
 Every filter language is brought to this tree, and the search reads nothing else. A node stands
 for a three-valued condition on a row (true, false, null). The search keeps two bounds per node:
 the rows where it *may be true* and the rows where it *may be false*; a null row may be neither.
 
     Equals, IsIn, IsNull    may be true: the zones that hit       may be false: everything
+    Compares                the same, from key ranges and paths; a Bloom filter cannot say
     Constant                may be true: all if True, else none   may be false: all if False
     Unknown                 may be true: everything               may be false: everything
     And                     intersection                          union
@@ -17,15 +18,18 @@ which the user's filter is true must lie in *may be true* of its predicate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
+
+from zonebloom.errors import InvalidArgument
 
 ColumnPath: TypeAlias = tuple[str, ...]
 
 _SHOWN_VALUES = 2
+_FACING = {">=": "<=", "<=": ">="}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,13 @@ class IsIn:
     values: pa.Array
     null_matches: bool = False
 
+    def __post_init__(self) -> None:
+        if self.values.null_count:
+            raise InvalidArgument(
+                "the values of IsIn hold a null; drop it, and give null_matches=True if null rows "
+                "are to match"
+            )
+
     def __str__(self) -> str:
         count = len(self.values)
         shown = count if count <= _SHOWN_VALUES + 1 else _SHOWN_VALUES
@@ -60,6 +71,18 @@ class IsIn:
     # A pa.Array has equality but no hash.
     def __hash__(self) -> int:
         return hash((self.column, str(self.values.type), len(self.values), self.null_matches))
+
+
+@dataclass(frozen=True, slots=True)
+class Compares:
+    """The column's value lies to one side of this one; the value is never null, nor NaN."""
+
+    column: ColumnPath
+    operator: Literal["<", "<=", ">", ">="]
+    value: pa.Scalar
+
+    def __str__(self) -> str:
+        return f"{column_text(self.column)} {self.operator} {value_text(self.value)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +154,7 @@ class Unknown:
         return self.text
 
 
-Predicate: TypeAlias = Equals | IsIn | IsNull | And | Or | Not | Constant | Unknown
+Predicate: TypeAlias = Equals | IsIn | Compares | IsNull | And | Or | Not | Constant | Unknown
 
 
 def walk(predicate: Predicate) -> Iterator[Predicate]:
@@ -147,8 +170,51 @@ def walk(predicate: Predicate) -> Iterator[Predicate]:
             stack.append(node.term)
 
 
+def conjunction(terms: Iterable[Predicate]) -> Predicate:
+    """All of some terms; ``a >= x`` beside ``a <= x`` is ``a = x``, which a filter answers.
+
+    Examples
+    --------
+    >>> five = pa.scalar(5)
+    >>> print(conjunction([Compares(("a",), ">=", five), Compares(("a",), "<=", five)]))
+    a = 5
+    """
+    kept: list[Predicate] = []
+    bounds: dict[tuple[ColumnPath, str], int] = {}
+    for term in terms:
+        if isinstance(term, Compares) and term.operator in _FACING:
+            at = bounds.get((term.column, _FACING[term.operator]))
+            if at is not None and _value_of(kept[at]).equals(term.value):
+                kept[at] = Equals(term.column, term.value)
+                del bounds[term.column, _FACING[term.operator]]
+                continue
+            bounds[term.column, term.operator] = len(kept)
+        kept.append(term)
+    return kept[0] if len(kept) == 1 else And(tuple(kept))
+
+
+def negation(predicate: Predicate) -> Predicate:
+    """NOT of a predicate, without two of them in a row.
+
+    Examples
+    --------
+    >>> print(negation(Not(IsNull(("a",)))), negation(Constant(None)))
+    a IS NULL NULL
+    """
+    if isinstance(predicate, Not):
+        return predicate.term
+    if isinstance(predicate, Constant):
+        return Constant(None if predicate.value is None else not predicate.value)
+    return Not(predicate)
+
+
+def _value_of(term: Predicate) -> pa.Scalar:
+    assert isinstance(term, Compares)
+    return term.value
+
+
 def columns(predicate: Predicate) -> set[ColumnPath]:
-    """Return the paths of the columns the index would be asked about.
+    """Return the paths of the columns a Bloom filter would be asked about.
 
     Examples
     --------

@@ -18,6 +18,7 @@ import datetime
 import math
 import re
 import struct
+import uuid
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -30,6 +31,8 @@ _DAY = 86400
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _MAX_EXPONENT = 400
+# Bits of the widest integer type of which every value is a floating point number that wide.
+_EXACT_BITS = {16: 8, 32: 16, 64: 32}
 _NOT_FINITE = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
 _CLOCK = re.compile(r"(?P<h>\d{1,2}):(?P<m>\d{2})(:(?P<s>\d{2}(\.\d+)?))?", re.ASCII)
@@ -56,6 +59,12 @@ def plain(type_: pa.DataType) -> pa.DataType:
     return plain(type_.value_type) if isinstance(type_, pa.DictionaryType) else type_
 
 
+def stored(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the values as they are stored: a UUID is 16 bytes."""
+    type_ = plain(type_)
+    return type_.storage_type if isinstance(type_, pa.UuidType) else type_
+
+
 def is_text(type_: pa.DataType) -> bool:
     """Tell whether values are UTF-8 text, however stored."""
     return pt.is_string(type_) or pt.is_large_string(type_) or pt.is_string_view(type_)
@@ -78,7 +87,7 @@ def holds_nan(type_: pa.DataType) -> bool:
 
 def nulls_are_elsewhere(type_: pa.DataType) -> bool:
     """Tell whether nulls are not in the column's own validity bitmap alone."""
-    type_ = plain(type_)
+    type_ = stored(type_)
     return pt.is_union(type_) or pt.is_run_end_encoded(type_) or _is_extension(type_)
 
 
@@ -92,9 +101,13 @@ def is_lossless(source: pa.DataType, target: pa.DataType) -> bool:
     """
     if source == target:
         return True
-    source = plain(source)
+    source = stored(source)
     if source == target:
         return True
+    if pt.is_integer(source) and pt.is_floating(target):
+        return source.bit_width <= _EXACT_BITS[target.bit_width]
+    if pt.is_integer(source) and pt.is_decimal(target):
+        return target.precision - target.scale >= len(str(2**source.bit_width))
     if pt.is_integer(source) and pt.is_integer(target):
         if pt.is_signed_integer(source) != pt.is_signed_integer(target):
             return pt.is_signed_integer(target) and target.bit_width > source.bit_width
@@ -339,6 +352,8 @@ def cast(literal: Literal, type_: pa.DataType) -> Literal:
     if is_text(type_) and kind == "number" and isinstance(value, Fraction):
         if value.denominator == 1:
             return Literal("text", str(value.numerator))
+    elif isinstance(type_, pa.UuidType) and kind == "text":
+        return uuid_bytes(value)
     elif is_bytes(type_) and kind == "text":
         return Literal("bytes", value.encode())
     elif pt.is_integer(type_) and kind == "text":
@@ -358,6 +373,16 @@ def cast(literal: Literal, type_: pa.DataType) -> Literal:
     if not placed.exact:
         raise Misplaced(f"the literal is not exactly a value of {type_}", "write it without CAST")
     return Literal("number", number(value)) if pt.is_decimal(type_) else Literal(kind, value)
+
+
+def uuid_bytes(text: str) -> Literal:
+    """Return the 16 bytes that a UUID's text stands for."""
+    try:
+        return Literal("bytes", uuid.UUID(text).bytes)
+    except ValueError:
+        raise Misplaced(
+            f"{text!r} is no UUID", "write '00000000-0000-0000-0000-000000000000'"
+        ) from None
 
 
 def number(text: str | Fraction) -> Fraction:

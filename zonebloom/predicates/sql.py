@@ -62,9 +62,15 @@ _TYPES: dict[str, pa.DataType] = {
     "TIMESTAMP": pa.timestamp("us"),
     "TIMESTAMPNTZ": pa.timestamp("us"),
     "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
+    "UUID": pa.uuid(),
 }
 _SECONDS = {"WEEK": 604800, "DAY": 86400, "HOUR": 3600, "MINUTE": 60, "SECOND": 1}
 _FRACTIONS = {"MILLISECOND": 10**3, "MICROSECOND": 10**6, "NANOSECOND": 10**9}
+
+
+# Kernels that PyArrow was seen to have, by name and types.
+_done: set[tuple[Any, ...] | None] = set()
+_MOST_DONE = 1 << 12
 
 
 @dataclass(slots=True)
@@ -166,6 +172,9 @@ class _Translator:
         self.text = text
         self.schema = schema
         self.used: set[str] = set()
+        # What PyArrow is asked to do besides joining conditions: kernels and their types.
+        # None is what depends on more than types.
+        self.asked: set[tuple[Any, ...] | None] = set()
         self.conditions: dict[str, Callable[[Any, bool], pc.Expression]] = {
             "and": self._junction,
             "or": self._junction,
@@ -230,7 +239,8 @@ class _Translator:
         if right.kind == "null" or pt.is_null(left.type):
             return _NULL
         expression, type_ = self._plain(left)
-        placed = self._place(right, type_, node)
+        placed = self._place(self._as_stored(right, left.type, node), type_, node)
+        self.asked.add((op, type_, None if placed.scalar is None else placed.scalar.type))
         if placed.scalar is not None and placed.scalar.type == pa.float64() != type_:
             expression = expression.cast(pa.float64())
         if placed.exact:
@@ -246,6 +256,7 @@ class _Translator:
     ) -> pc.Expression:
         if pt.is_null(left.type) or pt.is_null(right.type):
             return _NULL
+        self.asked.add(None)
         (a, ta), (b, tb) = self._plain(left), self._plain(right)
         if ta != tb:
             common = self._common(ta, tb, node)
@@ -353,11 +364,12 @@ class _Translator:
         values = []
         for literal, item in zip(plain_items, node.expressions, strict=True):
             if literal.kind != "null":
-                scalar = self._place(literal, type_, item)
+                scalar = self._place(self._as_stored(literal, value.type, item), type_, item)
                 if scalar.exact and scalar.scalar is not None and scalar.scalar.type == type_:
                     values.append(scalar.scalar)
         if pt.is_floating(type_):
             values = _float_set(values)
+        self.asked.add(("in", value.type, type_))
         found = expression.isin(pa.array(values, type_))
         # is_in says false where SQL says null; see the module's beginning.
         if not exact:
@@ -385,6 +397,7 @@ class _Translator:
         expression, type_ = self._plain(value)
         if pattern.kind != "text" or not literals.is_text(type_):
             self._fail(f"LIKE takes strings, not a column of type {type_}", _ELSEWHERE, node)
+        self.asked.add(None)
         tokens = _like_tokens(pattern.value, escape)
         if tokens is None:
             self._fail("the pattern ends in its escape character", "double it", node)
@@ -440,6 +453,9 @@ class _Translator:
         target, value = self._type(node.args["to"]), self._operand(node.this)
         if isinstance(value, Literal):
             return self._guard(lambda: literals.cast(value, target), node)
+        self.asked.add(None)
+        if isinstance(literals.plain(value.type), pa.UuidType) and target != value.type:
+            self._fail("a column of UUIDs cannot be cast", "compare it with UUID '...'", node)
         expression, type_ = self._plain(value)
         if pt.is_null(type_) or type_ != target:
             expression = expression.cast(target)
@@ -523,6 +539,7 @@ class _Translator:
         There are no kernels for float16 and the view types, and a dictionary is best decoded
         here: PyArrow would then choose a common type by itself, which may be too small.
         """
+        self.asked.add(("plain", operand.type))
         type_ = literals.plain(operand.type)
         if pt.is_float16(type_):
             type_ = pa.float32()
@@ -530,6 +547,7 @@ class _Translator:
             type_ = pa.string()
         elif pt.is_binary_view(type_):
             type_ = pa.binary()
+        type_ = literals.stored(type_)
         expression = operand.expression
         if type_ != operand.type:
             decoded = literals.plain(operand.type)
@@ -541,7 +559,12 @@ class _Translator:
     # Errors
 
     def check(self, expression: pc.Expression) -> None:
-        """Bind the expression to no rows, so that what PyArrow refuses is refused here."""
+        """Bind the expression to no rows, so that what PyArrow refuses is refused here.
+
+        What it did once it will do again: that takes longer than all the rest.
+        """
+        if None not in self.asked and self.asked <= _done:
+            return
         import pyarrow.dataset as pads
 
         fields = [self.schema.field(name) for name in sorted(self.used)]
@@ -552,9 +575,19 @@ class _Translator:
             raise FilterError(
                 f"PyArrow cannot apply the filter: {error}\n  {self.text}\n{_sentence(_ELSEWHERE)}"
             ) from None
+        if None not in self.asked:
+            if len(_done) > _MOST_DONE:
+                _done.clear()
+            _done.update(self.asked)
 
     def _place(self, literal: Literal, type_: pa.DataType, node: Any) -> Placed:
         return self._guard(lambda: literals.place(literal, type_), node)
+
+    def _as_stored(self, literal: Literal, column: pa.DataType, node: Any) -> Literal:
+        """A literal as the bytes a column of UUIDs holds; any other is left as it is."""
+        if literal.kind == "text" and isinstance(literals.plain(column), pa.UuidType):
+            return self._guard(lambda: literals.uuid_bytes(literal.value), node)
+        return literal
 
     def _guard(self, make: Callable[[], Any], node: Any) -> Any:
         try:

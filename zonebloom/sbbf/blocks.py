@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import boolean, uint8, uint32, uint64, void
+from numba import boolean, float64, uint8, uint32, uint64, void
 
 from zonebloom.sbbf.blocks_numpy import SALT, WORDS_PER_BLOCK
 from zonebloom.sbbf.jit import inlined, intrinsic, kernel, readonly
@@ -177,6 +177,33 @@ def merge(words, other):
     """OR ``other`` into ``words``; both have shape ``(8 z,)``."""
     for i in range(words.shape[0]):
         words[i] |= other[i]
+
+
+@intrinsic
+def _bits_set(typing_context, word):
+    """Number of bits set in a 32-bit word."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return uint32(uint32), generate
+
+
+@kernel(float64(readonly(uint32)))
+def folded_fpp(words):
+    """False positive probability of a filter, shape ``(16 z,)``, were it folded once.
+
+    As filled: the mean over blocks of the product over words of the share of bits set.
+    """
+    blocks = words.shape[0] // (2 * WORDS_PER_BLOCK)
+    total = 0.0
+    for block in range(blocks):
+        share = 1.0
+        for word in range(WORDS_PER_BLOCK):
+            at = 2 * block * WORDS_PER_BLOCK + word
+            share *= _bits_set(words[at] | words[at + WORDS_PER_BLOCK]) / 32.0
+        total += share
+    return total / blocks
 
 
 @kernel(void(readonly(uint32), uint32[::1]))

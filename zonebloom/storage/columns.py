@@ -248,6 +248,8 @@ def _same_values(stored: pa.DataType, wanted: pa.DataType) -> bool:
         return signed == (False, True) and stored.bit_width < wanted.bit_width
     if t.is_floating(stored) and t.is_floating(wanted):
         return stored.bit_width <= wanted.bit_width
+    if t.is_decimal(stored) and t.is_decimal(wanted):
+        return stored.scale == wanted.scale and stored.precision <= wanted.precision
     if t.is_timestamp(stored) and t.is_timestamp(wanted):
         units = ["s", "ms", "us", "ns"]
         return stored.tz == wanted.tz and units.index(stored.unit) <= units.index(wanted.unit)

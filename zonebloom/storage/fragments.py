@@ -12,7 +12,7 @@ import os
 import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -22,6 +22,8 @@ from zonebloom.storage.files import FileIdentity, identities
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
+
+Partitioning: TypeAlias = "str | Sequence[str] | pads.Partitioning | None"
 
 _FORMATS = ("parquet", "ipc", "arrow", "feather", "csv", "json", "orc")
 _GLOB_CHARACTERS = frozenset("*?[")
@@ -142,7 +144,12 @@ def is_plain_parquet(format: pads.FileFormat) -> bool:
     )
 
 
-def open_source(source: Any, format: str = "parquet", filesystem: Any = None) -> Source:
+def open_source(
+    source: Any,
+    format: str = "parquet",
+    filesystem: Any = None,
+    partitioning: Partitioning = "auto",
+) -> Source:
     """Discover the fragments of a source.
 
     Parameters
@@ -154,6 +161,9 @@ def open_source(source: Any, format: str = "parquet", filesystem: Any = None) ->
         One of pyarrow's file formats; not used for a pyarrow dataset.
     filesystem : pyarrow.fs or fsspec file system, optional
         Where the paths are; the local one, or the URI's, by default.
+    partitioning : "auto", "hive", list of str, pyarrow.dataset.Partitioning, or None
+        What folders say of the rows in them, as ``pyarrow.dataset.dataset`` takes it. "auto"
+        is "hive" below a folder and None for files named one by one.
 
     Returns
     -------
@@ -175,21 +185,23 @@ def open_source(source: Any, format: str = "parquet", filesystem: Any = None) ->
         return _from_dataset(source, None)
     if format not in _FORMATS:
         raise InvalidArgument(f"format is {format!r}; it is one of {', '.join(_FORMATS)}")
-    filesystem = _as_arrow(filesystem)
+    filesystem = as_arrow_filesystem(filesystem)
     if isinstance(source, str | os.PathLike):
-        return _open_path(os.fspath(source), format, filesystem)
+        return _open_path(os.fspath(source), format, filesystem, partitioning)
     if isinstance(source, Sequence) and source and not isinstance(source, bytes):
         paths = [os.path.abspath(path) if filesystem is None else str(path) for path in source]
-        return _from_dataset(_open(paths, format, filesystem or pafs.LocalFileSystem()), None)
+        filesystem = filesystem or pafs.LocalFileSystem()
+        return _from_dataset(_open(paths, format, filesystem, partitioning), None)
     if isinstance(source, Sequence) and not isinstance(source, bytes):
         raise NoFragments("the list of files is empty; give at least one file")
     raise SourceError(
         f"a {type(source).__name__} is not a dataset; give a folder, a file, a list of files, a "
-        "glob, a URI or a pyarrow.dataset.Dataset (write in-memory tables to Parquet first)"
+        "glob, a URI, a pyarrow.dataset.Dataset, a pyarrow.Table, a deltalake.DeltaTable or a "
+        "pyiceberg table"
     )
 
 
-def _as_arrow(filesystem: Any) -> pafs.FileSystem | None:
+def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
     """A file system of pyarrow's, or fsspec's made one."""
     if filesystem is None or isinstance(filesystem, pafs.FileSystem):
         return filesystem
@@ -200,7 +212,9 @@ def _as_arrow(filesystem: Any) -> pafs.FileSystem | None:
     return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
 
 
-def _open_path(path: str, format: str, filesystem: pafs.FileSystem | None) -> Source:
+def _open_path(
+    path: str, format: str, filesystem: pafs.FileSystem | None, partitioning: Partitioning
+) -> Source:
     if filesystem is None and "://" in path:
         filesystem, path = pafs.FileSystem.from_uri(path)
     elif filesystem is None:
@@ -210,20 +224,59 @@ def _open_path(path: str, format: str, filesystem: pafs.FileSystem | None) -> So
             found = sorted(file for file in glob.glob(path, recursive=True) if os.path.isfile(file))
             if not found:
                 raise NoFragments(f"no file matches {path}; check the pattern")
-            return _from_dataset(_open(found, format, filesystem), None)
+            return _from_dataset(_open(found, format, filesystem, partitioning), None)
     assert filesystem is not None
     kind = filesystem.get_file_info(path).type
     if kind == pafs.FileType.NotFound:
         raise NoFragments(f"{path} does not exist; check the path")
     root = path.rstrip("/") if kind == pafs.FileType.Directory else None
-    return _from_dataset(_open(path, format, filesystem), root)
+    if root is not None:
+        _refuse_tables(filesystem, root)
+    if partitioning == "auto" and root is not None:
+        partitioning = "hive"
+    return _from_dataset(_open(path, format, filesystem, partitioning), root)
 
 
-def _open(paths: str | list[str], format: str, filesystem: pafs.FileSystem) -> pads.Dataset:
+def _refuse_tables(filesystem: pafs.FileSystem, folder: str) -> None:
+    """Refuse the folder of a table whose log says which of its files count.
+
+    Others lie there still: rows deleted, or written twice when files were compacted.
+    """
+    log, metadata = filesystem.get_file_info([f"{folder}/_delta_log", f"{folder}/metadata"])
+    if log.type == pafs.FileType.Directory:
+        raise SourceError(
+            f"{folder} is a Delta table, and its log says which files count; give "
+            "deltalake.DeltaTable(path) instead of the path"
+        )
+    if metadata.type == pafs.FileType.Directory and any(
+        each.base_name.endswith(".metadata.json")
+        for each in filesystem.get_file_info(pafs.FileSelector(metadata.path))
+    ):
+        raise SourceError(
+            f"{folder} is an Iceberg table, and its metadata says which files count; give the "
+            "table as pyiceberg's catalog loads it"
+        )
+
+
+def _open(
+    paths: str | list[str],
+    format: str,
+    filesystem: pafs.FileSystem,
+    partitioning: Partitioning,
+) -> pads.Dataset:
     import pyarrow.dataset as pads
 
+    if partitioning == "auto":
+        partitioning = None
     try:
-        return pads.dataset(paths, format=format, filesystem=filesystem)
+        try:
+            return pads.dataset(
+                paths, format=format, filesystem=filesystem, partitioning=partitioning
+            )
+        except pa.ArrowTypeError:
+            if partitioning != "hive":
+                raise
+            return _with_types_of_files(paths, format, filesystem)
     except FileNotFoundError as error:
         raise NoFragments(f"{error}; check the path") from error
     except (pa.ArrowException, OSError) as error:
@@ -231,6 +284,28 @@ def _open(paths: str | list[str], format: str, filesystem: pafs.FileSystem) -> p
             f"cannot read the schema of {paths if isinstance(paths, str) else paths[0]}: {error}; "
             f"check that every file there is {format}, or name the files to use"
         ) from error
+
+
+def _with_types_of_files(
+    paths: str | list[str], format: str, filesystem: pafs.FileSystem
+) -> pads.Dataset:
+    """A Hive-partitioned dataset whose files hold columns of their paths as well.
+
+    Some writers keep them, in types that need not be those a path suggests; the files' are
+    taken, and the paths' values.
+    """
+    import pyarrow.dataset as pads
+
+    stored = pads.dataset(paths, format=format, filesystem=filesystem)
+    where = pafs.FileSelector(paths, recursive=True) if isinstance(paths, str) else paths
+    options = pads.FileSystemFactoryOptions(partitioning=pads.HivePartitioning.discover())
+    factory = pads.FileSystemDatasetFactory(filesystem, where, stored.format, options)
+    *_, of_paths = factory.inspect_schemas()
+    added = [each for each in of_paths if each.name not in stored.schema.names]
+    schema = pa.schema([*stored.schema, *added], stored.schema.metadata)
+    return pads.dataset(
+        paths, schema=schema, format=format, filesystem=filesystem, partitioning="hive"
+    )
 
 
 def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:

@@ -15,12 +15,14 @@ A leaf with 0 pages has no known locations: its chunk is read whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 
 from zonebloom.errors import CorruptIndex, FragmentUnreadable
+from zonebloom.ranges import RowRanges
 from zonebloom.storage.parquet.footer import (
     FIRST_READ_BYTES,
     TAIL_BYTES,
@@ -91,8 +93,32 @@ class FilePages:
             self._pages[key] = self._locate(row_group, leaf)
         return self._pages[key]
 
+    def part(self, rows: RowRanges, names: frozenset[str] | None) -> FilePages:
+        """What reading some rows asks of it, without the rest: small enough to be sent about.
+
+        Parameters
+        ----------
+        rows : RowRanges
+        names : frozenset of str or None
+            Top-level columns; None keeps those there are.
+        """
+        groups = []
+        part = FilePages(self.schema, ())
+        for number, group in enumerate(self.row_groups):
+            if not rows.window(group.first_row, group.first_row + group.num_rows):
+                groups.append(replace(group, chunks=()))
+                continue
+            groups.append(group)
+            for leaf, located in enumerate(self.schema.leaves):
+                wanted = names is None or self.schema.names[located.field] in names
+                if wanted and (names is not None or (number, leaf) in self._pages):
+                    part._pages[number, leaf] = self.pages(number, leaf)
+        part.row_groups, part.num_rows = tuple(groups), self.num_rows
+        return part
+
     def _locate(self, row_group: int, leaf: int) -> Pages | None:
-        raise NotImplementedError
+        # Of a part that was asked for more: the chunk is then read whole.
+        return None
 
 
 class FooterPages(FilePages):

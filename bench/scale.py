@@ -1,0 +1,211 @@
+"""An index of up to a billion rows, made from generated keys without data files.
+
+The key of row ``i`` is SplitMix64 of ``i``: every key is another one, and the zone a key lies
+in is known. Filters are those of a build with defaults (8,192 rows, 32 KiB), written by the
+same kernels and the same writer; both layouts hold the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.fs as pafs
+
+from bench.cold import drop_from_cache, run_module
+
+SIZES = (1_000_000, 10_000_000, 100_000_000)
+FULL_SIZES = (*SIZES, 1_000_000_000)
+LAYOUTS = ("table", "sliced")
+
+# As many zones a fragment as make 2**20 rows.
+_FRAGMENT_ZONES = 128
+_MANIFEST = "index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """One file of an index, as a catalog would describe it.
+
+    Attributes
+    ----------
+    layout : {"table", "sliced"}
+    rows : int
+    path : str
+    num_bytes : int
+    checksum : str
+    build_seconds : float
+        Of the table from keys, of the sliced one from the table.
+    """
+
+    layout: str
+    rows: int
+    path: str
+    num_bytes: int
+    checksum: str
+    build_seconds: float
+
+    @property
+    def num_zones(self) -> int:
+        """Zones of all rows."""
+        return num_zones(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """What lookups in one index took; seconds and bytes.
+
+    Attributes
+    ----------
+    cold_seconds : float
+        Opening the index, verified, and one lookup, with nothing of it in the page cache.
+    cold_storage_bytes, cold_read_bytes : int or None
+        Fetched from the disk, and by reads.
+    cold_peak_bytes : int
+        Memory of the process after it, over that of its imports.
+    warm_seconds : float
+        Median lookup of one key.
+    batch_keys_per_second : float
+        Zones of each of many absent keys.
+    peak_bytes : int
+        Memory of the process in the end, over that of its imports; mapped files included.
+    false_zones : float
+        Zones kept beyond the one that holds the key, mean.
+    """
+
+    layout: str
+    rows: int
+    num_zones: int
+    index_bytes: int
+    build_seconds: float
+    cold_seconds: float
+    cold_storage_bytes: int | None
+    cold_read_bytes: int | None
+    cold_peak_bytes: int
+    warm_seconds: float
+    batch_keys_per_second: float
+    peak_bytes: int
+    false_zones: float
+
+
+def num_zones(rows: int) -> int:
+    """Zones of a number of rows."""
+    from zonebloom.index.zones import DEFAULT_ITEMS
+
+    return -(-rows // DEFAULT_ITEMS)
+
+
+def keys_of(rows: np.ndarray) -> np.ndarray:
+    """Keys of rows by number: SplitMix64, a bijection of 64 bits; uint64, shape ``(n,)``."""
+    # Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+    mixed = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def make(rows: int, root: Path | None = None) -> list[Index]:
+    """Write the index in each layout there is, once a size.
+
+    Parameters
+    ----------
+    rows : int
+    root : Path, optional
+        A folder in the system's temporary one by default.
+    """
+    folder = (root or Path(tempfile.gettempdir()) / "zonebloom-bench") / f"scale-{rows}"
+    manifest = folder / _MANIFEST
+    if manifest.exists():
+        known = [Index(**each) for each in json.loads(manifest.read_text(encoding="utf-8"))]
+        if [each.layout for each in known] == list(LAYOUTS):
+            return known
+    folder.mkdir(parents=True, exist_ok=True)
+    indices = [_make_table(rows, str(folder / "bloomfilter.arrow"))]
+    indices.append(_make_sliced(indices[0], str(folder / "bloomfilter.sliced")))
+    manifest.write_text(json.dumps([asdict(each) for each in indices]), encoding="utf-8")
+    return indices
+
+
+def _make_table(rows: int, path: str) -> Index:
+    from zonebloom.index.table import TableWriter
+    from zonebloom.index.zones import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters, Zones
+    from zonebloom.sbbf import blocks, xxh64
+
+    words = ZoneParameters().filter_bytes // 4
+    no_nulls = np.empty(0, dtype=np.uint8)
+    started = time.perf_counter()
+    writer = TableWriter(pafs.LocalFileSystem(), path, DEFAULT_ITEMS, DEFAULT_PROBABILITY)
+    for fragment, first in enumerate(range(0, rows, _FRAGMENT_ZONES * DEFAULT_ITEMS)):
+        count = min(_FRAGMENT_ZONES * DEFAULT_ITEMS, rows - first)
+        keys = keys_of(np.arange(first, first + count, dtype=np.uint64))
+        hashes = np.empty(count, dtype=np.uint64)
+        xxh64.hash_width_8(keys, hashes)
+        zones = num_zones(count)
+        filters = np.zeros((zones, words), dtype=np.uint32)
+        has_null = np.zeros(zones, dtype=bool)
+        blocks.insert_zones(filters, hashes, no_nulls, 0, 0, DEFAULT_ITEMS, has_null)
+        starts = np.arange(zones, dtype=np.uint64) * np.uint64(DEFAULT_ITEMS)
+        stops = np.minimum(starts + np.uint64(DEFAULT_ITEMS), np.uint64(count))
+        writer.write(fragment, Zones(starts, stops - starts, has_null, filters))
+    written = writer.close()
+    seconds = time.perf_counter() - started
+    return Index("table", rows, path, written.num_bytes, written.checksum, seconds)
+
+
+def _make_sliced(table: Index, path: str) -> Index:
+    from zonebloom.index.sliced_merge import merge
+    from zonebloom.index.table import read_table
+
+    filesystem = pafs.LocalFileSystem()
+    started = time.perf_counter()
+    read = read_table(filesystem, table.path, table.num_bytes, None)
+    written = merge([read], filesystem, path)
+    seconds = time.perf_counter() - started
+    return Index("sliced", table.rows, path, written.num_bytes, written.checksum, seconds)
+
+
+def measure(index: Index, *, keys: int = 200, batch: int = 100_000) -> Scaled:
+    """Measure an index in a fresh process.
+
+    Parameters
+    ----------
+    keys : int
+        Different keys looked up one by one.
+    batch : int
+        Keys of a batch, at most; a slow layout is asked for fewer.
+    """
+    drop_from_cache([Path(index.path)])
+    arguments = (json.dumps(asdict(index)), str(keys), str(batch))
+    return Scaled(**run_module("bench.scale_lookup", *arguments, timeout=1800))
+
+
+def run(
+    *,
+    full: bool = False,
+    root: Path | None = None,
+    sizes: tuple[int, ...] | None = None,
+    progress: Callable[[str], object] = lambda line: None,
+) -> list[Scaled]:
+    """Make and measure every size in every layout.
+
+    Parameters
+    ----------
+    full : bool
+        Up to a billion rows: 4 GB a layout.
+    root : Path, optional
+    sizes : tuple of int, optional
+        Rows.
+    progress : callable, optional
+        Given a line at a time.
+    """
+    found: list[Scaled] = []
+    for rows in sizes or (FULL_SIZES if full else SIZES):
+        for index in make(rows, root):
+            progress(f"scale: {rows:,} rows, {index.layout}")
+            found.append(measure(index))
+    return found

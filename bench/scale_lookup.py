@@ -1,0 +1,159 @@
+"""Lookups in one large index, in a process of their own.
+
+``python -m bench.scale_lookup INDEX KEYS BATCH`` prints what they took, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from dataclasses import asdict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import xxhash
+
+from bench.cold import bytes_read, peak_bytes
+from bench.scale import Index, Scaled, keys_of
+from zonebloom.index.rows_search import search_rows
+from zonebloom.index.sliced import SlicedTable
+from zonebloom.index.table import read_table
+from zonebloom.index.zones import DEFAULT_ITEMS
+from zonebloom.sbbf.blocks_numpy import check_one
+
+_BATCH_SECONDS = 2.0
+
+
+class TableLookup:
+    """The row layout: memory-mapped whole, its checksum verified."""
+
+    batch_piece = 4096
+
+    def __init__(self, index: Index):
+        filesystem = pafs.LocalFileSystem()
+        self._table = read_table(filesystem, index.path, index.num_bytes, index.checksum)
+
+    def first(self, hashed: int) -> np.ndarray:
+        """Zones that may hold a hash, as found before Numba is loaded."""
+        table = self._table
+        found = check_one(table.words, table.first_words, table.num_blocks, hashed)
+        return np.flatnonzero(found)
+
+    def one(self, hashed: int) -> np.ndarray:
+        """Zones that may hold a hash."""
+        from zonebloom.sbbf import blocks
+
+        table = self._table
+        hit = np.zeros(len(table), dtype=bool)
+        hashes = np.array([hashed], dtype=np.uint64)
+        blocks.check_any(table.words, table.first_words, table.num_blocks, hashes, hit)
+        return np.flatnonzero(hit)
+
+    def many(self, hashes: np.ndarray) -> int:
+        """How many zones may hold each of some hashes, in all."""
+        return sum(zones.size for _, zones in search_rows(self._table, hashes))
+
+
+class SlicedLookup:
+    """The sliced layout: its directory is read, then the rows of bits a key needs."""
+
+    batch_piece = 100_000
+
+    def __init__(self, index: Index):
+        filesystem = pafs.LocalFileSystem()
+        self._table = SlicedTable(filesystem, index.path, index.num_bytes, index.checksum)
+
+    def one(self, hashed: int) -> np.ndarray:
+        """Zones that may hold a hash."""
+        return self._table.find(np.array([hashed], dtype=np.uint64))
+
+    first = one
+
+    def many(self, hashes: np.ndarray) -> int:
+        """How many zones may hold each of some hashes, in all."""
+        return sum(zones.size for _, zones in self._table.search_many(hashes))
+
+
+def _hash(key: int) -> int:
+    return xxhash.xxh64_intdigest(key.to_bytes(8, "little"))
+
+
+def main(described: str, num_keys: str, batch: str) -> None:
+    """Look up, and print."""
+    index = Index(**json.loads(described))
+    random = np.random.default_rng(11)
+    rows = random.integers(0, index.rows, int(num_keys)).tolist()
+    hashes = [_hash(key) for key in keys_of(np.array(rows)).tolist()]
+    kind = TableLookup if index.layout == "table" else SlicedLookup
+
+    # pyarrow imports pandas, where it is installed, when it first converts.
+    pa.array([0]).to_numpy()
+    base, before = peak_bytes(), bytes_read()
+    started = time.perf_counter()
+    lookup = kind(index)
+    found = lookup.first(hashes[0])
+    cold_seconds = time.perf_counter() - started
+    after, cold_peak = bytes_read(), peak_bytes()
+    _require(found, rows[0])
+
+    import zonebloom.sbbf.blocks  # noqa: F401
+
+    _bring_in(index.path)
+    lookup.one(hashes[0])
+    taken, beyond = [], []
+    for row, hashed in zip(rows, hashes, strict=True):
+        started = time.perf_counter()
+        found = lookup.one(hashed)
+        taken.append(time.perf_counter() - started)
+        _require(found, row)
+        beyond.append(found.size - 1)
+    scaled = Scaled(
+        index.layout,
+        index.rows,
+        index.num_zones,
+        index.num_bytes,
+        index.build_seconds,
+        cold_seconds,
+        after[0] - before[0] if after and before else None,
+        after[1] - before[1] if after and before else None,
+        cold_peak - base,
+        statistics.median(taken),
+        _batch_rate(lookup, int(batch), index.rows),
+        peak_bytes() - base,
+        statistics.mean(beyond),
+    )
+    print(json.dumps(asdict(scaled)))
+
+
+def _bring_in(path: str) -> None:
+    """Have the page cache hold a file."""
+    with open(path, "rb", buffering=0) as file:
+        while file.read(16 << 20):
+            pass
+
+
+def _require(found: np.ndarray, row: int) -> None:
+    """No zone that holds a key may be ruled out."""
+    assert row // DEFAULT_ITEMS in found, (row, found)
+
+
+def _batch_rate(lookup: TableLookup | SlicedLookup, count: int, rows: int) -> float:
+    """Keys a second: of all in one go, or of as many as fit the time, one piece after another."""
+    # Beyond the rows there are, so in none of them.
+    keys = keys_of(np.arange(rows, rows + count, dtype=np.uint64))
+    hashes = np.array([_hash(key) for key in keys.tolist()], dtype=np.uint64)
+    size = min(count, lookup.batch_piece)
+    lookup.many(hashes[:size])
+    started = time.perf_counter()
+    done = 0
+    while done < count and time.perf_counter() - started < _BATCH_SECONDS:
+        lookup.many(hashes[done : done + size])
+        done += size
+    return min(done, count) / (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,150 @@
+"""The report's tables in Markdown: every figure beside what it is of zonebloom's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bench.measures import Measured
+from bench.scale import Scaled
+
+OURS = "zonebloom"
+Column = tuple[str, Callable[[Measured], float | None], Callable[[float], str]]
+
+
+def time_text(seconds: float) -> str:
+    """A time with three digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def size_text(num_bytes: float) -> str:
+    """A size with three digits."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{_digits(num_bytes / size)} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def count_text(count: float) -> str:
+    """A count with three digits."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{_digits(count / size)} {unit}"
+    return _digits(count)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _per_row(num_bytes: float) -> str:
+    return f"{num_bytes:.3g} B" if num_bytes else "0"
+
+
+def _in(count: int) -> Column:
+    return (f"IN of {count:,}", lambda each: each.in_seconds.get(count), time_text)
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("build, rows/s", lambda each: each.build_rows_per_second, count_text),
+    ("index a row", lambda each: each.index_bytes_per_row, _per_row),
+    ("first lookup", lambda each: each.first and each.first.seconds, time_text),
+    ("read from disk", lambda each: each.first and each.first.storage_bytes, size_text),
+    ("one key", lambda each: each.present, time_text),
+    ("absent key", lambda each: each.absent, time_text),
+    ("false zones", lambda each: each.false_zones, lambda value: f"{value:.3g}"),
+)
+
+
+def full_table(measured: Sequence[Measured]) -> list[str]:
+    """All figures of one data set, a row a competitor."""
+    sizes = sorted({count for each in measured for count in each.in_seconds if count > 1})
+    rate: Column = ("batch, keys/s", lambda each: each.batch_keys_per_second, count_text)
+    columns = (*COLUMNS, *map(_in, sizes), rate)
+    ours = next((each for each in measured if each.competitor == OURS), None)
+    lines = _header([name for name, *_ in columns])
+    for each in measured:
+        cells = []
+        for _, of, text in columns:
+            value, against = of(each), of(ours) if ours else None
+            cells.append(_cell(value, against, text, alone=each is ours))
+        lines.append(f"| {each.competitor} | {' | '.join(cells)} |")
+    return lines
+
+
+def one_key_table(measured: Sequence[Measured]) -> list[str]:
+    """One warm present key: a row a data set, a column a competitor."""
+    names = list(dict.fromkeys(each.competitor for each in measured))
+    lines = _header(names, "data")
+    for data in dict.fromkeys(each.data for each in measured):
+        found = {each.competitor: each.present for each in measured if each.data == data}
+        cells = [
+            _cell(found.get(name), found.get(OURS), time_text, alone=name == OURS) for name in names
+        ]
+        lines.append(f"| {data} | {' | '.join(cells)} |")
+    return lines
+
+
+def import_table(measured: Sequence[Measured]) -> list[str]:
+    """What importing takes, and the most memory of a process with one lookup: least of all."""
+    lines = _header(["imports", "memory"])
+    for name in dict.fromkeys(each.competitor for each in measured):
+        runs = [each.first for each in measured if each.competitor == name and each.first]
+        if runs:
+            seconds = min(run.import_seconds for run in runs)
+            peak = min(run.peak_bytes for run in runs)
+            lines.append(f"| {name} | {time_text(seconds)} | {size_text(peak)} |")
+    return lines
+
+
+def scale_table(scaled: Sequence[Scaled]) -> list[str]:
+    """Lookups in the index alone, by rows and layout."""
+    lines = _header(
+        [
+            "index",
+            "build",
+            "first lookup",
+            "read from disk",
+            "memory",
+            "one key",
+            "batch, keys/s",
+            "memory, all",
+            "false zones",
+        ],
+        "rows, zones, layout",
+    )
+    for each in scaled:
+        disk = each.cold_storage_bytes
+        cells = [
+            size_text(each.index_bytes),
+            time_text(each.build_seconds),
+            time_text(each.cold_seconds),
+            "" if disk is None else size_text(disk),
+            size_text(each.cold_peak_bytes),
+            time_text(each.warm_seconds),
+            count_text(each.batch_keys_per_second),
+            size_text(each.peak_bytes),
+            f"{each.false_zones:.3g}",
+        ]
+        what = f"{each.rows:,}, {each.num_zones:,}, {each.layout}"
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    return lines
+
+
+def _header(names: Sequence[str], first: str = "") -> list[str]:
+    return [
+        f"| {first} | {' | '.join(names)} |",
+        f"| --- |{' ---: |' * len(names)}",
+    ]
+
+
+def _cell(
+    value: float | None, against: float | None, text: Callable[[float], str], *, alone: bool
+) -> str:
+    if value is None:
+        return ""
+    if alone or not against or not value:
+        return text(value)
+    return f"{text(value)} ({_digits(value / against)}×)"

@@ -1,0 +1,30 @@
+"""From a filter to the zones it leaves, by language, against PyArrow binding the same filter."""
+
+from __future__ import annotations
+
+import itertools
+
+import polars as pl
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pytest
+
+LANGUAGES = {
+    "pyarrow": lambda key: pc.field("id") == key,
+    "tuples": lambda key: [("id", "=", key)],
+    "Polars": lambda key: pl.col("id") == key,
+    "SQL": lambda key: f"id = {key}",
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_translate_and_search(indexed, keys, versus, language):
+    indexed.prewarm_index("id_idx")
+    nothing = pads.dataset(indexed.schema.empty_table())
+    wanted, other = itertools.cycle(keys), itertools.cycle(keys)
+    write = LANGUAGES[language]
+    versus(
+        lambda: indexed.search(write(next(wanted))),
+        {"PyArrow binding it": lambda: nothing.scanner(filter=pc.field("id") == next(other))},
+        rounds=2000,
+    )

@@ -1,0 +1,106 @@
+"""A Polars query over an indexed dataset, against Polars' own scan of the same files."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+
+import zonebloom as zb
+from bench.test_lookup import PAGED, rewritten
+from zonebloom.polars import scan
+from zonebloom.predicates import to_predicate
+from zonebloom.predicates.polars import translate_polars
+
+
+@pytest.fixture(scope="module")
+def paged(lake: Path) -> Path:
+    return rewritten(lake, "paged", **PAGED)
+
+
+@pytest.fixture(scope="module")
+def indexed(paged: Path, tmp_path_factory: pytest.TempPathFactory):
+    dataset = zb.dataset(paged, index_dir=str(tmp_path_factory.mktemp("index")))
+    dataset.create_scalar_index("id", spark=False)
+    return dataset
+
+
+@pytest.fixture(scope="module")
+def keys(paged: Path) -> list[int]:
+    """Present keys from every file, the same each run."""
+    random = np.random.default_rng(5)
+    found = []
+    for path in sorted(paged.glob("*.parquet")):
+        ids = pq.read_table(path, columns=["id"])["id"]
+        found += ids.take(random.integers(0, len(ids), 50)).to_pylist()
+    return found
+
+
+def theirs(paged: Path) -> pl.LazyFrame:
+    return pl.scan_parquet(str(paged / "*.parquet"))
+
+
+def test_one_key_in_polars(versus, indexed, paged, keys):
+    """A scan made once, as a service would; each key is another query."""
+    ours, files, each = scan(indexed), str(paged / "*.parquet"), itertools.cycle(keys)
+    versus(
+        lambda: ours.filter(pl.col("id") == next(each)).collect(),
+        {"Polars": lambda: pl.scan_parquet(files).filter(pl.col("id") == next(each)).collect()},
+        rounds=9,
+    )
+
+
+def test_a_hundred_keys_joined_in_polars(versus, indexed, paged, keys):
+    wanted = pl.LazyFrame({"id": keys[:100]})
+
+    def joined(frame: pl.LazyFrame) -> pl.DataFrame:
+        return frame.filter(pl.col("id").is_in(keys[:100])).join(wanted, on="id").collect()
+
+    versus(lambda: joined(scan(indexed)), {"Polars": lambda: joined(theirs(paged))})
+
+
+@pytest.mark.parametrize("column", ["x", "all"])
+def test_a_filter_no_index_helps_in_polars(versus, indexed, paged, column):
+    """An index that cannot help must not hurt."""
+
+    def query(frame: pl.LazyFrame) -> pl.DataFrame:
+        found = frame.filter(pl.col("y") == 5)
+        return (found if column == "all" else found.select(column)).collect()
+
+    ours, other = scan(indexed), theirs(paged)
+    versus(lambda: query(ours), {"Polars": lambda: query(other)})
+
+
+@pytest.mark.parametrize("zones", [25, 50, 100])
+def test_keys_in_many_zones_in_polars(versus, indexed, paged, zones):
+    """Keys in that percentage of the zones."""
+    ids = pads.dataset(paged, format="parquet").to_table(columns=["id"])["id"]
+    wanted = ids.take(np.arange(0, len(ids), 8192 * 100 // zones))
+    keys = pl.Series(wanted.combine_chunks())
+    ours, other = scan(indexed), theirs(paged)
+    versus(
+        lambda: ours.filter(pl.col("id").is_in(keys.implode())).collect(),
+        {"Polars": lambda: other.filter(pl.col("id").is_in(keys.implode())).collect()},
+        rounds=3,
+    )
+
+
+def test_translate_and_search_a_polars_filter(versus, indexed, keys):
+    each, schema, planner = itertools.cycle(keys), indexed.schema, indexed._planner
+    names = tuple(schema.names)
+
+    def ours() -> object:
+        filter, predicate = translate_polars(pl.col("id") == next(each), schema)
+        return planner.plan(names, filter, predicate, described=False)
+
+    def of_pyarrow() -> object:
+        filter = pc.field("id") == next(each)
+        return planner.plan(names, filter, to_predicate(filter, schema), described=False)
+
+    versus(ours, {"a PyArrow filter": of_pyarrow}, rounds=200)

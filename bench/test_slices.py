@@ -1,0 +1,147 @@
+"""The bit-sliced layout on one core, against the row layout and what copying memory takes.
+
+20 M rows are 2,442 zones of 8192 rows; a filter of 8192 items has 32 KiB.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.fs as pafs
+import pytest
+
+from zonebloom.index.sliced import SlicedTable
+from zonebloom.index.sliced_walk import load_blocks
+from zonebloom.index.sliced_write import SlicedWriter
+from zonebloom.index.zones import Zones
+from zonebloom.sbbf import blocks, slice_search, slices
+from zonebloom.sbbf.slices_numpy import block_words, row_words
+
+ZONES, NUM_BLOCKS, KEYS = 2_442, 1_024, 1_000_000
+RANDOM = np.random.default_rng(7)
+# Few of the keys are looked up in every filter by the row layout: it would take half a minute.
+ROW_KEYS = 2_000
+
+
+@pytest.fixture(scope="module")
+def filters():
+    """As of a column of random values, shape ``(zones, words)``."""
+    made = np.zeros((ZONES, 8 * NUM_BLOCKS), dtype=np.uint32)
+    for words in made:
+        blocks.insert(words, RANDOM.integers(0, 2**64, 8192, dtype=np.uint64))
+    return made
+
+
+@pytest.fixture(scope="module")
+def table(filters, tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("sliced") / "bloomfilter.sliced")
+    writer = SlicedWriter(pafs.LocalFileSystem(), path, 8192, 0.00057)
+    starts = np.arange(ZONES, dtype=np.uint64) * np.uint64(8192)
+    lengths, nulls = np.full(ZONES, 8192, dtype=np.uint64), np.zeros(ZONES, dtype=bool)
+    writer.write(0, Zones(starts, lengths, nulls, filters))
+    writer.close()
+    return SlicedTable(pafs.LocalFileSystem(), path)
+
+
+def row_layout(filters, hashes):
+    """The same hashes one by one through every filter."""
+    words = filters.reshape(-1)
+    first = np.arange(ZONES, dtype=np.uint64) * np.uint64(filters.shape[1])
+    size = np.full(ZONES, NUM_BLOCKS, dtype=np.uint64)
+    hit = np.empty(ZONES, dtype=bool)
+
+    def search():
+        for key in range(hashes.size):
+            hit[:] = False
+            blocks.check_any(words, first, size, hashes[key : key + 1], hit)
+
+    return search
+
+
+def test_slice_and_seal(versus, filters):
+    """Of 80 MB of filters, 16 blocks at a time."""
+    where = np.uint64(filters.ctypes.data) + np.arange(ZONES, dtype=np.uint64) * np.uint64(
+        filters.strides[0]
+    )
+    words = row_words(ZONES)
+    size = block_words(words)
+    out = np.empty(16 * size, dtype=np.uint64)
+    copy = np.empty_like(filters)
+
+    def sliced():
+        for start in range(0, NUM_BLOCKS, 16):
+            slices.slice_blocks(where, start, 16, words, size, out)
+            slices.seal(out, words, size)
+
+    versus(sliced, {"a copy": lambda: np.copyto(copy, filters)}, rounds=20)
+
+
+def test_one_key_kernel(versus, filters, table):
+    """A key of 20 M rows: its eight rows read from the page cache, verified and AND-ed."""
+    keys = iter(RANDOM.integers(0, 2**63, 100_000).tolist())
+    table._places_by_kernel(1)
+    scratch = table._scratch
+
+    def search():
+        hashed = next(keys)
+        slice_search.plan_rows(
+            hashed,
+            table._offsets,
+            table._num_blocks,
+            table._row_words,
+            table._block_words,
+            scratch.offsets,
+            scratch.sizes,
+        )
+        table.file.read_pieces(scratch.offsets, scratch.sizes, scratch.pieces)
+        slice_search.intersect_rows(
+            scratch.pieces, hashed, table._row_words, table._num_zones, scratch.out, scratch.state
+        )
+
+    one = row_layout(filters, RANDOM.integers(0, 2**64, 1, dtype=np.uint64))
+    versus(search, {"row layout": one}, rounds=5_000)
+
+
+def test_one_key(versus, filters, table):
+    keys = iter(RANDOM.integers(0, 2**64, (100_000, 1), dtype=np.uint64))
+    one = row_layout(filters, RANDOM.integers(0, 2**64, 1, dtype=np.uint64))
+    versus(lambda: table.find(next(keys)), {"row layout": one}, rounds=5_000)
+
+
+def test_a_million_keys(versus, filters, table):
+    """Sorted, read, verified and AND-ed, on one core; the row layout does 1/500 of the keys."""
+    hashes = RANDOM.integers(0, 2**64, KEYS, dtype=np.uint64)
+    (tile,) = table.directory.tiles
+    keys, zones = np.empty(1 << 18, dtype=np.int64), np.empty(1 << 18, dtype=np.int64)
+
+    def search():
+        ordered = hashes[np.argsort(hashes)]
+        bounds = np.searchsorted(ordered, np.arange(0, 1 << 32, 1 << 26, dtype=np.uint64) << 32)
+        for number in range(64):
+            loaded, _ = load_blocks(table.file, tile, 16 * number, 16 * number + 16)
+            end = bounds[number + 1] if number < 63 else KEYS
+            state = np.zeros(2, dtype=np.int64)
+            slice_search.find_pairs(
+                loaded,
+                16 * number,
+                NUM_BLOCKS,
+                tile.row_words,
+                tile.block_words,
+                ZONES,
+                ordered[bounds[number] : end],
+                keys,
+                zones,
+                state,
+            )
+
+    part = row_layout(filters, hashes[:ROW_KEYS])
+    versus(search, {"row layout, 1/500 of the keys": part}, rounds=5)
+
+
+def test_a_million_keys_on_all_cores(versus, filters, table):
+    hashes = RANDOM.integers(0, 2**64, KEYS, dtype=np.uint64)
+    part = row_layout(filters, hashes[:ROW_KEYS])
+    versus(
+        lambda: sum(keys.size for keys, _ in table.search_many(hashes)),
+        {"row layout, 1/500 of the keys": part},
+        rounds=5,
+    )

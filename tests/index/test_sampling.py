@@ -1,0 +1,108 @@
+"""Estimates from sampled zones against counts over all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from zonebloom.index.sampling import draw_zones, estimate_distinct, overlaps, zones_holding
+
+ZONE = 250
+ROWS = 100_000
+ZONES = ROWS // ZONE
+AT = np.arange(ROWS)
+
+
+def rng():
+    return np.random.default_rng(7)
+
+
+def zipf(exponent, values):
+    weights = 1 / np.arange(1, values + 1) ** exponent
+    return rng().choice(values, ROWS, p=weights / weights.sum())
+
+
+# Values, and how far an estimate of distinct values and of zones may be off, as a factor.
+COLUMNS = {
+    "unique": (rng().permutation(ROWS), 1.01, 1.01),
+    "sorted": (AT, 1.01, 1.01),
+    "twenty of each, anywhere": (rng().permutation(ROWS) // 20, 1.2, 1.05),
+    "many of each, anywhere": (rng().integers(0, 2_500, ROWS), 1.05, 1.05),
+    "two": (AT % 2, 1.0, 1.001),
+    "constant": (AT * 0, 1.0, 1.001),
+    "sorted with repeats": (AT // 20, 1.1, 1.1),
+    "runs of one and a half zones": (AT // (3 * ZONE // 2), 1.6, 1.5),
+    "runs of five zones": (AT // (5 * ZONE), 1.6, 1.6),
+    "runs of twenty zones": (AT // (20 * ZONE), 2.5, 2.5),
+    "clustered": (AT // ZONE * 25 + rng().integers(0, 250, ROWS), 1.4, 1.4),
+    "half rare": (np.where(rng().random(ROWS) < 0.5, -1, rng().permutation(ROWS)), 1.1, 1.05),
+    "zipf 0.8": (zipf(0.8, 20_000), 2, 1.05),
+    "zipf 1.2": (zipf(1.2, 20_000), 3, 1.05),
+}
+
+
+def hashed(values):
+    return values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+
+def brute_force(values):
+    """Distinct values, and zones that hold the value of a row, on average."""
+    pairs = np.unique(np.stack([values, AT // ZONE]), axis=1)
+    distinct, held = np.unique(pairs[0], return_counts=True)
+    return distinct.size, held[np.searchsorted(distinct, values)].mean()
+
+
+def estimates(values, wanted):
+    positions = draw_zones(ZONES, wanted)
+    found = overlaps([hashed(values[at * ZONE : (at + 1) * ZONE]) for at in positions])
+    shares = found.rows / found.sizes[:, None]
+    return (
+        estimate_distinct(found, positions, ZONES, ROWS),
+        zones_holding(shares, found.sizes, positions, ZONES),
+    )
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_estimates_are_near_the_truth(name):
+    values, distinct_factor, zones_factor = COLUMNS[name]
+    distinct, zones = brute_force(values)
+    guessed_distinct, guessed_zones = estimates(values, 50)
+    assert distinct / distinct_factor <= guessed_distinct <= distinct * distinct_factor
+    assert zones / zones_factor <= guessed_zones <= zones * zones_factor
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_all_zones_give_the_truth(name):
+    values, *_ = COLUMNS[name]
+    distinct, zones = brute_force(values)
+    assert estimates(values, ZONES) == (distinct, pytest.approx(zones))
+
+
+def test_overlaps_count_rows_and_values():
+    zones = [[1, 1, 2, 3], [1, 3, 3], [], [4]]
+    found = overlaps([np.array(zone, dtype=np.uint64) for zone in zones])
+    assert found.sizes.tolist() == [4, 3, 0, 1]
+    assert found.distinct.tolist() == [3, 2, 0, 1]
+    assert found.num_keys == 4
+    assert found.rows.tolist() == [[4, 3, 0, 0], [3, 3, 0, 0], [0] * 4, [0, 0, 0, 1]]
+    assert found.values.tolist() == [[3, 2, 0, 0], [2, 2, 0, 0], [0] * 4, [0, 0, 0, 1]]
+    assert sorted(found.held_by(np.array([0, 1]))) == [1, 2, 2]
+
+
+@pytest.mark.parametrize("num_zones", [0, 1, 2, 10, 49, 50, 51, 60, 99, 100, 1000, 10**7])
+@pytest.mark.parametrize("wanted", [10, 50])
+def test_zones_are_drawn_from_everywhere(num_zones, wanted):
+    drawn = draw_zones(num_zones, wanted)
+    assert np.array_equal(drawn, np.unique(drawn))
+    assert drawn.size <= wanted and drawn.size >= min(num_zones, wanted) * 0.6
+    assert drawn.size == 0 or (drawn[0] >= 0 and drawn[-1] < num_zones)
+    if num_zones > wanted:
+        assert 1 in np.diff(drawn)
+        assert np.diff(drawn).max() < num_zones / 2
+
+
+def test_nothing_to_compare():
+    found = overlaps([])
+    none = np.empty(0, dtype=np.int64)
+    assert estimate_distinct(found, none, 0, 0) == 0
+    assert zones_holding(found.rows, found.sizes, none, 0) == 0.0

@@ -1,0 +1,568 @@
+"""The bit-sliced table: exact both ways, the row layout's answers, few bytes read, no row lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow.fs as pafs
+import pytest
+from helpers import run_python
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zonebloom.errors import CorruptIndex, InvalidArgument
+from zonebloom.index import sliced_walk
+from zonebloom.index.rows_search import search_rows
+from zonebloom.index.sliced import SlicedTable
+from zonebloom.index.sliced_directory import TRAILER, Runs
+from zonebloom.index.sliced_merge import append, merge
+from zonebloom.index.sliced_rows import to_rows, write_rows
+from zonebloom.index.sliced_write import SlicedWriter
+from zonebloom.index.table import TableWriter, ZoneTable, read_table
+from zonebloom.index.zones import Zones
+from zonebloom.sbbf import blocks
+
+LOCAL = pafs.LocalFileSystem()
+ITEMS, PROBABILITY = 10, 0.01
+
+
+def zones_of(count, num_blocks, seed=0, last=ITEMS):
+    """Zones of one fragment, their filters half full."""
+    source = np.random.default_rng(seed)
+    filters = np.zeros((count, 8 * num_blocks), dtype=np.uint32)
+    for row in filters:
+        blocks.insert(row, source.integers(0, 2**64, 6 * num_blocks, dtype=np.uint64))
+    lengths = np.full(count, ITEMS, dtype=np.uint64)
+    lengths[-1:] = last
+    starts = np.arange(count, dtype=np.uint64) * np.uint64(ITEMS)
+    return Zones(starts, lengths, source.random(count) < 0.3, filters)
+
+
+def written(kind, path, fragments, **options):
+    writer = kind(LOCAL, str(path), ITEMS, PROBABILITY, **options)
+    for fragment_id, zones in fragments:
+        writer.write(fragment_id, zones)
+    return writer.close()
+
+
+def rows_table(path, fragments):
+    done = written(TableWriter, path, fragments)
+    return read_table(LOCAL, str(path), done.num_bytes, done.checksum)
+
+
+def sliced_table(path, fragments, tile_zones=4096, **options):
+    done = written(SlicedWriter, path, fragments, tile_zones=tile_zones)
+    assert done.num_bytes == os.path.getsize(path)
+    return SlicedTable(LOCAL, str(path), done.num_bytes, done.checksum, **options)
+
+
+def both(folder, fragments, tile_zones=4096):
+    folder = Path(folder)
+    rows = rows_table(folder / "rows", fragments)
+    return rows, sliced_table(folder / "sliced", fragments, tile_zones)
+
+
+def some_hashes(count, seed=1):
+    return np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64)
+
+
+def in_rows(rows, hashes):
+    hit = np.zeros(len(rows), dtype=bool)
+    blocks.check_any(rows.words, rows.first_words, rows.num_blocks, hashes, hit)
+    return hit
+
+
+def pairs_in_rows(rows, hashes):
+    return {
+        (key, zone)
+        for key in range(len(hashes))
+        for zone in np.flatnonzero(in_rows(rows, hashes[key : key + 1])).tolist()
+    }
+
+
+def pairs_of(table, hashes):
+    found = [
+        pair
+        for keys, zones in table.search_many(hashes)
+        for pair in zip(keys.tolist(), zones.tolist(), strict=True)
+    ]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def assert_same(table, rows):
+    assert len(table) == len(rows)
+    for name in ("fragment_ids", "starts", "lengths", "has_null", "num_blocks"):
+        ours, theirs = getattr(table, name), getattr(rows, name)
+        assert ours.dtype == theirs.dtype, name
+        assert np.array_equal(ours, theirs), name
+    assert (table.number_of_items, table.probability) == (rows.number_of_items, rows.probability)
+
+
+def assert_same_bits(rows, others):
+    assert all(
+        np.array_equal(rows.filter_words(zone), others.filter_words(zone))
+        for zone in range(len(rows))
+    )
+
+
+UNLIKE = [
+    (4, zones_of(70, 8, 1, last=3)),
+    (9, zones_of(5, 1, 2)),
+    (9, zones_of(90, 3, 3)),
+    (2, zones_of(40, 8, 4, last=1)),
+    (7, zones_of(1, 3, 5, last=7)),
+]
+
+
+# Exact both ways
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.sampled_from([1, 2, 5, 8])), min_size=1, max_size=5),
+    st.sampled_from([1, 7, 64, 100, 4096]),
+)
+@settings(max_examples=25)
+def test_a_sliced_table_is_its_rows(tmp_path_factory, shapes, tile_zones):
+    fragments = [(7 * n, zones_of(*shape, n)) for n, shape in enumerate(shapes)]
+    rows, table = both(tmp_path_factory.mktemp("t"), fragments, tile_zones)
+    assert_same(table, rows)
+    back = to_rows(table)
+    assert_same(table, back)
+    assert_same_bits(rows, back)
+    hashes = some_hashes(6)
+    assert np.array_equal(table.may_hold(hashes), in_rows(rows, hashes))
+    assert pairs_of(table, hashes) == pairs_in_rows(rows, hashes)
+
+
+@pytest.mark.parametrize("num_blocks", [604, 1024])
+def test_filters_as_a_build_makes_them(tmp_path, num_blocks):
+    rows, table = both(tmp_path, [(0, zones_of(70, num_blocks))])
+    assert_same_bits(rows, to_rows(table))
+    for hashed in some_hashes(30)[:, None]:
+        assert np.array_equal(table.may_hold(hashed), in_rows(rows, hashed))
+
+
+@pytest.mark.parametrize("zones", [4095, 4096, 4097, 8200])
+def test_tiles_end_where_they_are_full(tmp_path, zones):
+    rows, table = both(tmp_path, [(0, zones_of(zones, 1))])
+    sizes = [tile.num_zones for tile in table.directory.tiles]
+    assert sizes == [4096] * (zones // 4096) + [zones % 4096] * bool(zones % 4096)
+    assert all(tile.offset % 4096 == 0 for tile in table.directory.tiles if tile.num_zones == 4096)
+    hashes = some_hashes(20)
+    assert pairs_of(table, hashes) == pairs_in_rows(rows, hashes)
+    assert_same_bits(rows, to_rows(table))
+
+
+def test_the_file_of_rows_comes_back_to_the_byte(tmp_path):
+    fragments = [(3, zones_of(9000, 16, last=4)), (5, zones_of(100, 16, 1))]
+    # As a build cuts them: 4 MiB of filters a batch.
+    cut = [
+        (fragment, zones.slice(at, at + 8192))
+        for fragment, zones in fragments
+        for at in range(0, len(zones), 8192)
+    ]
+    rows, table = both(tmp_path, cut)
+    done = write_rows([table], LOCAL, str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "rows").read_bytes()
+    assert (done.num_bytes, done.num_zones) == (rows.num_bytes, 9100)
+
+
+def test_filters_of_unlike_sizes_keep_the_order_of_zones(tmp_path):
+    rows, table = both(tmp_path, UNLIKE, tile_zones=64)
+    assert {tile.num_blocks for tile in table.directory.tiles} == {1, 3, 8}
+    assert_same(table, rows)
+    assert_same_bits(rows, to_rows(table))
+    for hashes in (some_hashes(1), some_hashes(10), some_hashes(500)):
+        found = table.find(hashes)
+        assert found.tolist() == np.flatnonzero(in_rows(rows, hashes)).tolist()
+        assert pairs_of(table, hashes) == pairs_in_rows(rows, hashes)
+
+
+def test_a_table_of_no_zones(tmp_path):
+    rows, table = both(tmp_path, [])
+    assert_same(table, rows)
+    assert table.may_hold(some_hashes(3)).shape == (0,)
+    assert list(table.search_many(some_hashes(3))) == []
+    assert len(to_rows(table)) == 0
+    table.validate()
+
+
+def test_no_hash_is_in_no_zone(tmp_path):
+    _, table = both(tmp_path, [(0, zones_of(10, 2))])
+    assert not table.may_hold(some_hashes(0)).any()
+    assert list(table.search_many(some_hashes(0))) == []
+
+
+def test_some_zones_are_located_without_the_others(tmp_path):
+    rows, table = both(tmp_path, UNLIKE)
+    some = np.array([0, 69, 70, 100, 205], dtype=np.int64)
+    ids, starts, lengths = table.locate(some)
+    assert ids.tolist() == rows.fragment_ids[some].tolist()
+    assert starts.tolist() == rows.starts[some].tolist()
+    assert lengths.tolist() == rows.lengths[some].tolist()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 12)), min_size=1, max_size=9
+    )
+)
+def test_runs_say_any_zones(zones):
+    columns = [np.array(column, dtype=np.uint64) for column in zip(*zones, strict=True)]
+    runs = Runs.of(*columns, ITEMS)
+    found = runs.locate(np.arange(len(zones), dtype=np.int64), ITEMS)
+    assert [column.tolist() for column in found] == [column.tolist() for column in columns]
+
+
+def test_zones_of_a_fragment_are_one_run():
+    zones = zones_of(1000, 1, last=3)
+    runs = Runs.of(np.zeros(1000, dtype=np.uint64), zones.starts, zones.lengths, ITEMS)
+    assert runs.num_zones.tolist() == [1000]
+    assert runs.num_rows.tolist() == [9993]
+
+
+# Searches
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("count", [1, 3, 40, 3000])
+def test_every_way_of_searching_agrees(tmp_path, count, remote, monkeypatch):
+    monkeypatch.setattr(sliced_walk, "_LOCAL_RUN", 1 << 15)
+    monkeypatch.setattr(sliced_walk, "_REMOTE_RUN", 1 << 16)
+    monkeypatch.setattr(sliced_walk, "_REMOTE_GAP", 1 << 14)
+    rows, table = both(tmp_path, [(0, zones_of(150, 60)), (1, zones_of(70, 60, 1))], 64)
+    if remote:
+        table = SlicedTable(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "sliced")
+    hashes = some_hashes(count)
+    hashes[-1] = hashes[0]
+    wanted = pairs_in_rows(rows, hashes)
+    for few in (False, True):
+        monkeypatch.setattr(SlicedTable, "_are_few", lambda self, count, few=few: few)
+        if few and count > 100:
+            continue
+        assert pairs_of(table, hashes) == wanted
+        assert np.array_equal(table.may_hold(hashes), in_rows(rows, hashes))
+
+
+def test_rows_are_searched_by_numpy_and_by_kernels_alike(tmp_path):
+    rows, table = both(tmp_path, UNLIKE, 64)
+    for hashed in some_hashes(20).tolist():
+        by_numpy = table._places_by_numpy(hashed)
+        assert by_numpy.tolist() == table._places_by_kernel(hashed).tolist()
+        key = np.array([hashed], dtype=np.uint64)
+        assert (
+            sorted(table._order[by_numpy].tolist()) == np.flatnonzero(in_rows(rows, key)).tolist()
+        )
+
+
+def test_pairs_come_a_part_at_a_time(tmp_path, monkeypatch):
+    """Every zone holds everything: the pairs are many times what is held at once."""
+    zones = zones_of(1000, 2)
+    zones.filters[:] = 0xFFFFFFFF
+    table = sliced_table(tmp_path / "sliced", [(0, zones)])
+    monkeypatch.setattr(sliced_walk, "_PAIRS", 1 << 12)
+    hashes = some_hashes(5000)
+    list(table.search_many(hashes[:20]))
+    tracemalloc.start()
+    sizes = [keys.size for keys, _ in table.search_many(hashes)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(sizes) == 5000 * 1000
+    assert max(sizes) <= 1 << 12
+    assert peak < 4 << 20
+
+
+def test_a_first_lookup_loads_no_numba_and_reads_eight_rows_a_tile(tmp_path):
+    zones = zones_of(200, 64)
+    rows, _ = both(tmp_path, [(0, zones)])
+    hashed = int(some_hashes(1)[0])
+    wanted = np.flatnonzero(in_rows(rows, np.array([hashed], dtype=np.uint64))).tolist()
+    code = f"""
+        import sys
+        import numpy as np
+        import pyarrow.fs as pafs
+        from zonebloom.index.sliced import SlicedTable
+        table = SlicedTable(pafs.LocalFileSystem(), {str(tmp_path / "sliced")!r})
+        opened = table.counter.num_bytes
+        found = table.find(np.array([{hashed}], dtype=np.uint64)).tolist()
+        read = table.counter.num_bytes - opened
+        print(found, read, "numba" in sys.modules)
+    """
+    row = 4 * 8
+    assert run_python(code).strip() == f"{wanted} {8 * row + 256 * 8} False"
+
+
+def test_a_lookup_of_a_billion_rows_would_read_little(tmp_path):
+    """Of as many zones, in tiles as merged: bytes do not depend on the size of filters."""
+    fragments = [
+        (n, Zones(z.starts, z.lengths, z.has_null, z.filters))
+        for n, z in ((n, zones_of(1000, 1, n % 3)) for n in range(122))
+    ]
+    written(SlicedWriter, tmp_path / "small", fragments)
+    small = SlicedTable(LOCAL, str(tmp_path / "small"))
+    merge([small], LOCAL, str(tmp_path / "large"))
+    table = SlicedTable(LOCAL, str(tmp_path / "large"))
+    key = some_hashes(1)
+    found = table.find(key)
+    assert table.counter.num_bytes < 200_000
+    assert table.counter.num_requests <= 2 + 9 * 4
+    assert found.tolist() == small.find(key).tolist()
+
+
+def test_an_object_store_is_asked_once_a_tile_and_key(tmp_path):
+    rows, _ = both(tmp_path, [(0, zones_of(300, 64))], tile_zones=128)
+    table = SlicedTable(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "sliced")
+    before = table.counter.num_requests
+    key = some_hashes(1)
+    assert np.array_equal(table.may_hold(key), in_rows(rows, key))
+    assert table.counter.num_requests - before == 3
+
+
+@pytest.mark.parametrize("count", [2, 300])
+def test_rows_are_searched_for_many_alike(tmp_path, count):
+    rows, table = both(tmp_path, UNLIKE, 64)
+    hashes = some_hashes(count)
+    found = [
+        pair
+        for keys, zones in search_rows(rows, hashes)
+        for pair in zip(keys.tolist(), zones.tolist(), strict=True)
+    ]
+    assert len(found) == len(set(found))
+    assert set(found) == pairs_of(table, hashes)
+
+
+# Append and merge
+
+
+def test_append_leaves_tiles_as_they_are_and_merge_fills_them(tmp_path):
+    first, second, third = UNLIKE[:2], UNLIKE[2:4], UNLIKE[4:]
+    rows, _ = both(tmp_path, UNLIKE)
+    base = sliced_table(tmp_path / "base", first)
+    more = [rows_table(tmp_path / "second", second), sliced_table(tmp_path / "third", third)]
+    done = append(base, more, LOCAL, str(tmp_path / "appended"))
+    appended = SlicedTable(LOCAL, str(tmp_path / "appended"), done.num_bytes, done.checksum)
+    assert sorted((t.num_blocks, t.num_zones) for t in appended.directory.tiles) == [
+        (1, 5),
+        (3, 1),
+        (3, 90),
+        (8, 40),
+        (8, 70),
+    ]
+    for tile_zones in (32, 100, 32768):
+        path = str(tmp_path / f"merged-{tile_zones}")
+        done = merge([base, *more], LOCAL, path, tile_zones)
+        merged = SlicedTable(LOCAL, path, done.num_bytes, done.checksum)
+        again = merge([appended], LOCAL, str(tmp_path / "again"), tile_zones)
+        assert (tmp_path / "again").read_bytes() == Path(path).read_bytes()
+        assert again.checksum == done.checksum
+        sizes = [t.num_zones for t in merged.directory.tiles if t.num_blocks == 8]
+        assert sizes == [tile_zones] * (110 // tile_zones) + [110 % tile_zones]
+        for table in (merged, appended):
+            table.validate()
+            assert_same(table, rows)
+            assert_same_bits(rows, to_rows(table))
+            hashes = some_hashes(30)
+            assert np.array_equal(table.may_hold(hashes), in_rows(rows, hashes))
+
+
+def test_a_table_merged_alone_is_the_one_written(tmp_path):
+    rows = rows_table(tmp_path / "rows", UNLIKE[:1])
+    direct = sliced_table(tmp_path / "direct", UNLIKE[:1])
+    merge([rows], LOCAL, str(tmp_path / "merged"))
+    assert (tmp_path / "merged").read_bytes() == (tmp_path / "direct").read_bytes()
+    assert len(direct) == 70
+
+
+def test_tables_of_unlike_parameters_are_not_merged(tmp_path):
+    rows = rows_table(tmp_path / "rows", UNLIKE[:1])
+    writer = SlicedWriter(LOCAL, str(tmp_path / "other"), 11, PROBABILITY)
+    writer.close()
+    other = SlicedTable(LOCAL, str(tmp_path / "other"))
+    with pytest.raises(InvalidArgument, match="2 sets of parameters"):
+        merge([rows, other], LOCAL, str(tmp_path / "merged"))
+
+
+def test_a_tile_has_a_size(tmp_path):
+    for wrong in (0, 65537):
+        with pytest.raises(InvalidArgument, match="zones cannot be"):
+            SlicedWriter(LOCAL, str(tmp_path / "x"), ITEMS, PROBABILITY, tile_zones=wrong)
+
+
+def test_a_writer_holds_few_filters_however_large(tmp_path, monkeypatch):
+    monkeypatch.setattr("zonebloom.index.sliced_write._MAX_PENDING_BYTES", 100 * 64)
+    table = sliced_table(tmp_path / "sliced", [(0, zones_of(300, 2)), (1, zones_of(300, 1))])
+    sizes = {(tile.num_blocks, tile.num_zones) for tile in table.directory.tiles}
+    assert sizes == {(2, 64), (2, 44), (1, 192), (1, 108)}
+
+
+# Damage
+
+
+@pytest.fixture
+def sound(tmp_path):
+    rows, table = both(tmp_path, UNLIKE, tile_zones=64)
+    return rows, tmp_path / "sliced", table
+
+
+def damaged_copy(path, change):
+    data = bytearray(path.read_bytes())
+    change(data)
+    copy = path.with_name("damaged")
+    copy.write_bytes(data)
+    return str(copy)
+
+
+def test_a_missing_file_is_reported(tmp_path):
+    with pytest.raises(CorruptIndex, match="is not a sliced bloomfilter table"):
+        SlicedTable(LOCAL, str(tmp_path / "nowhere"))
+
+
+def test_another_size_or_checksum_than_the_catalogs(sound):
+    _, path, table = sound
+    with pytest.raises(CorruptIndex, match="were written"):
+        SlicedTable(LOCAL, str(path), table.num_bytes + 1)
+    with pytest.raises(CorruptIndex, match="not the catalog's"):
+        SlicedTable(LOCAL, str(path), table.num_bytes, "0" * 16)
+
+
+def test_a_file_cut_anywhere_is_reported(sound):
+    _, path, _ = sound
+    data = path.read_bytes()
+    for size in [0, 1, 8, TRAILER.size, len(data) // 2, len(data) - 1]:
+        path.with_name("cut").write_bytes(data[:size])
+        with pytest.raises(CorruptIndex):
+            SlicedTable(LOCAL, str(path.with_name("cut")))
+        path.with_name("cut").write_bytes(data[len(data) - size :])
+        with pytest.raises(CorruptIndex):
+            SlicedTable(LOCAL, str(path.with_name("cut")))
+
+
+def test_any_flipped_bit_of_the_directory_is_noticed(sound):
+    _, path, table = sound
+    end = table.num_bytes
+    start = max(tile.offset + tile.num_bytes for tile in table.directory.tiles)
+    source = random.Random(1)
+    reserved = range(end - 12, end - 8)
+    for at in source.sample([n for n in range(start, end) if n not in reserved], 60):
+
+        def flip(data, at=at):
+            data[at] ^= 1 << source.randrange(8)
+
+        with pytest.raises(CorruptIndex):
+            SlicedTable(LOCAL, damaged_copy(path, flip))
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_lying_numbers_with_a_right_checksum_are_refused(tmp_path_factory, data):
+    import xxhash
+
+    folder = tmp_path_factory.mktemp("lies")
+    table = sliced_table(folder / "sliced", UNLIKE[:3], 64)
+    whole = bytearray((folder / "sliced").read_bytes())
+    size = TRAILER.unpack(whole[-TRAILER.size :])[0]
+    start = len(whole) - TRAILER.size - size
+    directory = whole[start : start + size]
+    at = data.draw(st.integers(0, size // 8 - 1)) * 8
+    value = data.draw(
+        st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 300), st.sampled_from([2**63, 2**32]))
+    )
+    directory[at : at + 8] = value.to_bytes(8, "little")
+    fields = list(TRAILER.unpack(whole[-TRAILER.size :]))
+    fields[1] = xxhash.xxh64_intdigest(bytes(directory))
+    whole[start:] = bytes(directory) + TRAILER.pack(*fields)
+    (folder / "lie").write_bytes(whole)
+    reports = []
+    try:
+        lying = SlicedTable(LOCAL, str(folder / "lie"), report=reports.append)
+    except CorruptIndex:
+        return
+    # What is let through may be wrong, as any file with right checksums, but stays in bounds.
+    assert len(lying.fragment_ids) == len(lying.starts) == len(lying) == len(table)
+    lying.may_hold(some_hashes(3))
+    assert all(zone < len(lying) for _, zone in pairs_of(lying, some_hashes(300)))
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_damaged_tile_loses_no_row_and_is_reported_once(sound, count, remote):
+    rows, path, table = sound
+    tile = table.directory.tiles[0]
+
+    def clear(data):
+        data[tile.offset : tile.offset + tile.num_bytes] = bytes(tile.num_bytes)
+
+    name = damaged_copy(path, clear)
+    reports = []
+    where = (
+        (pafs.SubTreeFileSystem(str(path.parent), LOCAL), "damaged") if remote else (LOCAL, name)
+    )
+    found = SlicedTable(*where, table.num_bytes, report=reports.append)
+    hashes = some_hashes(count)
+    hit, wanted = found.may_hold(hashes), in_rows(rows, hashes)
+    assert not (wanted & ~hit).any()
+    assert hit[np.sort(table._order[: tile.num_zones])].all()
+    assert pairs_of(found, hashes) >= pairs_in_rows(rows, hashes[:1])
+    assert len(reports) == 1
+    assert isinstance(reports[0], CorruptIndex)
+    assert "build the index again" in str(reports[0])
+    silent = SlicedTable(*where, table.num_bytes)
+    with pytest.raises(CorruptIndex, match="damaged"):
+        silent.may_hold(hashes)
+    with pytest.raises(CorruptIndex, match="damaged"):
+        list(silent.search_many(hashes))
+    for use in (silent.validate, lambda: to_rows(silent)):
+        with pytest.raises(CorruptIndex, match="bit rows are damaged"):
+            use()
+    with pytest.raises(CorruptIndex, match="damaged"):
+        merge([silent], LOCAL, str(path.with_name("merged")))
+
+
+@given(st.integers(0, 2**30), st.integers(0, 7))
+@settings(max_examples=40)
+def test_a_flipped_bit_anywhere_loses_no_row(tmp_path_factory, at, bit):
+    folder = tmp_path_factory.mktemp("flip")
+    rows, _ = both(folder, UNLIKE[:3], 64)
+
+    def flip(data):
+        data[8 + at % (len(data) - 8)] ^= 1 << bit
+
+    reports = []
+    try:
+        found = SlicedTable(LOCAL, damaged_copy(folder / "sliced", flip), report=reports.append)
+    except CorruptIndex:
+        return
+    for hashes in (some_hashes(1), some_hashes(4000)):
+        assert not (in_rows(rows, hashes) & ~found.may_hold(hashes)).any()
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+def test_a_file_cut_after_it_was_opened_loses_no_row(sound, count):
+    rows, path, _ = sound
+    reports = []
+    found = SlicedTable(LOCAL, str(path), report=reports.append)
+    os.truncate(path, found.directory.tiles[1].offset)
+    hashes = some_hashes(count)
+    assert not (in_rows(rows, hashes) & ~found.may_hold(hashes)).any()
+    assert len(reports) == 1
+    by_numpy = found._places_by_numpy(int(hashes[0]))
+    assert by_numpy.tolist() == found._places_by_kernel(int(hashes[0])).tolist()
+
+
+def test_threads_may_search_one_table(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    rows, table = both(tmp_path, UNLIKE, 64)
+    hashes = some_hashes(200)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(table.may_hold, hashes[:, None]))
+    assert all(
+        np.array_equal(hit, in_rows(rows, key))
+        for hit, key in zip(found, hashes[:, None], strict=True)
+    )
+    assert isinstance(rows, ZoneTable)

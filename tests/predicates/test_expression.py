@@ -1,0 +1,160 @@
+"""Predicates as filters: the rows are those of the plain meaning of each node."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import zonebloom as zb
+from zonebloom.errors import FilterError, InvalidArgument
+from zonebloom.predicates import (
+    And,
+    Compares,
+    Constant,
+    Equals,
+    IsIn,
+    IsNull,
+    Not,
+    Or,
+    Unknown,
+)
+
+ROWS = [
+    {"i": i, "f": f, "s": s, "k": s, "st": st_, "row": row}
+    for row, (i, f, s, st_) in enumerate(
+        [
+            (1, 0.0, "a", {"x": 1}),
+            (2, -0.0, "b", {"x": None}),
+            (None, math.nan, None, None),
+            (2, None, "a", {"x": 2}),
+            (3, 2.5, "", {"x": 1}),
+        ]
+        * 30
+    )
+]
+TABLE = pa.Table.from_pylist(
+    ROWS,
+    pa.schema(
+        {
+            "i": pa.int32(),
+            "f": pa.float64(),
+            "s": pa.string(),
+            "k": pa.dictionary(pa.int8(), pa.string()),
+            "st": pa.struct({"x": pa.int64()}),
+            "row": pa.int64(),
+        }
+    ),
+)
+PATHS = {
+    ("i",): [1, 2, 3, 7],
+    ("f",): [0.0, -0.0, 2.5, 9.0],
+    ("s",): ["a", "", "zz"],
+    ("k",): ["a", "b", "c"],
+    ("st", "x"): [1, 2],
+}
+
+
+@pytest.fixture(scope="module")
+def ds():
+    opened = zb.dataset(TABLE)
+    opened.create_scalar_index(["i", "f", "s", "k", "st.x"], spark=False, number_of_items=8)
+    return opened
+
+
+columns = st.sampled_from(list(PATHS))
+leaves = columns.flatmap(
+    lambda path: st.one_of(
+        st.sampled_from(PATHS[path]).map(lambda v: Equals(path, pa.scalar(v))),
+        st.builds(
+            lambda values, null: IsIn(path, pa.array(values, pa.scalar(PATHS[path][0]).type), null),
+            st.lists(st.sampled_from(PATHS[path]), max_size=3),
+            st.booleans(),
+        ),
+        st.builds(
+            lambda symbol, v: Compares(path, symbol, pa.scalar(v)),
+            st.sampled_from(["<", "<=", ">", ">="]),
+            st.sampled_from(PATHS[path]),
+        ),
+        st.just(IsNull(path)),
+        st.sampled_from([True, False, None]).map(Constant),
+    )
+)
+predicates = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map(lambda terms: And(tuple(terms))),
+        st.lists(inner, min_size=1, max_size=3).map(lambda terms: Or(tuple(terms))),
+        inner.map(Not),
+    ),
+    max_leaves=6,
+)
+
+
+def truth(predicate, row) -> bool | None:
+    """SQL's three values, in plain Python."""
+    match predicate:
+        case Constant(value):
+            return value
+        case Not(term):
+            inner = truth(term, row)
+            return None if inner is None else not inner
+        case And(terms):
+            found = [truth(term, row) for term in terms]
+            return False if False in found else None if None in found else True
+        case Or(terms):
+            found = [truth(term, row) for term in terms]
+            return True if True in found else None if None in found else False
+    held = row
+    for name in predicate.column:
+        held = held and held[name] if name != predicate.column[0] else row[name]
+    match predicate:
+        case IsNull():
+            return held is None
+        case IsIn(_, values, null_matches):
+            if held is None:
+                return True if null_matches else None
+            return held in values.to_pylist()
+    if held is None:
+        return None
+    other = predicate.value.as_py()
+    match predicate:
+        case Equals():
+            return held == other
+        case Compares(_, symbol, _):
+            return {"<": held < other, "<=": held <= other, ">": held > other}.get(
+                symbol, held >= other
+            )
+
+
+@settings(max_examples=300, deadline=None)
+@given(predicates)
+def test_rows_of_random_predicates(ds, predicate):
+    wanted = [row["row"] for row in ROWS if truth(predicate, row) is True]
+    assert ds.to_table(filter=predicate)["row"].to_pylist() == wanted
+
+
+def test_refusals(ds):
+    for predicate, message in [
+        (Unknown("f(x) = 1", "why"), "is unknown, so no row can be tried"),
+        (Equals(("nope",), pa.scalar(1)), "no column nope; the columns are i, f"),
+        (Equals(("f",), pa.scalar(Decimal("0.1"))), "would round a decimal128"),
+        (IsIn(("i",), pa.array([1.5])), "give the literal as int32"),
+    ]:
+        with pytest.raises(FilterError, match=message):
+            ds.to_table(filter=predicate)
+
+
+def test_nothing_to_choose_from(ds):
+    assert ds.to_table(filter=Or(())).num_rows == 0
+    assert ds.count_rows(filter=And(())) == len(ROWS)
+    assert ds.search(Or(())).kind == "Exact"
+
+
+def test_a_null_among_values_is_refused():
+    with pytest.raises(InvalidArgument, match="hold a null; drop it"):
+        IsIn(("i",), pa.array([1, None]))

@@ -1,0 +1,157 @@
+"""Conditions as Spark means them: what the translator says against what Spark itself answers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import spark_data
+
+from zonebloom.errors import FilterError
+from zonebloom.predicates import unknowns
+from zonebloom.predicates.spark import to_spark_filter
+from zonebloom.spark.load import Load
+from zonebloom.spark.options import Options
+from zonebloom.spark.types import spark_types
+
+QUERIES = 300
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return spark_data.write(tmp_path_factory.mktemp("rows"))
+
+
+@pytest.fixture
+def setting(spark):
+    """Sets a configuration for one test."""
+    kept = {}
+
+    def change(name, value):
+        kept.setdefault(name, spark.conf.get(name, None))
+        spark.conf.set(name, value)
+
+    yield change
+    for name, value in kept.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+def rows_of(load):
+    work = load.work
+    tasks = load.tasks(load.plan())
+    batches = [batch for pieces in tasks for batch in work.batches(pieces)]
+    return [row for batch in batches for row in batch.column("row").to_pylist()]
+
+
+def answers(spark, folder, conditions):
+    """Rows each condition keeps, by one query."""
+    frame = spark.read.parquet(folder)
+    shown = frame.selectExpr("row", *(f"({text}) AS c{i}" for i, text in enumerate(conditions)))
+    table = shown.toArrow()
+    rows = table["row"].to_pylist()
+    for i in range(len(conditions)):
+        held = table[f"c{i}"].to_pylist()
+        yield {row for row, each in zip(rows, held, strict=True) if each}
+
+
+def valid(spark, folder, conditions):
+    """Those that Spark can evaluate: some literals have no meaning beside a column."""
+    frame = spark.read.parquet(folder)
+    for text in conditions:
+        try:
+            frame.where(text)
+        except Exception:  # noqa: BLE001 - Spark refuses it
+            continue
+        yield text
+
+
+@pytest.mark.parametrize(
+    ("zone", "ansi"), [("UTC", "true"), ("Europe/Berlin", "true"), ("America/New_York", "false")]
+)
+def test_random_conditions(spark, folder, setting, zone, ansi):
+    setting("spark.sql.parquet.filterPushdown", "false")
+    setting("spark.sql.session.timeZone", zone)
+    setting("spark.sql.ansi.enabled", ansi)
+    setting("spark.sql.codegen.wholeStage", "false")
+    dice = random.Random(f"{zone} {ansi}")
+    conditions = list(
+        valid(spark, folder, [spark_data.condition(dice) for _ in range(QUERIES // 3)])
+    )
+    assert len(conditions) > QUERIES // 5
+    exact = 0
+    for text, wanted in zip(conditions, answers(spark, folder, conditions), strict=True):
+        for known in (zone, None):
+            options = {"path": folder, "prune": text, "columns": "row"}
+            if known is not None:
+                options["timezone"] = known
+            load = Load(Options.read(options))
+            found = rows_of(load)
+            assert len(found) == len(set(found)), text
+            assert wanted <= set(found), text
+            if load.filter.is_exact:
+                exact += 1
+                assert wanted == set(found), text
+    assert exact > len(conditions) // 4
+
+
+def test_skipped_zones_are_those_of_the_predicate(folder):
+    load = Load(Options.read({"path": folder, "filter": "id = 123456789"}))
+    assert rows_of(load) == []
+    assert load.tasks(load.plan()) == []
+
+
+SCHEMA = spark_data.table(0).schema
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'name = "n5"',
+        "name = 'a\\'b'",
+        "name = '${spark.app.name}'",
+        "x = double('NaN')",
+        "id = '5'",
+        "name = 5",
+        "dec = 1.25D",
+        "f = 0.1",
+        "t = TIMESTAMP'2024-04-01 00:00:00'",
+        "d = TIMESTAMP'2024-04-01 00:00:00'",
+        "name = 'it''s'",
+        "name COLLATE UTF8_LCASE = 'N5'",
+        "id = 9007199254740993e0",
+        "id IN (1, 2e0)",
+        "id = id",
+        "id = (SELECT 1)",
+        "nonsense(",
+        "nowhere = 5",
+        "id = 5; DROP TABLE t",
+        "",
+    ],
+)
+def test_what_depends_on_settings_or_casts_is_unknown(text):
+    found = to_spark_filter(text, SCHEMA)
+    assert unknowns(found.predicate), found.predicate
+    assert found.row_filter(SCHEMA) is None
+
+
+def test_exact_parts_of_a_conjunction_are_applied():
+    found = to_spark_filter("id = 5 AND upper(name) = 'N5'", SCHEMA)
+    assert not found.is_exact
+    assert str(found.row_filter(SCHEMA)) == "(id == 5)"
+    assert found.columns == {"id", "name"}
+
+
+def test_opaque_columns_are_unknown():
+    found = to_spark_filter("name = 'n5' AND id = 5", SCHEMA, frozenset({"name"}))
+    assert [each.text for each in unknowns(found.predicate)] == ["name = 'n5'"]
+
+
+def test_option_filter_is_applied_in_full_or_refused(folder):
+    with pytest.raises(FilterError, match=r"upper.*scan\(spark, path, filter=...\)"):
+        Load(Options.read({"path": folder, "filter": "id = 5 AND upper(name) = 'N5'"}))
+
+
+def test_types_of_many_columns(folder, spark):
+    schema = Load(Options.read({"path": folder})).schema
+    assert schema == spark.read.parquet(folder).schema
+    assert spark_types(SCHEMA, SCHEMA.names, {}) == schema

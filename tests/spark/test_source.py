@@ -1,0 +1,337 @@
+"""The data source in a real session: its rows are those of ``spark.read.parquet``."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import spark_data
+
+import zonebloom as zb
+import zonebloom.spark as zs
+from zonebloom.errors import (
+    ColumnNotFound,
+    EngineError,
+    FragmentChanged,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    NoFragments,
+)
+from zonebloom.spark import frames, pieces, pushdown
+from zonebloom.spark.load import Load
+from zonebloom.spark.options import Options
+from zonebloom.spark.read import BATCH_ROWS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return spark_data.write(tmp_path_factory.mktemp("rows"))
+
+
+@pytest.fixture(scope="module")
+def oracle(spark, folder):
+    """Spark's own read, which with its own pushdown would lose rows."""
+    spark.conf.set("spark.sql.parquet.filterPushdown", "false")
+    yield spark.read.parquet(folder)
+    spark.conf.unset("spark.sql.parquet.filterPushdown")
+
+
+def rows(frame):
+    return sorted(map(repr, frame.collect()))
+
+
+def load(path, **options):
+    return Load(Options.read({"path": str(path), **options}))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_filters(spark, folder, oracle, seed):
+    dice = random.Random(seed)
+    while True:
+        text = spark_data.condition(dice)
+        try:
+            wanted = rows(oracle.where(text))
+            break
+        except Exception:  # noqa: BLE001 - no meaning in Spark either
+            continue
+    assert rows(zs.scan(spark, folder, text)) == wanted, text
+
+
+def test_unions_and_self_joins_of_one_frame(spark, folder, oracle):
+    one, two = zs.scan(spark, folder, "id = 5"), zs.scan(spark, folder, "name = 'n77'")
+    left, right = oracle.where("id = 5"), oracle.where("name = 'n77'")
+    assert rows(one.union(two)) == rows(left.union(right))
+    assert rows(two) == rows(right)
+    assert rows(one) == rows(left)
+    assert one.union(one).count() == 2 * left.count()
+    assert one.alias("a").join(one.alias("b"), "row").count() == left.count()
+    whole = zs.scan(spark, folder)
+    assert rows(whole.where("id = 5").union(whole.where("id = 7"))) == rows(
+        oracle.where("id = 5").union(oracle.where("id = 7"))
+    )
+    assert whole.count() == oracle.count()
+
+
+def test_option_and_sql_view_give_the_rows_of_the_filter(spark, folder, oracle):
+    wanted = rows(oracle.where("id = 5 OR name = 'n77'"))
+    option = spark.read.format("zonebloom").option("filter", "id = 5 OR name = 'n77'")
+    assert rows(option.load(folder)) == wanted
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW found USING zonebloom "
+        f"OPTIONS (path '{folder}', filter \"id = 5 OR name = 'n77'\")"
+    )
+    assert rows(spark.table("found")) == wanted
+    assert rows(spark.sql("SELECT * FROM found WHERE id = 5")) == rows(oracle.where("id = 5"))
+
+
+def test_format_is_known_without_being_registered(spark, folder):
+    fresh = spark.newSession()
+    assert fresh.read.format("zonebloom").option("filter", "row = 3").load(folder).count() == 1
+
+
+def test_columns(spark, folder, oracle):
+    wanted = oracle.where("id = 5").select("name", "ROW")
+    assert rows(zs.scan(spark, folder, "id = 5", ["name", "ROW"])) == rows(wanted)
+    option = spark.read.format("zonebloom").option("filter", "id = 5").option("columns", "name,row")
+    assert rows(option.load(folder)) == rows(oracle.where("id = 5").select("name", "row"))
+    text = "upper(name) = 'N5' AND length(b) = 4"
+    assert rows(zs.scan(spark, folder, text, ["x"])) == rows(oracle.where(text).select("x"))
+
+
+def test_time_zone_of_the_session(spark, folder, oracle):
+    text = "t = '2024-05-01 14:00:00' OR t = TIMESTAMP'2024-03-31 02:30:00'"
+    old = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        for zone in ("UTC", "Europe/Berlin"):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            assert rows(zs.scan(spark, folder, text)) == rows(oracle.where(text))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", old)
+
+
+def test_collations(spark, tmp_path):
+    path = str(tmp_path / "t")
+    spark.range(2_000).selectExpr("id", "concat('N', id) COLLATE UTF8_LCASE AS name").write.parquet(
+        path
+    )
+    zb.dataset(path).create_scalar_index("name", number_of_items=100, spark=False)
+    assert zs.scan(spark, path, "name = 'n77'").count() == 1
+    plan = zs.plan(spark, path, "name = 'n77'")
+    assert "how Spark compares name is not followed" in str(plan)
+
+
+def test_partitioned_folders(spark, tmp_path):
+    path = str(tmp_path / "t")
+    frame = spark.range(3_000).selectExpr(
+        "id",
+        "id % 3 AS part",
+        "DATE'2024-01-01' + CAST(id % 2 AS int) AS day",
+        "IF(id % 5 = 0, NULL, concat('k ', id % 2)) AS kind",
+        "id / 8 AS x",
+    )
+    frame.write.partitionBy("part", "day", "kind").parquet(path)
+    zb.dataset(path).create_scalar_index("id", number_of_items=100, spark=False)
+    wanted = spark.read.parquet(path)
+    assert zs.scan(spark, path).schema == wanted.schema
+    for text in (
+        "id = 77",
+        "part = 1 AND id IN (4, 5)",
+        "day = DATE'2024-01-02' AND id < 9",
+        "day = '2024-01-02' AND kind = 'k 1' AND id < 20",
+        "kind IS NULL AND id < 40",
+        "NOT (kind = 'k 1') AND id < 40",
+    ):
+        assert rows(zs.scan(spark, path, text)) == rows(wanted.where(text)), text
+
+
+def test_no_row_and_no_zone(spark, folder):
+    none = zs.scan(spark, folder, "id = 123456789")
+    assert none.collect() == []
+    assert none.count() == 0
+    assert zs.plan(spark, folder, "id = 123456789").num_tasks == 0
+
+
+def test_many_row_groups_are_shared_by_tasks(spark, folder, oracle, monkeypatch):
+    monkeypatch.setattr(pieces, "_LEAST_BYTES", 4_000)
+    monkeypatch.setattr(pieces, "_OPEN_BYTES", 0)
+    whole = load(folder, parallelism="8")
+    tasks = whole.tasks(whole.plan())
+    assert len(tasks) > 3
+    assert any(piece.is_shared for task in tasks for piece in task)
+    sizes = [sum(piece.num_bytes for piece in task) for task in tasks]
+    assert max(sizes) < 3 * (sum(sizes) / len(sizes))
+    found = [
+        row
+        for task in tasks
+        for batch in whole.work.batches(task)
+        for row in batch.column("row").to_pylist()
+    ]
+    assert sorted(found) == sorted(row.row for row in oracle.select("row").collect())
+
+
+def test_files_that_change_between_plan_and_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(pieces, "_LEAST_BYTES", 4_000)
+    monkeypatch.setattr(pieces, "_OPEN_BYTES", 0)
+    path = spark_data.write(tmp_path / "t", files=1)
+    key = next(i for i in spark_data.table(0)["id"].to_pylist() if i is not None)
+    some, whole = load(path, filter=f"id = {key}"), load(path, parallelism="8")
+    alone, shared = some.tasks(some.plan()), whole.tasks(whole.plan())
+    assert not alone[0][0].is_shared
+    assert shared[0][0].is_shared
+    pq.write_table(pa.concat_tables([spark_data.table(9)] * 2), tmp_path / "t" / "0.parquet")
+    found = [row for batch in some.work.batches(alone[0]) for row in batch["row"].to_pylist()]
+    table = spark_data.table(9)
+    wanted = [
+        row
+        for row, each in zip(*(table[n].to_pylist() for n in ("row", "id")), strict=True)
+        if each == key
+    ]
+    assert sorted(found) == sorted(wanted * 2)
+    with pytest.raises(FragmentChanged, match=r"0\.parquet changed.*load the data again"):
+        list(whole.work.batches(shared[0]))
+    os.remove(tmp_path / "t" / "0.parquet")
+    with pytest.raises(FragmentChanged):
+        list(whole.work.batches(shared[0]))
+
+
+def test_appended_and_rewritten_files_are_read_whole(spark, tmp_path):
+    path = spark_data.write(tmp_path / "t", files=2)
+    pq.write_table(spark_data.table(7), tmp_path / "t" / "1.parquet")
+    pq.write_table(spark_data.table(8), tmp_path / "t" / "new.parquet")
+    wanted = spark.read.parquet(path).where("id IN (5, 77, 91)")
+    assert rows(zs.scan(spark, path, "id IN (5, 77, 91)")) == rows(wanted)
+
+
+def test_batches_are_large(tmp_path):
+    table = pa.table({"a": range(200_000)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1_000)
+    whole = load(tmp_path)
+    (task,) = whole.tasks(whole.plan())
+    sizes = [batch.num_rows for batch in whole.work.batches(task)]
+    assert sum(sizes) == 200_000
+    assert all(size >= BATCH_ROWS for size in sizes[:-1])
+
+
+def test_plan_says_what_is_read(spark, folder):
+    plan = zs.plan(spark, folder, "id = 5 AND upper(name) = 'N5'", ["row"])
+    text = str(plan)
+    assert "index id_idx on id:" in text
+    assert "zones kept" in text
+    assert "UPPER(name) = 'N5'" in text
+    assert "Spark: 1 task, about" in text
+    assert plan.num_bytes < plan.all_bytes
+    assert plan._repr_html_().startswith("<pre>ZoneBloomScan")
+    assert "cannot be parsed" in str(zs.plan(spark, folder, "id = 5 nonsense ("))
+
+
+def test_errors_say_what_to_do(spark, folder):
+    with pytest.raises(NoFragments, match=r"/nowhere does not exist"):
+        zs.scan(spark, "/nowhere")
+    with pytest.raises(ColumnNotFound, match=r"no column 'nope'; the dataset has row, id"):
+        zs.scan(spark, folder, columns=["nope"])
+    with pytest.raises(InvalidArgument, match="filter is a Column; give Spark SQL text"):
+        from pyspark.sql.functions import col
+
+        zs.scan(spark, folder, col("id") == 5)
+    with pytest.raises(InvalidArgument, match="give a list"):
+        zs.scan(spark, folder, columns="id")
+    with pytest.raises(EngineError, match="give a SparkSession"):
+        zs.scan("local[2]", folder)
+    read = spark.read.format("zonebloom")
+    with pytest.raises(Exception, match=r"no path is given; write .load\(path\)"):
+        read.load()
+    with pytest.raises(Exception, match=r"no option filtre; there is path"):
+        read.option("filtre", "id = 5").load(folder)
+    with pytest.raises(Exception, match=r"load again, without \.schema"):
+        spark.read.format("zonebloom").schema("id int").load(folder).collect()
+
+
+def test_missing_modules_are_explained():
+    error = frames._told(Exception("x\nModuleNotFoundError: No module named 'zonebloom'\n"))
+    assert isinstance(error, EngineError)
+    assert "install zonebloom on the executors" in str(error)
+
+
+def test_pushed_filters_leak_in_this_pyspark(spark):
+    """The reason why predicates travel with the load; should it fail, pushdown may be used."""
+    spark.conf.set(pushdown.SETTING, "true")
+    try:
+        spark.dataSource.register(pushdown._ProbeSource)
+        loaded = spark.read.format(pushdown._PROBE).load()
+        assert loaded.where("id = 3").count() == 1
+        assert loaded.count() == 1, "all ten rows are there: filters no longer leak"
+        loaded = spark.read.format(pushdown._PROBE).load()
+        assert [r.id for r in loaded.where("id = 3").union(loaded.where("id = 7")).collect()] == [7]
+        assert not pushdown.is_sound(spark)
+        with pytest.warns(IndexNotUsedWarning, match=r"loses rows.*scan\(spark, path, filter="):
+            assert pushdown.choose(spark) is pushdown.ZoneBloomSource
+    finally:
+        spark.conf.set(pushdown.SETTING, "false")
+
+
+def test_setting_is_looked_at_again(spark, monkeypatch):
+    """A reader that takes pushed filters must be gone once the setting is off."""
+    fresh, chosen = spark.newSession(), []
+    monkeypatch.setattr(frames, "choose", lambda s: chosen.append(s) or pushdown.PushingSource)
+    for setting, times in (("false", 0), ("true", 1), ("true", 1), ("false", 1), ("true", 2)):
+        fresh.conf.set(pushdown.SETTING, setting)
+        zs.register(fresh)
+        assert len(chosen) == times
+    fresh.conf.set(pushdown.SETTING, "false")
+
+
+def test_several_paths(spark, folder, oracle):
+    paths = [f"{folder}/0.parquet", f"file:{folder}/2.parquet"]
+    wanted = rows(oracle.where("id = 5 AND (row < 2000 OR row >= 4000)"))
+    assert rows(zs.scan(spark, paths, "id = 5")) == wanted
+    read = spark.read.format("zonebloom").option("filter", "id = 5")
+    assert rows(read.load(paths)) == wanted
+    assert rows(zs.scan(spark, f"{folder}/[02].parquet", "id = 5")) == wanted
+
+
+def test_rows_are_right_where_the_session_pushes(spark, folder, oracle):
+    spark.conf.set(pushdown.SETTING, "true")
+    try:
+        whole = spark.read.format("zonebloom").load(folder)
+        assert rows(whole.where("id = 5")) == rows(oracle.where("id = 5"))
+        assert whole.count() == oracle.count()
+    finally:
+        spark.conf.set(pushdown.SETTING, "false")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id = 5",
+        "id IN (5, 7, NULL) AND x IS NOT NULL",
+        "x = 0.0",
+        "x > 5",
+        "NOT (x = 5)",
+        "x = double('NaN')",
+        "st.a = 12",
+        "name <=> NULL",
+        "dec = 1.25 AND d = DATE'2024-04-01'",
+        "t = TIMESTAMP'2024-05-01 14:00:00Z'",
+        "b = X'30303035'",
+        "id IN (1,2,3,4,5,6,7,8,9,10,11,12,13)",
+        "name LIKE 'n12%' AND small <> 3",
+    ],
+)
+def test_pushed_filters(spark, folder, oracle, text):
+    class PushingTwin(pushdown.PushingSource):
+        """By another name; in this session sound for the first scan of a load."""
+
+        @classmethod
+        def name(cls):
+            return "zonebloom_pushing"
+
+    spark.conf.set(pushdown.SETTING, "true")
+    try:
+        spark.dataSource.register(PushingTwin)
+        found = spark.read.format("zonebloom_pushing").load(folder).where(text)
+        assert rows(found) == rows(oracle.where(text))
+    finally:
+        spark.conf.set(pushdown.SETTING, "false")

@@ -1,0 +1,537 @@
+"""Delta Lake tables against deltalake's own reading of them, filtered by brute force."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import os
+import shutil
+import struct
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+import zonebloom as zb
+from zonebloom.errors import (
+    FragmentUnreadable,
+    InvalidArgument,
+    NoFragments,
+    SourceError,
+    StaleIndexWarning,
+    UnsupportedType,
+)
+from zonebloom.storage.delta import is_delta, open_delta
+
+deltalake = pytest.importorskip("deltalake")
+from deltalake import DeltaTable, Field, Schema, write_deltalake  # noqa: E402
+from deltalake.schema import PrimitiveType  # noqa: E402
+
+ROWS = 40_000
+NULLABLE = {"nullable": True, "metadata": {}}
+
+
+def rows(seed: int, count: int = ROWS) -> pa.Table:
+    random = np.random.default_rng(seed)
+    ids = random.permutation(count) + seed * count
+    return pa.table(
+        {
+            "id": ids,
+            "key": pa.array([f"key {each * 7919 % 1000003}" for each in ids]),
+            "part": pa.array([None if each % 5 == 4 else f"p {each % 5}/%" for each in ids]),
+            "x": random.random(count),
+        }
+    )
+
+
+def in_order(table: pa.Table) -> list[dict]:
+    return sorted(table.to_pylist(), key=repr)
+
+
+def same_rows(path, expression: pc.Expression, text: str, version: int | None = None) -> int:
+    """Compare a lookup with brute force over deltalake's reading; the number of rows."""
+    table = DeltaTable(path, version=version)
+    want = table.to_pyarrow_table().filter(expression)
+    opened = zb.dataset(table)
+    for filter in (expression, text):
+        got = opened.to_table(filter=filter)
+        assert got.schema == want.schema
+        assert in_order(got) == in_order(want)
+    assert opened.count_rows(filter=text) == want.num_rows
+    return want.num_rows
+
+
+def commit(path, *actions) -> None:
+    """Write the next commit of a log by hand."""
+    log = path / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(action) + "\n" for action in actions)
+    (log / f"{len(list(log.glob('*.json'))):020d}.json").write_text(lines)
+
+
+def protocol(*features):
+    return {
+        "protocol": {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": list(features),
+            "writerFeatures": list(features),
+        }
+    }
+
+
+def metadata(fields, partitioned_by=(), **configuration):
+    return {
+        "metaData": {
+            "id": "7d9ab6f5-2a4b-4a4f-9f2a-0c6a3d6f6f10",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps({"type": "struct", "fields": fields}),
+            "partitionColumns": list(partitioned_by),
+            "configuration": configuration,
+            "createdTime": 1,
+        }
+    }
+
+
+def add(path, name, values=None, **more):
+    return {
+        "add": {
+            "path": name,
+            "partitionValues": values or {},
+            "size": path.stat().st_size,
+            "modificationTime": 1,
+            "dataChange": True,
+            **more,
+        }
+    }
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "table"
+
+
+@pytest.fixture
+def indexed(path):
+    """Three commits of one file each, indexed."""
+    for seed in range(3):
+        write_deltalake(path, rows(seed), mode="append")
+    zb.dataset(DeltaTable(path)).create_scalar_index(["id", "key"])
+    return path
+
+
+def test_other_objects_are_no_delta_tables(path):
+    write_deltalake(path, rows(0, 10))
+    assert is_delta(DeltaTable(path))
+    assert not any(map(is_delta, [str(path), rows(0, 10), None]))
+
+
+def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
+    opened = zb.dataset(DeltaTable(indexed))
+    whole = opened.to_table()
+    found = []
+    got = opened.to_table(filter="id = 50000", scan_stats_callback=found.append)
+    assert got == whole.filter(pc.field("id") == 50_000)
+    size = sum(os.path.getsize(file) for file in opened.files)
+    assert 0 < found[0].data_bytes < size / 3
+    assert found[0].fragments_read == 1
+    assert "2 skipped" in opened.scanner(filter="id = 50000").explain_plan()
+    assert same_rows(indexed, pc.field("key") == "key 7919", "key = 'key 7919'") == 1
+    assert same_rows(indexed, pc.field("id").isin([1, 70_000, -1]), "id IN (1, 70000, -1)") == 2
+
+
+def test_rows_are_taken_by_address(indexed):
+    opened = zb.dataset(DeltaTable(indexed))
+    ranges = opened.search("id = 50000").to_table()
+    base = ranges["fragment_id"][0].as_py() << 32
+    at = np.arange(ranges["start"][0].as_py(), ranges["stop"][0].as_py())
+    ids = opened.take(base | at, columns=["id"])["id"].to_pylist()
+    assert 50_000 in ids and len(ids) == at.size
+
+
+def test_what_is_appended_is_read_whole_until_indexed(indexed):
+    write_deltalake(indexed, rows(3), mode="append")
+    opened = zb.dataset(DeltaTable(indexed))
+    with pytest.warns(StaleIndexWarning, match="1 of 4 files"):
+        assert opened.to_table(filter="id = 130000").num_rows == 1
+    assert opened.to_table(filter="id = 50000").num_rows == 1
+    opened.create_scalar_index(["id", "key"])
+    assert same_rows(indexed, pc.field("id") == 130_000, "id = 130000") == 1
+
+
+def test_files_that_left_the_table_are_not_read(indexed):
+    before = zb.dataset(DeltaTable(indexed)).files
+    DeltaTable(indexed).delete("id < 40000")
+    assert all(map(os.path.exists, before))
+    opened = zb.dataset(DeltaTable(indexed))
+    assert len(opened.files) == 2
+    assert same_rows(indexed, pc.field("id") == 7, "id = 7") == 0
+    assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 1
+    # One row less in a file is another file.
+    DeltaTable(indexed).delete("id = 50001")
+    with pytest.warns(StaleIndexWarning):
+        assert same_rows(indexed, pc.field("id") == 50_001, "id = 50001") == 0
+    with pytest.warns(StaleIndexWarning):
+        assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 1
+
+
+def test_merges_updates_and_compaction(indexed):
+    change = pa.table(
+        {"id": [5, 200_000], "key": ["five", "new"], "part": ["a", "b"], "x": [0.0] * 2}
+    )
+    (
+        DeltaTable(indexed)
+        .merge(change, "t.id = s.id", source_alias="s", target_alias="t")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .execute()
+    )
+    DeltaTable(indexed).update(updates={"key": "'six'"}, predicate="id = 6")
+    for key in ("five", "new", "six"):
+        with pytest.warns(StaleIndexWarning):
+            assert same_rows(indexed, pc.field("key") == key, f"key = '{key}'") == 1
+    DeltaTable(indexed).optimize.compact()
+    opened = zb.dataset(DeltaTable(indexed))
+    assert len(opened.files) == 1
+    opened.create_scalar_index(["id", "key"])
+    assert same_rows(indexed, pc.field("key") == "five", "key = 'five'") == 1
+    assert same_rows(indexed, pc.field("id") == 6, "id = 6") == 1
+    write_deltalake(indexed, rows(9, 100), mode="overwrite")
+    opened = zb.dataset(DeltaTable(indexed))
+    assert len(opened.files) == 1
+    with pytest.warns(StaleIndexWarning):
+        assert opened.count_rows(filter="id = 6") == 0
+
+
+def test_an_older_version_is_read_as_it_was(indexed):
+    DeltaTable(indexed).delete("id >= 40000")
+    assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 0
+    assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000", version=2) == 1
+    assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000", version=0) == 0
+    assert same_rows(indexed, pc.field("id") == 7, "id = 7", version=0) == 1
+
+
+def test_a_file_the_version_needs_is_missed(indexed):
+    opened = zb.dataset(DeltaTable(indexed))
+    os.remove(opened.files[1])
+    for filter in ("id = 50000", None):
+        with pytest.raises(FragmentUnreadable, match="version 2 needs it"):
+            opened.to_table(filter=filter)
+
+
+def test_vacuum_leaves_the_index(indexed):
+    DeltaTable(indexed).optimize.compact()
+    (indexed / "stray").mkdir()
+    (indexed / "stray" / "x.parquet").write_bytes(b"")
+    gone = DeltaTable(indexed).vacuum(
+        retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
+    )
+    assert any("stray" in each for each in gone)
+    assert not any("_zonebloom" in each for each in gone)
+    assert zb.dataset(DeltaTable(indexed)).version > 0
+
+
+PARTITIONS = {
+    "text": pa.array(["a b", "x/y", "p%20q+#?", "é ü/=", None]),
+    "date": pa.array([datetime.date(2020, 2, 29), datetime.date(1969, 1, 1), None] * 2)[:5],
+    "seconds": pa.array([0, 1_582_934_400_123_456, -1, None, 1], pa.timestamp("us")),
+    "zoned": pa.array([0, 1_582_934_400_123_456, -1, None, 1], pa.timestamp("us", "UTC")),
+    "int8": pa.array([1, -128, 127, None, 0], pa.int8()),
+    "int32": pa.array([1, -4, 2**31 - 1, None, 0], pa.int32()),
+    "int64": pa.array([1, -(2**63), 2**63 - 1, None, 0], pa.int64()),
+    "decimal": pa.array(
+        [Decimal("1.50"), Decimal("0.07"), Decimal("9" * 8 + ".00"), None, 0], pa.decimal128(10, 2)
+    ),
+    "boolean": pa.array([True, False, None, True, False]),
+    "double": pa.array([1.5, -1e-7, float("inf"), None, 0.1]),
+}
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_partition_values_have_the_table_s_type(path, name):
+    data = pa.table({"id": range(5), "part": PARTITIONS[name], "key": list("abcde")})
+    write_deltalake(path, data, partition_by=["part"])
+    opened = zb.dataset(DeltaTable(path))
+    want = DeltaTable(path).to_pyarrow_table()
+    assert opened.schema == want.schema
+    assert in_order(opened.to_table()) == in_order(want) == in_order(data)
+    with pytest.raises((InvalidArgument, UnsupportedType)):
+        opened.create_scalar_index("part")
+    opened.create_scalar_index("id")
+    opened = zb.dataset(DeltaTable(path))
+    for number, value in enumerate(data["part"]):
+        by_part = pc.field("part") == value if value.is_valid else pc.field("part").is_null()
+        want = in_order(data.filter(by_part))
+        assert in_order(opened.to_table(filter=by_part)) == want
+        by_both = by_part & (pc.field("id") == number)
+        assert opened.to_table(filter=by_both).to_pylist() == data.slice(number, 1).to_pylist()
+    assert opened.count_rows(filter="part IS NULL") == data["part"].null_count
+
+
+def test_pages_are_read_with_the_partition_s_value(path):
+    write_deltalake(path, rows(1), partition_by=["part"])
+    zb.dataset(DeltaTable(path)).create_scalar_index("id")
+    assert same_rows(path, pc.field("id") == 50_001, "id = 50001") == 1
+    assert same_rows(path, pc.field("id") == 50_004, "id = 50004") == 1
+    null = pc.field("part").is_null() & pc.field("id").isin([50_001, 50_004])
+    assert same_rows(path, null, "part IS NULL AND id IN (50001, 50004)") == 1
+    text = "part = 'p 1/%' AND id = 50001"
+    assert same_rows(path, (pc.field("part") == "p 1/%") & (pc.field("id") == 50_001), text) == 1
+
+
+def test_columns_that_came_later_are_null_before(indexed):
+    later = rows(3).append_column("new", pa.array([f"n{i}" for i in range(ROWS)]))
+    write_deltalake(indexed, later, mode="append", schema_mode="merge")
+    zb.dataset(DeltaTable(indexed)).create_scalar_index(["id", "key", "new"])
+    assert same_rows(indexed, pc.field("new") == "n77", "new = 'n77'") == 1
+    null = pc.field("new").is_null() & (pc.field("id") == 7)
+    assert same_rows(indexed, null, "new IS NULL AND id = 7") == 1
+    assert same_rows(indexed, pc.field("id") == 7, "id = 7") == 1
+    assert same_rows(indexed, pc.field("new").is_null(), "new IS NULL") == 3 * ROWS
+
+
+def test_fields_of_structs_that_came_later(path):
+    write_deltalake(path, pa.table({"id": [1, 2], "s": [{"a": 1}, {"a": 2}]}))
+    write_deltalake(
+        path,
+        pa.table({"id": [3, 4], "s": [{"a": 3, "b": "x"}, {"a": 4, "b": "y"}]}),
+        mode="append",
+        schema_mode="merge",
+    )
+    opened = zb.dataset(DeltaTable(path))
+    opened.create_scalar_index(["id", "s.a", "s.b"])
+    for number in range(1, 5):
+        assert same_rows(path, pc.field("id") == number, f"id = {number}") == 1
+        assert same_rows(path, pc.field("s", "a") == number, f"s.a = {number}") == 1
+    assert same_rows(path, pc.field("s", "b") == "y", "s.b = 'y'") == 1
+
+
+def test_columns_that_widened(path):
+    """As Spark widens them: older files keep the narrow type."""
+    path.mkdir()
+    fields = [
+        {"name": "id", "type": "long", "nullable": True, "metadata": {}},
+        {"name": "x", "type": "double", "nullable": True, "metadata": {}},
+    ]
+    pq.write_table(
+        pa.table({"id": pa.array(range(9), pa.int32()), "x": pa.array(range(9), pa.float32())}),
+        path / "a.parquet",
+    )
+    pq.write_table(
+        pa.table(
+            {"id": pa.array(range(9, 18), pa.int64()), "x": pa.array(range(9, 18), pa.float64())}
+        ),
+        path / "b.parquet",
+    )
+    commit(
+        path,
+        protocol("typeWidening"),
+        metadata(fields),
+        add(path / "a.parquet", "a.parquet"),
+        add(path / "b.parquet", "b.parquet"),
+    )
+    try:
+        opened = zb.dataset(DeltaTable(path))
+    except deltalake.exceptions.DeltaError:
+        pytest.skip("deltalake does not load such tables")
+    opened.create_scalar_index(["id", "x"])
+    for number in range(18):
+        for text in (f"id = {number}", f"x = {number}.0"):
+            assert opened.to_table(filter=text).to_pydict() == {"id": [number], "x": [number]}
+    assert opened.count_rows(filter="id = 18") == 0
+
+
+def deletion_vector(*deleted):
+    """An inline one: a 64-bit Roaring bitmap in Z85."""
+    bitmap = struct.pack("<II2HI", 12346, 1, 0, len(deleted) - 1, 16)
+    bitmap += struct.pack(f"<{len(deleted)}H", *deleted)
+    data = struct.pack("<iqI", 1681511377, 1, 0) + bitmap
+    size, data = len(data), data + bytes(-len(data) % 4)
+    return {
+        "storageType": "i",
+        "pathOrInlineDv": z85(data),
+        "sizeInBytes": size,
+        "cardinality": len(deleted),
+    }
+
+
+def z85(data):
+    # The digits of base85 in another alphabet; base64 has it since Python 3.13.
+    theirs = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+    wanted = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+    return base64.b85encode(data).decode().translate(str.maketrans(theirs, wanted))
+
+
+def test_a_table_with_deletion_vectors_is_refused(path):
+    write_deltalake(path, pa.table({"id": [1, 2, 3]}))
+    commit(path, protocol("deletionVectors"))
+    # The feature alone deletes nothing.
+    assert zb.dataset(DeltaTable(path)).count_rows() == 3
+    [file] = map(os.path.basename, DeltaTable(path).file_uris())
+    commit(
+        path,
+        {"remove": {"path": file, "deletionTimestamp": 1, "dataChange": True}},
+        add(path / file, file, deletionVector=deletion_vector(1), stats='{"numRecords":3}'),
+    )
+    table = DeltaTable(path)
+    assert sorted(pa.table(table.scan().read_all())["id"].to_pylist()) == [1, 3]
+    with pytest.raises(SourceError, match="deletion vector; rewrite"):
+        zb.dataset(table)
+    assert zb.dataset(DeltaTable(path, version=1)).count_rows() == 3
+
+
+@pytest.mark.parametrize(("mode", "physical"), [("name", "col-1"), ("id", "id")])
+def test_columns_under_other_names_are_refused(path, mode, physical):
+    path.mkdir()
+    pq.write_table(pa.table({physical: [1, 2, 3]}), path / "a.parquet")
+    inner = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": physical}
+    fields = [{"name": "id", "type": "long", "nullable": True, "metadata": inner}]
+    commit(
+        path,
+        protocol("columnMapping"),
+        metadata(fields, **{"delta.columnMapping.mode": mode}),
+        add(path / "a.parquet", "a.parquet"),
+    )
+    with pytest.raises(SourceError, match="columnMapping"):
+        zb.dataset(DeltaTable(path))
+
+
+def test_a_mapping_that_renamed_nothing_is_read(path):
+    path.mkdir()
+    pq.write_table(pa.table({"id": [1, 2, 3]}), path / "a.parquet")
+    inner = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "id"}
+    fields = [{"name": "id", "type": "long", "nullable": True, "metadata": inner}]
+    commit(
+        path,
+        protocol("columnMapping"),
+        metadata(fields, **{"delta.columnMapping.mode": "name"}),
+        add(path / "a.parquet", "a.parquet"),
+    )
+    assert zb.dataset(DeltaTable(path)).to_table()["id"].to_pylist() == [1, 2, 3]
+
+
+def test_a_renamed_field_of_a_struct_is_refused(path):
+    path.mkdir()
+    pq.write_table(pa.table({"s": [{"old": 1}]}), path / "a.parquet")
+
+    def mapped(name, physical, number, type):
+        inner = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": physical}
+        return {"name": name, "type": type, "nullable": True, "metadata": inner}
+
+    struct_type = {"type": "struct", "fields": [mapped("new", "old", 2, "long")]}
+    commit(
+        path,
+        protocol("columnMapping"),
+        metadata([mapped("s", "s", 1, struct_type)], **{"delta.columnMapping.mode": "name"}),
+        add(path / "a.parquet", "a.parquet"),
+    )
+    with pytest.raises(SourceError, match="'new'"):
+        zb.dataset(DeltaTable(path))
+
+
+def test_files_the_log_names_by_a_uri(path, tmp_path):
+    """As a shallow clone does."""
+    path.mkdir()
+    far = tmp_path / "far away"
+    far.mkdir()
+    pq.write_table(pa.table({"id": [1, 2]}), far / "a b.parquet")
+    pq.write_table(pa.table({"id": [3]}), path / "c%20d.parquet")
+    commit(
+        path,
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        metadata([{"name": "id", "type": "long", **NULLABLE}]),
+        add(far / "a b.parquet", (far / "a b.parquet").as_uri()),
+        add(path / "c%20d.parquet", "c%2520d.parquet"),
+    )
+    opened = zb.dataset(DeltaTable(path))
+    opened.create_scalar_index("id")
+    opened = zb.dataset(DeltaTable(path))
+    assert sorted(opened.files) == sorted([str(far / "a b.parquet"), str(path / "c%20d.parquet")])
+    assert [opened.count_rows(filter=f"id = {i}") for i in range(1, 5)] == [1, 1, 1, 0]
+
+
+def test_a_partition_of_bytes_is_refused(path):
+    write_deltalake(path, pa.table({"id": [1], "part": [b"\x00\xff"]}), partition_by=["part"])
+    with pytest.raises(SourceError, match="partition it by another"):
+        zb.dataset(DeltaTable(path))
+
+
+def test_an_empty_table_has_no_fragments(path):
+    DeltaTable.create(path, Schema([Field("id", PrimitiveType("long"))]))
+    with pytest.raises(NoFragments, match="version 0 has no data file"):
+        zb.dataset(DeltaTable(path))
+
+
+def test_a_folder_with_a_space_in_it_can_be_moved(tmp_path):
+    here, there = tmp_path / "my é table", tmp_path / "elsewhere"
+    write_deltalake(here, rows(0, 1000), partition_by=["part"])
+    zb.dataset(DeltaTable(here)).create_scalar_index("id")
+    assert same_rows(here, pc.field("id") == 7, "id = 7") == 1
+    shutil.move(here, there)
+    opened = zb.dataset(DeltaTable(there))
+    assert opened.count_rows(filter="id = 7") == 1
+    assert opened.describe_indices()[0].num_fragments_indexed == len(opened.files)
+
+
+def test_an_index_elsewhere(path, tmp_path):
+    write_deltalake(path, rows(0), partition_by=["part"])
+    folder = str(tmp_path / "indices")
+    zb.dataset(DeltaTable(path), index_dir=folder).create_scalar_index("id")
+    opened = zb.dataset(DeltaTable(path), index_dir=folder)
+    assert opened.to_table(filter="id = 7").to_pylist() == [
+        row for row in rows(0).to_pylist() if row["id"] == 7
+    ]
+    assert not (path / "_zonebloom").exists()
+
+
+@pytest.fixture(scope="module")
+def s3():
+    moto = pytest.importorskip("moto.server")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "aws_secret_access_key": "test",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_S3_ALLOW_UNSAFE_RENAME": "true",
+    }
+    pafs.S3FileSystem(
+        access_key="test",
+        secret_key="test",
+        endpoint_override=f"{host}:{port}",
+        scheme="http",
+        region="us-east-1",
+        allow_bucket_creation=True,
+    ).create_dir("lake")
+    yield options
+    server.stop()
+
+
+def test_a_table_on_s3(s3):
+    uri = "s3://lake/some tables/t"
+    write_deltalake(uri, rows(0, 5000), partition_by=["part"], storage_options=s3)
+    table = DeltaTable(uri, storage_options=s3)
+    opened = zb.dataset(table)
+    opened.create_scalar_index("id")
+    want = table.to_pyarrow_table().filter(pc.field("id").isin([7, 4000]))
+    opened = zb.dataset(DeltaTable(uri, storage_options=s3))
+    assert in_order(opened.to_table(filter="id IN (7, 4000)")) == in_order(want)
+    assert opened.index_dir == "lake/some tables/t/_zonebloom"
+
+
+def test_storage_options_pyarrow_has_no_place_for(s3):
+    uri = "s3://lake/other"
+    write_deltalake(uri, rows(0, 10), storage_options=s3)
+    table = DeltaTable(uri, storage_options={**s3, "AWS_SSE_KMS_KEY_ID": "k"})
+    with pytest.raises(SourceError, match="AWS_SSE_KMS_KEY_ID"):
+        zb.dataset(table)
+    known = DeltaTable(uri, storage_options=s3)
+    assert zb.dataset(table, filesystem=open_delta(known).filesystem).count_rows() == 10

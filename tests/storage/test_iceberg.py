@@ -1,0 +1,508 @@
+"""Iceberg tables against pyiceberg's own reading of them, filtered by brute force."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import uuid
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import zonebloom as zb
+from zonebloom.errors import (
+    FragmentUnreadable,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    NoFragments,
+    SourceError,
+    StaleIndexWarning,
+    UnsupportedType,
+)
+from zonebloom.storage.iceberg import is_iceberg
+
+pytest.importorskip("pyiceberg")
+pytest.importorskip("sqlalchemy")
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+)
+from pyiceberg.table.update.snapshot import _FastAppendFiles
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+)
+
+ROWS = 40_000
+
+
+def rows(seed: int, count: int = ROWS) -> pa.Table:
+    random = np.random.default_rng(seed)
+    ids = random.permutation(count) + seed * count
+    return pa.table(
+        {
+            "id": ids,
+            "key": pa.array([f"key {each * 7919 % 1000003}" for each in ids]),
+            "part": pa.array([None if each % 5 == 4 else f"p {each % 5}/%" for each in ids]),
+            "x": random.random(count),
+        }
+    )
+
+
+def in_order(table: pa.Table) -> list[dict]:
+    return sorted(table.to_pylist(), key=repr)
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    (tmp_path / "house").mkdir()
+    made = SqlCatalog(
+        "c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=(tmp_path / "house").as_uri()
+    )
+    made.create_namespace("n")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def indexed(catalog):
+    """Three snapshots of one file more each, indexed."""
+    table = catalog.create_table("n.t", schema=rows(0, 1).schema)
+    for seed in range(3):
+        table.append(rows(seed))
+    zb.dataset(table).create_scalar_index(["id", "key"])
+    return table
+
+
+def same_rows(table, expression: pc.Expression, text: str) -> int:
+    """Compare a lookup with brute force over pyiceberg's reading; the number of rows."""
+    want = table.scan().to_arrow().filter(expression)
+    opened = zb.dataset(table)
+    for filter in (expression, text):
+        got = opened.to_table(filter=filter)
+        # pyiceberg fills columns that a file lacks with other types than it reads.
+        assert got.schema == opened.schema
+        want = want.cast(got.schema)
+        assert in_order(got) == in_order(want)
+    assert opened.count_rows(filter=text) == want.num_rows
+    return want.num_rows
+
+
+def test_other_objects_are_no_iceberg_tables(catalog):
+    assert is_iceberg(catalog.create_table("n.t", schema=rows(0, 1).schema))
+    assert not any(map(is_iceberg, [catalog, "n.t", rows(0, 1), None]))
+
+
+def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
+    opened = zb.dataset(indexed)
+    assert opened.index_dir == f"{indexed.location().removeprefix('file://')}/_zonebloom"
+    found = []
+    got = opened.to_table(filter="id = 50000", scan_stats_callback=found.append)
+    assert got == opened.to_table().filter(pc.field("id") == 50_000)
+    assert 0 < found[0].data_bytes < sum(map(os.path.getsize, opened.files)) / 3
+    assert "2 skipped" in opened.scanner(filter="id = 50000").explain_plan()
+    assert same_rows(indexed, pc.field("key") == "key 7919", "key = 'key 7919'") == 1
+    assert same_rows(indexed, pc.field("id").isin([1, 70_000, -1]), "id IN (1, 70000, -1)") == 2
+
+
+def test_rows_are_taken_by_address(indexed):
+    opened = zb.dataset(indexed)
+    ranges = opened.search("id = 50000").to_table()
+    base = ranges["fragment_id"][0].as_py() << 32
+    at = np.arange(ranges["start"][0].as_py(), ranges["stop"][0].as_py())
+    ids = opened.take(base | at, columns=["id"])["id"].to_pylist()
+    assert 50_000 in ids and len(ids) == at.size
+
+
+def test_what_is_appended_is_read_whole_until_indexed(indexed):
+    indexed.append(rows(3))
+    opened = zb.dataset(indexed)
+    with pytest.warns(StaleIndexWarning, match="1 of 4 files"):
+        assert opened.to_table(filter="id = 130000").num_rows == 1
+    assert opened.to_table(filter="id = 50000").num_rows == 1
+    opened.create_scalar_index(["id", "key"])
+    assert same_rows(indexed, pc.field("id") == 130_000, "id = 130000") == 1
+
+
+def test_files_that_left_the_table_are_not_read(indexed):
+    before = zb.dataset(indexed).files
+    indexed.delete("id < 40000")
+    assert all(map(os.path.exists, before))
+    assert len(zb.dataset(indexed).files) == 2
+    assert same_rows(indexed, pc.field("id") == 7, "id = 7") == 0
+    assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 1
+    indexed.delete("id = 50001")
+    with pytest.warns(StaleIndexWarning):
+        assert same_rows(indexed, pc.field("id") == 50_001, "id = 50001") == 0
+    indexed.overwrite(rows(9, 100))
+    opened = zb.dataset(indexed)
+    assert len(opened.files) == 1
+    with pytest.warns(StaleIndexWarning):
+        assert opened.count_rows(filter="id = 90000") == 0
+
+
+def test_a_file_the_snapshot_needs_is_missed(indexed):
+    opened = zb.dataset(indexed)
+    os.remove(opened.files[1])
+    for filter in ("id = 50000", None):
+        with pytest.raises(FragmentUnreadable, match="needs it"):
+            opened.to_table(filter=filter)
+
+
+def test_an_empty_table_has_no_fragments(catalog):
+    table = catalog.create_table("n.t", schema=rows(0, 1).schema)
+    with pytest.raises(NoFragments, match=r"n\.t has no snapshot"):
+        zb.dataset(table)
+    table.append(rows(0, 10))
+    table.delete("id >= 0")
+    with pytest.raises(NoFragments, match="has no data file"):
+        zb.dataset(table)
+
+
+# Partitions
+
+PARTITIONS = {
+    "text": pa.array(["a b", "x/y", "p%20q+#?", "é ü/=", None]),
+    "date": pa.array([datetime.date(2020, 2, 29), datetime.date(1969, 1, 1), None] * 2)[:5],
+    "time": pa.array([0, 86_399_999_999, 5, None, 1], pa.time64("us")),
+    "seconds": pa.array([0, 1_582_934_400_123_456, -1, None, 1], pa.timestamp("us")),
+    "zoned": pa.array([0, 1_582_934_400_123_456, -1, None, 1], pa.timestamp("us", "UTC")),
+    "int32": pa.array([1, -4, 2**31 - 1, None, 0], pa.int32()),
+    "int64": pa.array([1, -(2**63), 2**63 - 1, None, 0], pa.int64()),
+    "decimal": pa.array([Decimal("1.50"), Decimal("-0.01"), None, 0, 7], pa.decimal128(10, 2)),
+    "boolean": pa.array([True, False, None, True, False]),
+    "double": pa.array([1.5, -1e-7, float("inf"), None, 0.1]),
+    "bytes": pa.array([b"\x00\xff", b"", None, b"a/b", b"%"]),
+    "fixed": pa.array([b"\x00\xff", b"ab", None, b"//", b"%%"], pa.binary(2)),
+}
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_partition_values_have_the_table_s_type(catalog, name):
+    data = pa.table({"id": range(5), "part": PARTITIONS[name], "key": list("abcde")})
+    table = catalog.create_table("n.t", schema=data.schema)
+    with table.update_spec() as update:
+        update.add_identity("part")
+    try:
+        table.append(data)
+    except (TypeError, ValueError, NotImplementedError, OSError) as error:
+        pytest.skip(f"pyiceberg does not write it: {error}")
+    opened = zb.dataset(table)
+    assert opened.schema == table.scan().to_arrow().schema
+    assert in_order(opened.to_table()) == in_order(data)
+    if name != "double":
+        with pytest.raises((InvalidArgument, UnsupportedType)):
+            opened.create_scalar_index("part")
+    opened.create_scalar_index("id")
+    opened = zb.dataset(table)
+    for number, value in enumerate(data["part"]):
+        by_part = pc.field("part") == value if value.is_valid else pc.field("part").is_null()
+        assert in_order(opened.to_table(filter=by_part)) == in_order(data.filter(by_part))
+        by_both = by_part & (pc.field("id") == number)
+        assert opened.to_table(filter=by_both).to_pylist() == data.slice(number, 1).to_pylist()
+    assert opened.count_rows(filter="part IS NULL") == data["part"].null_count
+
+
+def test_partitions_that_changed(indexed):
+    """Files of a spec with a column's value, and of specs without."""
+    with indexed.update_spec() as update:
+        update.add_identity("part")
+    indexed.append(rows(3))
+    with indexed.update_spec() as update:
+        update.remove_field("part")
+    indexed.append(rows(4))
+    zb.dataset(indexed).create_scalar_index(["id", "key"])
+    for number in (7, 50_001, 120_001, 120_004, 160_001):
+        assert same_rows(indexed, pc.field("id") == number, f"id = {number}") == 1
+    null = pc.field("part").is_null() & pc.field("id").isin([4, 5, 120_004, 120_006, 160_009])
+    text = "part IS NULL AND id IN (4, 5, 120004, 120006, 160009)"
+    assert same_rows(indexed, null, text) == 3
+    assert same_rows(indexed, pc.field("part") == "p 1/%", "part = 'p 1/%'") == ROWS
+
+
+def test_files_from_elsewhere_that_lack_their_partition_s_column(catalog, tmp_path):
+    """As Spark's add_files takes them out of Hive folders."""
+    data = rows(0, 1000)
+    table = catalog.create_table("n.t", schema=data.schema)
+    with table.update_spec() as update:
+        update.add_identity("part")
+    table.append(data)
+    for path in zb.dataset(table).files:
+        # Field ids are kept; what is left is what such a file holds.
+        pq.write_table(pq.ParquetFile(path).read().drop_columns(["part"]), path)
+    zb.dataset(table).create_scalar_index("id")
+    opened = zb.dataset(table)
+    assert in_order(opened.to_table()) == in_order(data)
+    assert opened.to_table(filter="id = 7 AND part = 'p 2/%'").num_rows == 1
+    assert opened.count_rows(filter="part IS NULL") == 200
+
+
+def test_a_floating_partition_value_is_not_trusted(catalog):
+    data = pa.table({"id": range(3), "part": [0.1, -1e-7, None]})
+    table = catalog.create_table("n.t", schema=data.schema)
+    with table.update_spec() as update:
+        update.add_identity("part")
+    table.append(data)
+    assert same_rows(table, pc.field("part") == 0.1, "part = 0.1") == 1
+    path = zb.dataset(table).files[0]
+    pq.write_table(pq.ParquetFile(path).read().drop_columns(["part"]), path)
+    with pytest.raises(SourceError, match="not kept exactly"):
+        zb.dataset(table)
+
+
+# Schemas that changed
+
+
+def test_columns_that_came_later_are_null_before(indexed):
+    with indexed.update_schema() as update:
+        update.add_column("new", StringType())
+    indexed.append(rows(3).append_column("new", pa.array([f"n{i}" for i in range(ROWS)])))
+    zb.dataset(indexed).create_scalar_index(["id", "key", "new"])
+    assert same_rows(indexed, pc.field("new") == "n77", "new = 'n77'") == 1
+    null = pc.field("new").is_null() & (pc.field("id") == 7)
+    assert same_rows(indexed, null, "new IS NULL AND id = 7") == 1
+    assert same_rows(indexed, pc.field("new").is_null(), "new IS NULL") == 3 * ROWS
+
+
+def test_columns_that_widened(catalog):
+    def data(first, wide):
+        numbers = range(first, first + 50)
+        return pa.table(
+            {
+                "i": pa.array(numbers, pa.int64() if wide else pa.int32()),
+                "f": pa.array([n / 4 for n in numbers], pa.float64() if wide else pa.float32()),
+                "d": pa.array(map(Decimal, numbers), pa.decimal128(18 if wide else 9, 2)),
+            }
+        )
+
+    table = catalog.create_table("n.t", schema=data(0, False).schema)
+    table.append(data(0, False))
+    zb.dataset(table).create_scalar_index("i")
+    with table.update_schema() as update:
+        update.update_column("i", field_type=LongType())
+        update.update_column("f", field_type=DoubleType())
+        update.update_column("d", field_type=DecimalType(18, 2))
+    table.append(data(50, True))
+    zb.dataset(table).create_scalar_index(["i", "f", "d"])
+    for number in (0, 3, 49, 50, 99):
+        assert same_rows(table, pc.field("i") == number, f"i = {number}") == 1
+        assert same_rows(table, pc.field("f") == number / 4, f"f = {number / 4}") == 1
+        assert same_rows(table, pc.field("d") == Decimal(number), f"d = {number}") == 1
+
+
+def test_an_index_made_before_its_column_widened(catalog):
+    data = pa.table({"i": pa.array(range(9), pa.int32())})
+    table = catalog.create_table("n.t", schema=data.schema)
+    table.append(data)
+    zb.dataset(table).create_scalar_index("i")
+    with table.update_schema() as update:
+        update.update_column("i", field_type=LongType())
+    with pytest.warns(IndexNotUsedWarning):
+        assert zb.dataset(table).to_table(filter="i = 5").to_pylist() == [{"i": 5}]
+
+
+def test_columns_in_another_order(indexed):
+    with indexed.update_schema() as update:
+        update.move_first("x")
+    indexed.append(rows(3).select(["x", "id", "key", "part"]))
+    zb.dataset(indexed).create_scalar_index("id")
+    assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 1
+    assert same_rows(indexed, pc.field("id") == 120_000, "id = 120000") == 1
+
+
+def test_a_renamed_column_is_refused_while_files_hold_its_old_name(indexed):
+    with indexed.update_schema() as update:
+        update.rename_column("key", "name")
+    with pytest.raises(SourceError, match=r"'name'.*another name"):
+        zb.dataset(indexed)
+    indexed.overwrite(rows(0).rename_columns(["id", "name", "part", "x"]))
+    zb.dataset(indexed).create_scalar_index("name")
+    assert same_rows(indexed, pc.field("name") == "key 7919", "name = 'key 7919'") == 1
+
+
+def test_a_column_dropped_and_added_again_is_refused(indexed):
+    with indexed.update_schema() as update:
+        update.delete_column("key")
+    assert zb.dataset(indexed).to_table(filter="id = 7").column_names == ["id", "part", "x"]
+    with indexed.update_schema() as update:
+        update.add_column("key", StringType())
+    with pytest.raises(SourceError, match=r"'key'.*another name"):
+        zb.dataset(indexed)
+
+
+def test_a_renamed_field_of_a_struct_is_refused(catalog):
+    data = pa.table({"id": [1], "s": [[{"a": 1, "b": {"c": "x"}}]]})
+    table = catalog.create_table("n.t", schema=data.schema)
+    table.append(data)
+    assert same_rows(table, pc.field("id") == 1, "id = 1") == 1
+    with table.update_schema() as update:
+        update.rename_column("s.element.b.c", "d")
+    with pytest.raises(SourceError, match=r"'s\.element\.b\.d'"):
+        zb.dataset(table)
+
+
+def test_fields_of_structs_that_came_later(catalog):
+    data = pa.table({"id": [1, 2], "s": [{"a": 1}, {"a": 2}]})
+    table = catalog.create_table("n.t", schema=data.schema)
+    table.append(data)
+    with table.update_schema() as update:
+        update.add_column(("s", "b"), StringType())
+    table.append(pa.table({"id": [3], "s": [{"a": 3, "b": "x"}]}))
+    zb.dataset(table).create_scalar_index(["id", "s.a", "s.b"])
+    for number in (1, 2, 3):
+        assert same_rows(table, pc.field("id") == number, f"id = {number}") == 1
+        assert same_rows(table, pc.field("s", "a") == number, f"s.a = {number}") == 1
+    assert same_rows(table, pc.field("s", "b") == "x", "s.b = 'x'") == 1
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_files_of_format_version_1_are_looked_at(catalog, renamed):
+    data = rows(0, 100)
+    table = catalog.create_table("n.t", schema=data.schema, properties={"format-version": "1"})
+    table.append(data)
+    if renamed:
+        path = zb.dataset(table).files[0]
+        stored = pq.ParquetFile(path).read()
+        pq.write_table(stored.rename_columns(["id", "key", "old", "x"]), path)
+        with pytest.raises(SourceError, match=r"'part'.*another name"):
+            zb.dataset(table)
+    else:
+        assert same_rows(table, pc.field("id") == 7, "id = 7") == 1
+
+
+def test_files_without_field_ids(catalog, tmp_path):
+    data = rows(0, 100)
+    pq.write_table(data, tmp_path / "a.parquet")
+    table = catalog.create_table("n.t", schema=data.schema)
+    table.add_files([(tmp_path / "a.parquet").as_uri()])
+    assert "schema.name-mapping.default" in table.properties
+    opened = zb.dataset(table)
+    assert opened.files == [str(tmp_path / "a.parquet")]
+    opened.create_scalar_index("id")
+    assert same_rows(table, pc.field("id") == 7, "id = 7") == 1
+    with table.update_schema() as update:
+        update.rename_column("key", "name")
+    with pytest.raises(SourceError, match="no field ids"):
+        zb.dataset(table)
+
+
+def test_a_column_with_an_initial_default_is_refused(catalog):
+    data = rows(0, 10)
+    table = catalog.create_table("n.t", schema=data.schema)
+    table.append(data)
+    with table.update_schema() as update:
+        try:
+            update.add_column("new", IntegerType(), default_value=7, required=True)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            pytest.skip(f"pyiceberg does not add it: {error}")
+    with pytest.raises(SourceError, match="initial default"):
+        zb.dataset(table)
+
+
+# Deletes
+
+
+class _DeletesWriter(ManifestWriterV2):
+    def content(self):
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self):
+        return {**super()._meta, "content": "deletes"}
+
+
+class _AddDeletes(_FastAppendFiles):
+    """Commits delete files, which pyiceberg reads and does not write."""
+
+    def _manifests(self):
+        writer = _DeletesWriter(
+            self._transaction.table_metadata.spec(),
+            self._transaction.table_metadata.schema(),
+            self.new_manifest_output(),
+            self._snapshot_id,
+            self._compression,
+        )
+        with writer:
+            for file in self._added_data_files:
+                entry = ManifestEntry.from_args(
+                    status=ManifestEntryStatus.ADDED,
+                    snapshot_id=self._snapshot_id,
+                    sequence_number=None,
+                    file_sequence_number=None,
+                    data_file=file,
+                )
+                writer.add(entry)
+        return [writer.to_manifest_file(), *self._existing_manifests()]
+
+
+def add_deletes(table, path, data: pa.Table, **more) -> None:
+    pq.write_table(data, path)
+    file = DataFile.from_args(
+        file_path=path.as_uri(),
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=data.num_rows,
+        file_size_in_bytes=path.stat().st_size,
+        **more,
+    )
+    file.spec_id = table.spec().spec_id
+    with table.transaction() as transaction:
+        from pyiceberg.table.snapshots import Operation
+
+        with _AddDeletes(Operation.APPEND, transaction, table.io) as update:
+            update.append_data_file(file)
+
+
+def test_position_deletes_are_refused(indexed, tmp_path):
+    file = next(iter(indexed.scan().plan_files())).file.file_path
+    schema = pa.schema(
+        [
+            pa.field("file_path", pa.string(), False, {b"PARQUET:field_id": b"2147483546"}),
+            pa.field("pos", pa.int64(), False, {b"PARQUET:field_id": b"2147483545"}),
+        ]
+    )
+    data = pa.table({"file_path": [file], "pos": [5]}, schema=schema)
+    add_deletes(indexed, tmp_path / "d.parquet", data, content=DataFileContent.POSITION_DELETES)
+    assert indexed.scan().to_arrow().num_rows == 3 * ROWS - 1
+    with pytest.raises(SourceError, match="delete file or a deletion vector; rewrite"):
+        zb.dataset(indexed)
+    # Rewritten, the table has no use for the delete file any more.
+    indexed.overwrite(indexed.scan().to_arrow())
+    assert zb.dataset(indexed).count_rows() == 3 * ROWS - 1
+
+
+def test_equality_deletes_are_refused(indexed, tmp_path):
+    schema = pa.schema([pa.field("id", pa.int64(), True, {b"PARQUET:field_id": b"1"})])
+    add_deletes(
+        indexed,
+        tmp_path / "d.parquet",
+        pa.table({"id": [7]}, schema=schema),
+        content=DataFileContent.EQUALITY_DELETES,
+        equality_ids=[1],
+    )
+    with pytest.raises(SourceError, match="equality deletes; rewrite"):
+        zb.dataset(indexed)
+
+
+def test_an_index_elsewhere(catalog, tmp_path):
+    table = catalog.create_table("n.t", schema=rows(0, 1).schema)
+    table.append(rows(0))
+    folder = str(tmp_path / str(uuid.uuid4()))
+    zb.dataset(table, index_dir=folder).create_scalar_index("id")
+    opened = zb.dataset(table, index_dir=folder)
+    assert opened.count_rows(filter="id = 7") == 1
+    assert opened.describe_indices()[0].num_fragments_indexed == 1

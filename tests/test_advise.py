@@ -1,0 +1,313 @@
+"""advise() against brute force over all rows, and against indices built for real."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+from helpers import PLAIN_TYPES, sample
+from pyarrow import feather
+
+import zonebloom as zb
+from zonebloom import cli
+from zonebloom.advise import advise
+from zonebloom.errors import ColumnNotFound, InvalidArgument
+
+ZONE = 250
+ROWS = 100_000
+ZONES = ROWS // ZONE
+
+
+def columns_table():
+    rng = np.random.default_rng(3)
+    at = np.arange(ROWS)
+    keys = rng.permutation(ROWS)
+    zipf = 1 / np.arange(1, 10_001) ** 1.1
+    return pa.table(
+        {
+            "unique": keys,
+            "text": pa.array([f"key {key:08d}" for key in keys]),
+            "dozen": rng.permutation(ROWS) // 12,
+            "sorted": at,
+            "dates": pa.array(at // 20, pa.timestamp("s")),
+            "clustered": at // 1000 * 50 + rng.integers(0, 150, ROWS),
+            "few": rng.integers(0, 40, ROWS),
+            "skewed": np.where(rng.random(ROWS) < 0.8, -1, keys),
+            "zipf": rng.choice(10_000, ROWS, p=zipf / zipf.sum()),
+            "constant": pa.array(["same"] * ROWS),
+            "flag": at % 2 == 0,
+            "null": pa.nulls(ROWS, pa.int32()),
+            "list": pa.array([[1]] * ROWS),
+        }
+    )
+
+
+VERDICTS = {
+    "unique": "index",
+    "text": "index",
+    "dozen": "index",
+    "sorted": "key ranges suffice",
+    "dates": "key ranges suffice",
+    "few": "too few distinct values",
+    "constant": "too few distinct values",
+    "skewed": "index",
+    "null": "nothing but nulls",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A table, its folder of four files with small pages, and the advice on it."""
+    table = columns_table()
+    folder = tmp_path_factory.mktemp("advise") / "data"
+    folder.mkdir()
+    for number in range(4):
+        pq.write_table(
+            table.slice(number * ROWS // 4, ROWS // 4),
+            folder / f"{number}.parquet",
+            write_page_index=True,
+            max_rows_per_page=250,
+            row_group_size=5_000,
+            use_dictionary=False,
+        )
+    ds = zb.dataset(folder)
+    return table, folder, advise(ds, number_of_items=ZONE)
+
+
+@pytest.mark.parametrize("column", VERDICTS)
+def test_verdicts(data, column):
+    *_, found = data
+    assert found[column].verdict == VERDICTS[column], found[column].why
+
+
+def test_verdicts_say_why(data):
+    *_, found = data
+    assert found["unique"].why.startswith("a lookup reads 1.0 of 400 zones; key ranges alone leave")
+    assert found["sorted"].why.startswith("sorted: key ranges alone leave 1.0 of 400 zones")
+    assert found["constant"].why == "1 distinct value; that of a row is in 400 of 400 zones"
+    assert "rare values" in found["skewed"].why
+    assert found["flag"].verdict.startswith("not indexable: two values")
+    assert found["list"].verdict.startswith("not indexable: values inside lists")
+    assert [each.column for each in found] == data[0].column_names
+    assert {"unique", "text", "dozen", "skewed"} <= set(found.worth_it)
+
+
+def test_figures_of_the_dataset_are_exact(data):
+    *_, found = data
+    assert (found.num_rows, found.num_zones) == (ROWS, ZONES)
+    assert found.sampled_zones <= 50
+    one = found["unique"]
+    assert (one.num_rows, one.num_zones, one.null_share) == (ROWS, ZONES, 0.0)
+    assert found["null"].null_share == 1.0
+    assert one.distinct_per_zone == ZONE
+    assert found["list"].distinct is None
+
+
+@pytest.mark.parametrize(
+    ("column", "factor"),
+    [
+        ("unique", 1.01),
+        ("text", 1.01),
+        ("dozen", 1.2),
+        ("sorted", 1.01),
+        ("dates", 1.3),
+        ("clustered", 1.4),
+        ("few", 1),
+        ("skewed", 1.1),
+        ("zipf", 2.5),
+        ("constant", 1),
+    ],
+)
+def test_distinct_values(data, column, factor):
+    table, _, found = data
+    truth = len(table.column(column).unique())
+    assert truth / factor <= found[column].distinct <= truth * factor
+
+
+@pytest.mark.parametrize(
+    ("column", "factor"),
+    [("unique", 1.05), ("text", 1.05), ("dozen", 1.2), ("clustered", 1.3), ("zipf", 1.2)],
+)
+def test_zones_read_are_those_of_an_index(data, tmp_path, column, factor):
+    table, folder, found = data
+    ds = zb.dataset(folder, index_dir=str(tmp_path))
+    ds.create_scalar_index(column, number_of_items=ZONE, spark=False)
+    advice = found[column]
+    rows = np.random.default_rng(1).integers(0, ROWS, 200)
+    keys = table.column(column).take(rows).to_pylist()
+    kept = np.mean([len(ds.search([(column, "=", key)]).at_most) / ZONE for key in keys])
+    assert kept / factor <= advice.zones_with_index <= kept * factor
+    described = ds.describe_indices()[0]
+    assert described.num_zones == advice.num_zones
+    # The index keeps a page map besides.
+    assert advice.index_bytes <= described.num_bytes <= 1.3 * advice.index_bytes
+    assert advice.index_bytes_exact < advice.index_bytes
+    assert advice.build_seconds > 0
+
+
+@pytest.mark.parametrize("column", ["unique", "text", "sorted", "dates", "clustered", "zipf"])
+def test_zones_by_key_ranges(data, column):
+    table, _, found = data
+    values = table.column(column).to_pylist()
+    zones = [values[at : at + ZONE] for at in range(0, ROWS, ZONE)]
+    bounds = [(min(zone), max(zone)) for zone in zones]
+    keys = [values[i] for i in np.random.default_rng(1).integers(0, ROWS, 200)]
+    truth = np.mean([sum(low <= key <= high for low, high in bounds) for key in keys])
+    assert truth / 1.4 <= found[column].zones_with_key_ranges <= truth * 1.4
+
+
+def test_little_is_read_of_much(tmp_path):
+    rows = 1_500_000
+    table = pa.table({"id": np.random.default_rng(0).permutation(rows)})
+    path = tmp_path / "large.parquet"
+    pq.write_table(table, path, write_page_index=True, max_rows_per_page=250, use_dictionary=False)
+    found = advise(zb.dataset(path), number_of_items=ZONE)
+    assert found.num_zones == 6000
+    # Sampled zones, and two batches to measure the pace.
+    assert found.read_bytes < path.stat().st_size / 4
+    assert found["id"].verdict == "index"
+
+
+def test_few_zones_give_exact_figures():
+    rng = np.random.default_rng(5)
+    values = rng.integers(0, 300, 10_000)
+    found = advise(zb.dataset(pa.table({"a": values})), number_of_items=ZONE)
+    advice = found["a"]
+    assert (found.sampled_zones, found.num_zones, advice.distinct) == (40, 40, 300)
+    zones = [set(values[at : at + ZONE]) for at in range(0, 10_000, ZONE)]
+    truth = np.mean([sum(value in zone for zone in zones) for value in values])
+    assert advice.zones_with_index == pytest.approx(truth, rel=1e-3)
+
+
+@pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
+def test_every_indexable_type(arrow_type):
+    values, encoded = sample(arrow_type, 5000)
+    found = advise(zb.dataset(pa.table({"a": values})), "a", number_of_items=ZONE)
+    distinct = len({each for each in encoded if each is not None})
+    assert found["a"].distinct == distinct
+    assert found["a"].zones_with_key_ranges is not None
+    assert found["a"].null_share == pytest.approx(values.null_count / 5000)
+
+
+def test_dictionaries_leaves_and_nan():
+    rng = np.random.default_rng(2)
+    words = pa.array([f"word {i}" for i in rng.integers(0, 3000, 20_000)])
+    reals = np.where(rng.random(20_000) < 0.1, np.nan, rng.random(20_000))
+    inner = pa.StructArray.from_arrays(
+        [words, pa.array(reals)], ["word", "real"], mask=pa.array(rng.random(20_000) < 0.2)
+    )
+    table = pa.table({"coded": words.dictionary_encode(), "inner": inner, "a.b": words})
+    found = advise(zb.dataset(table), number_of_items=500)
+    assert [each.column for each in found] == ["coded", "inner.word", "inner.real", "a.b"]
+    assert found["coded"].distinct == found["a.b"].distinct == len(words.unique())
+    assert found["coded"].zones_with_key_ranges == found["a.b"].zones_with_key_ranges
+    assert found["inner.word"].null_share == pytest.approx(0.2, abs=0.02)
+    assert advise(zb.dataset(table), "inner.real")["inner.real"].distinct > 10_000
+
+
+def test_columns_of_paths(tmp_path):
+    table = pa.table({"year": [2023] * 2000 + [2024] * 2000, "id": range(4000)})
+    pads.write_dataset(
+        table,
+        tmp_path,
+        format="parquet",
+        partitioning=pads.partitioning(pa.schema([("year", pa.int32())]), flavor="hive"),
+    )
+    found = advise(zb.dataset(tmp_path), number_of_items=ZONE)
+    assert found["year"].verdict == "read from paths"
+    assert found["id"].distinct == 4000
+
+
+def test_ipc_files_keep_no_key_ranges(tmp_path):
+    table = pa.table({"id": range(100_000)})
+    feather.write_feather(table, tmp_path / "a.arrow", chunksize=10_000)
+    found = advise(zb.dataset(tmp_path, format="ipc"), number_of_items=ZONE)
+    assert found["id"].verdict == "index"
+    assert found["id"].why.endswith("the files keep no key ranges")
+
+
+def test_csv_is_sampled_in_its_first_file(tmp_path):
+    keys = np.random.default_rng(0).permutation(80_000)
+    for number in range(2):
+        with open(tmp_path / f"{number}.csv", "w") as file:
+            file.write("id\n" + "\n".join(map(str, keys[number::2])) + "\n")
+    found = advise(zb.dataset(tmp_path, format="csv"), number_of_items=ZONE)
+    assert found.num_rows == pytest.approx(80_000, rel=0.01)
+    assert found["id"].verdict == "index"
+    assert found["id"].distinct == pytest.approx(80_000, rel=0.1)
+
+
+def test_many_files_are_estimated(tmp_path):
+    for number in range(80):
+        rows = np.arange(number * 1000, (number + 1) * 1000)
+        pq.write_table(pa.table({"id": rows}), tmp_path / f"{number:02d}.parquet")
+    found = advise(zb.dataset(tmp_path), number_of_items=ZONE)
+    assert found.num_rows == pytest.approx(80_000, rel=0.02)
+    assert found.num_zones == pytest.approx(320, rel=0.05)
+    assert found["id"].verdict == "key ranges suffice"
+
+
+def test_a_file_of_another_type_is_told(tmp_path):
+    pq.write_table(pa.table({"a": ["x"] * 2000, "b": range(2000)}), tmp_path / "0.parquet")
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    ds = zb.dataset(pads.dataset(tmp_path, schema=schema))
+    found = advise(ds, number_of_items=ZONE)
+    assert found["a"].verdict.startswith("not indexable")
+    assert found["b"].distinct == 2000
+
+
+@pytest.mark.parametrize("rows", [0, 1, 400])
+def test_small_datasets(rows, tmp_path):
+    pq.write_table(pa.table({"a": pa.array(range(rows), pa.int64())}), tmp_path / "a.parquet")
+    found = advise(zb.dataset(tmp_path))
+    assert found["a"].verdict == "too few rows"
+    assert found["a"].distinct == rows
+    assert "a: there " in repr(found)
+
+
+def test_wrong_arguments(data):
+    _, folder, _ = data
+    ds = zb.dataset(folder)
+    with pytest.raises(ColumnNotFound, match="'nothing'"):
+        advise(ds, ["nothing"])
+    with pytest.raises(ColumnNotFound):
+        advise(ds, "unique.leaf")
+    with pytest.raises(InvalidArgument):
+        advise(ds, number_of_items=0)
+    with pytest.raises(KeyError):
+        advise(ds, "unique")["text"]
+
+
+def test_it_is_shown_as_a_table(data):
+    *_, found = data
+    title, headers, *lines = repr(found).splitlines()
+    assert re.match(r"100,000 rows in 400 zones of 250; looked at \d+ zones, read .*B in", title)
+    assert headers.split()[:4] == ["column", "type", "nulls", "distinct"]
+    assert len(lines) == 2 * len(found)
+    html = found._repr_html_()
+    assert html.count("<tr>") == 1 + len(found)
+    assert "key ranges suffice" in html and "<pre>" in html
+
+
+def test_the_method_and_the_command(data, capsys):
+    pytest.importorskip("click")
+    _, folder, _ = data
+    found = zb.dataset(folder).advise("dozen", number_of_items=ZONE)
+    assert [each.column for each in found] == ["dozen"]
+    options = ["advise", str(folder), "--column=unique", "--column=few", "--number-of-items=250"]
+    assert cli.main(options) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == [
+        *("column", "unique", "few", "unique:", "few:")
+    ]
+    assert err.startswith("100,000 rows in 400 zones of 250")
+    assert cli.main([*options, "--output=json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [each["verdict"] for each in document["columns"]] == ["index", "too few distinct values"]
+    assert document["read"]["bytes"] > 0
+    assert document["num_zones"] == 400

@@ -1,0 +1,491 @@
+"""Both layouts of an index, and everything that is done with one: same rows, same zones."""
+
+from __future__ import annotations
+
+import math
+import random
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import (
+    assert_equals_pyarrow,
+    numbered,
+    same_tables,
+    touch_later,
+    write_files,
+)
+
+import zonebloom as zb
+from zonebloom.errors import (
+    CorruptIndex,
+    IndexNotFound,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    SchemaMismatch,
+    StaleIndexWarning,
+)
+from zonebloom.index.lance import from_lance
+
+ITEMS = 16
+ROWS = 700
+LAYOUTS = ["table", "sliced"]
+
+
+def part(number: int) -> pa.Table:
+    rng = random.Random(number)
+    return numbered(
+        number * ROWS,
+        ROWS,
+        id=pa.array([None if rng.random() < 0.02 else rng.randrange(900) for _ in range(ROWS)]),
+        f=pa.array(
+            [rng.choice([0.0, -0.0, 1.5, math.nan, None, rng.random()]) for _ in range(ROWS)]
+        ),
+        s=pa.array([rng.choice(["a", "b", f"x{rng.randrange(500)}"]) for _ in range(ROWS)]),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_files(tmp_path / "data", [part(number) for number in range(4)])
+    return tmp_path / "data"
+
+
+def build(folder: Path, layout: str, columns=("id", "f", "s"), **options) -> zb.Dataset:
+    ds = zb.dataset(folder)
+    ds.create_scalar_index(
+        list(columns), spark=False, layout=layout, number_of_items=ITEMS, **options
+    )
+    return ds
+
+
+def segments_of(ds: zb.Dataset, name: str = "id_idx"):
+    return ds._version.indices[name].segments
+
+
+FILTERS = [
+    *((f"id = {key}", pc.field("id") == key) for key in (0, 5, 77, 450, 899, 5000)),
+    ("id IS NULL", pc.field("id").is_null()),
+    ("id IN (1, 2, 3, NULL)", pc.field("id").isin([1, 2, 3])),
+    ("f = 0", pc.field("f") == 0.0),
+    ("s = 'x7' AND id = 3", (pc.field("s") == "x7") & (pc.field("id") == 3)),
+    ("s = 'x7' OR id = 3", (pc.field("s") == "x7") | (pc.field("id") == 3)),
+    ("NOT (id <> 9)", pc.field("id") == 9),
+    (
+        pc.field("id").isin(pa.array(range(0, 900, 3))),
+        pc.field("id").isin(pa.array(range(0, 900, 3))),
+    ),
+]
+
+
+def test_same_rows_and_zones_in_both_layouts(folder):
+    found = {}
+    for layout in LAYOUTS:
+        ds = build(folder, layout)
+        assert ds.index_statistics("id_idx")["layout"] == layout
+        assert {each.layout for each in ds.describe_indices()} == {layout}
+        for filter, expression in FILTERS:
+            assert_equals_pyarrow(ds, folder, filter, expression)
+        found[layout] = [ds.search(filter).to_table() for filter, _ in FILTERS]
+        assert any(0 < len(each) < 50 for each in found[layout])
+    assert all(a.equals(b) for a, b in zip(found["table"], found["sliced"], strict=True))
+
+
+def test_auto_leaves_small_indices_as_rows(folder):
+    assert build(folder, "auto").index_statistics("id_idx")["layout"] == "table"
+
+
+def test_auto_slices_large_indices(folder, monkeypatch):
+    monkeypatch.setattr("zonebloom.index.layout.SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
+    ds = build(folder, "auto")
+    assert ds.index_statistics("id_idx")["layout"] == "sliced"
+    assert (
+        sorted(path.name for path in (folder / "_zonebloom").rglob("bloomfilter.*"))
+        == ["bloomfilter.sliced"] * 3
+    )
+
+
+def test_statistics_of_both_layouts_are_the_same(folder):
+    table, sliced = (build(folder, layout).index_statistics("s_idx") for layout in LAYOUTS)
+    differ = {key for key in table if table[key] != sliced[key]}
+    assert differ <= {"layout", "num_segments", "num_bytes", "created_at"}
+
+
+def test_plan_counts_zones_and_bytes_of_a_sliced_index(folder):
+    build(folder, "sliced")
+    plan = zb.dataset(folder).scanner(filter="id = 5").plan()
+    (use,) = plan.indices
+    assert use.num_zones == 4 * math.ceil(ROWS / ITEMS)
+    kept = zb.dataset(folder).search("id = 5").to_table()
+    rows = sum(
+        b - a for a, b in zip(*(kept[n].to_pylist() for n in ("start", "stop")), strict=True)
+    )
+    assert math.ceil(rows / ITEMS) == use.kept_zones
+    assert plan.index_bytes > 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_lance_reads_what_both_layouts_export(folder, tmp_path, layout):
+    pytest.importorskip("lance")
+    ds = build(folder, layout, fold=True)
+    ds.index_to_lance("id_idx", str(tmp_path / "bloomfilter.lance"))
+    rows = from_lance(tmp_path / "bloomfilter.lance").to_table()
+    build(folder, "table", fold=True).index_to_lance("id_idx", str(tmp_path / "other.lance"))
+    assert rows.equals(from_lance(tmp_path / "other.lance").to_table())
+
+
+# Right sizes
+
+
+def test_folded_filters_are_smaller_and_lose_nothing(tmp_path):
+    tables = [
+        numbered(
+            n * 500, 500, id=pa.array([n] * 250 + list(range(250))), few=pa.array([n % 2] * 500)
+        )
+        for n in range(3)
+    ]
+    write_files(tmp_path, tables)
+    sizes = {}
+    for fold in (False, True):
+        ds = zb.dataset(tmp_path)
+        ds.create_scalar_index(["id", "few"], spark=False, number_of_items=250, fold=fold)
+        statistics = {name: ds.index_statistics(f"{name}_idx") for name in ("id", "few")}
+        assert all(each["estimated_fpp_max"] <= 0.00057 for each in statistics.values())
+        sizes[fold] = {name: each["num_bytes"] for name, each in statistics.items()}
+        for key in (0, 1, 2, 7, 249, 250):
+            assert_equals_pyarrow(ds, tmp_path, f"id = {key}", pc.field("id") == key)
+            assert_equals_pyarrow(ds, tmp_path, f"few = {key}", pc.field("few") == key)
+    assert sizes[True]["few"] < sizes[False]["few"] / 3
+    assert sizes[True]["id"] < sizes[False]["id"]
+
+
+def test_false_zones_instead_of_a_probability(folder):
+    zones = 4 * math.ceil(ROWS / ITEMS)
+    ds = build(folder, "table", ["id"], max_false_zones=0.5)
+    assert ds.index_statistics("id_idx")["probability"] == pytest.approx(0.5 / zones)
+    kept = [len(ds.search(f"id = {key}").to_table()) for key in range(1000, 1400)]
+    assert sum(kept) / len(kept) <= 0.5
+    for wrong, options in [
+        ("above 0", {"max_false_zones": 0}),
+        ("not both", {"max_false_zones": 1, "probability": 0.1}),
+    ]:
+        with pytest.raises(InvalidArgument, match=wrong):
+            build(folder, "table", ["id"], **options)
+
+
+def test_layouts_there_are(folder):
+    with pytest.raises(InvalidArgument, match="layout is 'rows'; it is one of auto, table, sliced"):
+        build(folder, "rows")
+
+
+# Refreshing
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
+    build(folder, layout, ["id"])
+    pq.write_table(part(9), folder / "part-009.parquet")
+    pq.write_table(part(8), folder / "part-001.parquet")
+    touch_later(folder / "part-001.parquet")
+    (folder / "part-002.parquet").unlink()
+    ds = zb.dataset(folder)
+    with pytest.warns(StaleIndexWarning):
+        ds.to_table(filter="id = 5")
+    read = []
+    monkeypatch.setattr(
+        "zonebloom.builder.cut_tasks",
+        lambda *given: read.extend(each.path for each in given[7]) or cut(*given),
+    )
+    (done,) = ds.optimize.optimize_indices(layout=layout, spark=False)
+    assert sorted(Path(each).name for each in read) == ["part-001.parquet", "part-009.parquet"]
+    assert (done.fragments_added, done.fragments_dropped, done.changed) == (2, 2, True)
+    assert done.layout == layout
+    for opened in (ds, zb.dataset(folder)):
+        for filter, expression in FILTERS:
+            assert_equals_pyarrow(opened, folder, filter, expression)
+        assert opened.describe_indices()[0].num_fragments_indexed == 4
+        assert opened.validate_index("id_idx") >= 4 * math.ceil(ROWS / ITEMS)
+    assert ds.optimize.optimize_indices(layout=layout, spark=False)[0].changed is False
+
+
+from zonebloom.builder import cut_tasks as cut  # noqa: E402
+
+
+def test_layouts_are_turned_into_each_other(folder):
+    ds = build(folder, "table", ["id"])
+    before = [ds.search(filter).to_table() for filter, _ in FILTERS]
+    maps = [each.page_map_bytes for each in segments_of(ds) if each.page_map_bytes]
+    for layout in ("sliced", "table", "sliced"):
+        (done,) = ds.optimize.optimize_indices(["id_idx"], layout=layout, spark=False)
+        assert (done.layout, done.fragments_added, done.num_segments) == (layout, 0, 1)
+        assert [ds.search(filter).to_table() for filter, _ in FILTERS] == before
+        for filter, expression in FILTERS[:4]:
+            assert_equals_pyarrow(ds, folder, filter, expression)
+        # Page maps stay: no footer is read.
+        assert [each.page_map_bytes for each in segments_of(ds) if each.page_map_bytes] == maps
+        assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
+
+
+def test_vacuum_after_a_change_of_layout(folder):
+    ds = build(folder, "table", ["id"])
+    old = zb.dataset(folder)
+    ds.optimize.optimize_indices(layout="sliced", spark=False)
+    assert same_tables(old.to_table(filter="id = 5"), ds.to_table(filter="id = 5"))
+    freed = ds.vacuum(timedelta(0))
+    assert freed.num_bytes > 0
+    names = sorted(path.name for path in (folder / "_zonebloom" / "segments").rglob("*.*"))
+    assert names == ["bloomfilter.sliced", "pages.arrow"]
+    assert_equals_pyarrow(zb.dataset(folder), folder, "id = 5", pc.field("id") == 5)
+    assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
+
+
+def test_many_builds_become_one_table(folder, monkeypatch):
+    monkeypatch.setattr("zonebloom.index.layout._MANY_TABLES", 2)
+    build(folder, "table", ["id"])
+    for number in range(4, 8):
+        pq.write_table(part(number), folder / f"part-{number:03d}.parquet")
+        ds = zb.dataset(folder)
+        (done,) = ds.optimize.optimize_indices(spark=False)
+        assert done.num_segments <= 2
+    for filter, expression in FILTERS:
+        assert_equals_pyarrow(ds, folder, filter, expression)
+    assert ds.describe_indices()[0].num_zones == 8 * math.ceil(ROWS / ITEMS)
+
+
+def test_refresh_of_a_column_of_another_type_is_refused(folder):
+    build(folder, "table", ["id"])
+    for path in folder.glob("*.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(table.set_column(1, "id", table["id"].cast("string")), path)
+    with pytest.raises(SchemaMismatch, match="was built when column id was int64"):
+        zb.dataset(folder).optimize.optimize_indices(spark=False)
+
+
+# Faults
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_damage_is_found_and_no_row_is_lost(folder, layout):
+    build(folder, layout, ["id"])
+    (path,) = (folder / "_zonebloom").rglob("bloomfilter.*")
+    whole = path.read_bytes()
+    rng = random.Random(3)
+    noticed = 0
+    for _ in range(12):
+        data = bytearray(whole)
+        for at in rng.sample(range(len(data)), 60):
+            data[at] = 0
+        path.write_bytes(data)
+        ds = zb.dataset(folder)
+        if bytes(data) != whole:
+            with pytest.raises(CorruptIndex):
+                ds.validate_index("id_idx")
+        for filter, expression in FILTERS[:6]:
+            import warnings
+
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                assert_equals_pyarrow(ds, folder, filter, expression)
+            noticed += any(issubclass(each.category, IndexNotUsedWarning) for each in caught)
+    assert noticed
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.warns(IndexNotUsedWarning):
+        assert_equals_pyarrow(zb.dataset(folder), folder, "id = 5", pc.field("id") == 5)
+
+
+def test_a_page_map_that_is_damaged_does_not_validate(folder):
+    ds = build(folder, "sliced", ["id"])
+    (path,) = (folder / "_zonebloom").rglob("pages.arrow")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptIndex, match=r"checksum of .*pages\.arrow"):
+        ds.validate_index("id_idx")
+
+
+# Many keys at once
+
+
+def zones_holding(folder: Path, column: str, key) -> set[tuple[int, int]]:
+    """(fragment, zone) of every row equal to a key, by brute force."""
+    found = set()
+    for number, path in enumerate(sorted(folder.glob("*.parquet"))):
+        for row, value in enumerate(pq.read_table(path)[column].to_pylist()):
+            if value is not None and value == key:
+                found.add((number, row // ITEMS))
+    return found
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("column", "keys"),
+    [
+        ("id", pa.array([5, None, 77, 5, 5000, 899])),
+        ("id", pa.array(range(-100, 1500, 7), pa.int16())),
+        ("s", pa.array(["a", "x7", None, "nope"])),
+        ("s", pa.chunked_array([["x1"], ["x2", "x3"]])),
+        ("f", pa.array([0.0, 1.5, None, -0.0, 2.0])),
+    ],
+)
+def test_many_keys(folder, layout, column, keys):
+    ds = build(folder, layout, [column])
+    found = ds.search_many(column, keys).read_all()
+    assert found.schema.names == ["key_index", "fragment_id", "zone"]
+    pairs = list(zip(*(each.to_pylist() for each in found.columns), strict=True))
+    assert len(set(pairs)) == len(pairs)
+    for number, key in enumerate(keys.to_pylist()):
+        zones = {(fragment, zone) for index, fragment, zone in pairs if index == number}
+        if key is None:
+            assert not zones
+            continue
+        assert zones >= zones_holding(folder, column, key)
+        kept = ds.search(pc.field(column) == key).to_table()
+        rows = {
+            (fragment, row // ITEMS)
+            for fragment, start, stop in zip(
+                *(kept[name].to_pylist() for name in ("fragment_id", "start", "stop")), strict=True
+            )
+            for row in range(start, stop)
+        }
+        assert zones == rows
+
+
+def test_many_keys_that_may_be_anywhere(folder):
+    ds = build(folder, "table", ["f"])
+    pq.write_table(part(9), folder / "part-009.parquet")
+    ds = zb.dataset(folder)
+    with pytest.warns(StaleIndexWarning):
+        found = ds.search_many("f", [math.nan, None, 5.0]).read_all().to_pylist()
+    whole = {(row["key_index"], row["fragment_id"]) for row in found if row["zone"] is None}
+    # The file that is not indexed may hold both, NaN may be in every file.
+    assert whole == {(0, 4), (2, 4), (0, 0), (0, 1), (0, 2), (0, 3)}
+
+
+def test_many_keys_of_a_column_without_an_index(folder):
+    ds = build(folder, "table", ["id"])
+    with pytest.raises(IndexNotFound, match="no index on s"):
+        ds.search_many("s", ["a"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_hundred_thousand_keys(folder, layout):
+    ds = build(folder, layout, ["id"])
+    keys = np.arange(100_000)
+    found = ds.search_many("id", keys).read_all()
+    held = set(found["key_index"].to_pylist())
+    present = {
+        each for path in folder.glob("*.parquet") for each in pq.read_table(path)["id"].to_pylist()
+    }
+    assert present - {None} <= held
+    # About one key in 1,750 is found in some zone in vain at each zone's probability.
+    assert len(held) < 20_000
+
+
+# What a second look found
+
+
+def test_a_dataset_of_some_files_does_not_forget_the_others(folder):
+    build(folder, "table", ["id"])
+    one = zb.dataset([str(folder / "part-000.parquet")])
+    (done,) = one.optimize.optimize_indices(spark=False)
+    assert (done.fragments_added, done.fragments_dropped, done.changed) == (0, 0, False)
+    (folder / "part-003.parquet").unlink()
+    (done,) = one.optimize.optimize_indices(spark=False)
+    assert (done.fragments_dropped, done.changed) == (1, True)
+    assert zb.dataset(folder).describe_indices()[0].num_fragments_indexed == 3
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_index_does_not_grow_with_rewrites(folder, layout):
+    build(folder, layout, ["id"])
+    zones = math.ceil(ROWS / ITEMS)
+    for number in range(9):
+        path = folder / "part-002.parquet"
+        pq.write_table(part(20 + number), path)
+        touch_later(path)
+        ds = zb.dataset(folder)
+        (done,) = ds.optimize.optimize_indices(layout=layout, spark=False)
+        assert done.fragments_added in (1, 4)
+        assert done.fragments_dropped == 1
+        # Zones of what is gone are never more than the others, those just made apart.
+        assert ds.validate_index("id_idx") <= 2 * 4 * zones + zones
+        assert_equals_pyarrow(ds, folder, "id = 5", pc.field("id") == 5)
+    assert ds.optimize.optimize_indices(layout=layout, spark=False)[0].fragments_dropped == 0
+
+
+def test_an_empty_file_that_was_filled_validates(folder):
+    pq.write_table(part(5).slice(0, 0), folder / "part-004.parquet")
+    build(folder, "table", ["id"])
+    pq.write_table(part(5), folder / "part-004.parquet")
+    ds = zb.dataset(folder)
+    ds.optimize.optimize_indices(spark=False)
+    assert ds.validate_index("id_idx") == 5 * math.ceil(ROWS / ITEMS)
+
+
+def test_a_dataset_opened_before_can_refresh(folder):
+    old = build(folder, "table", ["id"])
+    pq.write_table(part(7), folder / "part-001.parquet")
+    zb.dataset(folder).optimize.optimize_indices(spark=False)
+    assert old.optimize.optimize_indices(spark=False)[0].changed is False
+    assert old.version == 2
+
+
+def test_a_refresh_leaves_the_order_of_indices(folder):
+    ds = build(folder, "table", ["id"])
+    ds.create_scalar_index("id", name="newer", spark=False, number_of_items=ITEMS)
+    pq.write_table(part(7), folder / "part-007.parquet")
+    ds = zb.dataset(folder)
+    ds.optimize.optimize_indices(["id_idx"], spark=False)
+    assert list(ds._version.indices) == ["id_idx", "newer"]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
+def test_segments_of_a_version_that_came_to_be_are_kept(folder, monkeypatch, failure):
+    def fail(folder):
+        raise failure
+
+    monkeypatch.setattr("zonebloom.index.catalog._sync_folder", fail)
+    try:
+        build(folder, "table", ["id"])
+    except KeyboardInterrupt:
+        assert failure is KeyboardInterrupt
+    ds = zb.dataset(folder)
+    assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
+
+
+def test_a_version_that_cannot_be_read_now_is_not_written_over(folder, monkeypatch):
+    from zonebloom.index.catalog import Catalog
+
+    ds = build(folder, "table", ["id", "s"])
+    read = Catalog._read
+
+    def fail(self, number):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "zonebloom.index.catalog.json.loads",
+                lambda data: (_ for _ in ()).throw(OSError(5, "I/O error")),
+            )
+            return read(self, number)
+
+    monkeypatch.setattr(Catalog, "_read", fail)
+    for change in (lambda: ds.drop_index("id_idx"), lambda: ds.vacuum(timedelta(0))):
+        with pytest.raises(CorruptIndex, match="I/O error"):
+            change()
+    monkeypatch.setattr(Catalog, "_read", read)
+    assert list(zb.dataset(folder)._version.indices) == ["id_idx", "s_idx"]
+    assert zb.dataset(folder).validate_index("s_idx")
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string()])
+def test_many_keys_of_other_string_types(folder, kind):
+    ds = build(folder, "table", ["s"])
+    keys = pa.array(["x7", None, "a"]).cast(kind)
+    assert (
+        ds.search_many("s", keys)
+        .read_all()
+        .equals(ds.search_many("s", ["x7", None, "a"]).read_all())
+    )

@@ -1,0 +1,122 @@
+"""One index as it is on disk: its tables and page maps, opened when first needed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TypeAlias
+
+from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
+from zonebloom.index.catalog import Catalog, IndexEntry, Segment
+from zonebloom.index.sliced import SlicedTable
+from zonebloom.index.table import ZoneTable, read_file, read_table
+from zonebloom.storage.parquet.pagemap import FilePages, PageMap
+
+Table: TypeAlias = ZoneTable | SlicedTable
+
+
+def open_table(
+    catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None = None
+) -> Table:
+    """Open the table of a segment, in the layout it has.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    segment : Segment
+    report : callable, optional
+        Told of damage that a lookup in a sliced table meets; it raises without.
+
+    Raises
+    ------
+    CorruptIndex
+        When it is not what was written; of a sliced table, when its directory is not.
+    """
+    path = catalog.segment_path(segment.name, segment.layout)
+    if segment.layout == "sliced":
+        return SlicedTable(
+            catalog.filesystem, path, segment.num_bytes, segment.checksum, report=report
+        )
+    return read_table(catalog.filesystem, path, segment.num_bytes, segment.checksum)
+
+
+class LoadedIndex:
+    """One index with its tables, loaded when first searched."""
+
+    def __init__(self, catalog: Catalog, entry: IndexEntry):
+        self.entry = entry
+        self._catalog = catalog
+        self._tables: list[Table] | None = None
+        self._page_maps: dict[str, PageMap | None] = {}
+        self._segments = {
+            fragment_id: segment
+            for segment in entry.segments
+            if segment.page_map_bytes
+            for fragment_id in segment.fragment_ids
+        }
+        self._read_bytes = 0
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes of its files brought into memory so far."""
+        sliced = [table for table in self._tables or () if isinstance(table, SlicedTable)]
+        return self._read_bytes + sum(table.counter.num_bytes for table in sliced)
+
+    def tables(self) -> list[Table]:
+        """The tables that are what was written; others are reported and left out.
+
+        Of a sliced table that is known of its directory; its bits are verified as they are read.
+        """
+        if self._tables is None:
+            tables = []
+            for segment in self.entry.tables:
+                try:
+                    table = open_table(self._catalog, segment, self._report_damage)
+                    tables.append(table)
+                    if isinstance(table, ZoneTable):
+                        self._read_bytes += table.num_bytes
+                except CorruptIndex as error:
+                    self._report(error, "Its fragments are scanned meanwhile")
+            self._tables = tables
+        return self._tables
+
+    def _report_damage(self, error: CorruptIndex) -> None:
+        self._report(error, "It is used as far as it is sound")
+
+    def pages(self, fragment_id: int, file_bytes: int) -> FilePages | None:
+        """Where the pages of a fragment lie, None when that is not known.
+
+        Raises nothing: a damaged map is reported once, and the file's footer is used.
+        """
+        segment = self._segments.get(fragment_id)
+        if segment is None:
+            return None
+        if segment.name not in self._page_maps:
+            self._page_maps[segment.name] = self._load_page_map(segment)
+        page_map = self._page_maps[segment.name]
+        try:
+            return page_map.file(fragment_id, file_bytes) if page_map is not None else None
+        except CorruptIndex as error:
+            self._page_maps[segment.name] = None
+            self._report(error, "Footers are read instead")
+            return None
+
+    def _load_page_map(self, segment: Segment) -> PageMap | None:
+        path = self._catalog.page_map_path(segment.name)
+        try:
+            buffer = read_file(
+                self._catalog.filesystem,
+                path,
+                segment.page_map_bytes,
+                segment.page_map_checksum,
+            )
+            self._read_bytes += buffer.size
+            return PageMap(buffer, path)
+        except CorruptIndex as error:
+            self._report(error, "Footers are read instead")
+            return None
+
+    def _report(self, error: CorruptIndex, instead: str) -> None:
+        warnings.warn(
+            f"index {self.entry.name!r}: {error}. {instead}", IndexNotUsedWarning, stacklevel=3
+        )

@@ -1,0 +1,124 @@
+"""Columns whose value a fragment's path gives (``year=2024/...``): fragments are told apart by it.
+
+Such a value holds for every row of its fragment, so a condition on it is answered exactly, for
+indexed and unindexed fragments alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull
+from zonebloom.predicates.literals import plain
+from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
+
+# PyArrow makes its functions when it is imported, out of a type checker's sight.
+_functions: Any = pc
+_KERNELS = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+
+
+class PathValues:
+    """The values that paths give to the columns of some fragments.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        The dataset's.
+    columns : collection of str
+        Columns that paths give.
+    fragments : sequence of (int, mapping of str to object)
+        Fragment ids, each with the values of its path. A column that is missing there is not
+        known for that fragment.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        columns: set[str],
+        fragments: Sequence[tuple[int, Mapping[str, Any]]],
+    ):
+        self.columns = columns
+        ids = np.array([fragment_id for fragment_id, _ in fragments], dtype=np.int64)
+        self._starts = ids << OFFSET_BITS
+        self._values: dict[str, pa.Array] = {}
+        self._unknown: dict[str, np.ndarray] = {}
+        for name in columns:
+            given = [values.get(name) for _, values in fragments]
+            try:
+                self._values[name] = pa.array(given, plain(schema.field(name).type))
+            except (pa.ArrowException, TypeError, ValueError):
+                # The dataset's schema gives the column another type than its paths suggest.
+                continue
+            self._unknown[name] = np.array([name not in values for _, values in fragments], bool)
+
+    def has_null(self, column: str) -> bool:
+        """Whether some path gives null to a column, or it is not known."""
+        return column not in self._values or bool(self._values[column].null_count)
+
+    def rows(
+        self, predicate: Equals | IsIn | Compares | IsNull
+    ) -> tuple[RowRanges, RowRanges] | None:
+        """Addresses of the rows a condition on one column may be true for, and surely is.
+
+        None when the condition cannot be evaluated.
+        """
+        name = predicate.column[0]
+        if len(predicate.column) > 1 or name not in self._values:
+            return None
+        try:
+            mask = _holds(self._values[name], predicate)
+        except (pa.ArrowException, ValueError, OverflowError):
+            return None
+        held = np.asarray(mask.fill_null(False)).astype(bool)
+        unknown = self._unknown[name]
+        # Engines differ on zeros and NaN in a set: that a value is surely in it is not said.
+        in_doubt = isinstance(predicate, IsIn) and pa.types.is_floating(self._values[name].type)
+        sure = np.zeros_like(held) if in_doubt else held & ~unknown
+        return self._rows(held | unknown), self._rows(sure)
+
+    def _rows(self, among: np.ndarray) -> RowRanges:
+        starts = self._starts[among]
+        return RowRanges.from_arrays(starts, starts + MAX_ROWS_PER_FRAGMENT)
+
+
+def _holds(values: pa.Array, predicate: Equals | IsIn | Compares | IsNull) -> pa.Array:
+    match predicate:
+        case Equals(_, value):
+            return _functions.equal(values, value)
+        case Compares(_, operator, value):
+            return _functions.call_function(_KERNELS[operator], [values, value])
+        case IsNull():
+            return _functions.is_null(values)
+        case IsIn(_, wanted, null_matches):
+            # is_in casts the set; cast without loss, or not at all.
+            left, right = _alike(values, wanted)
+            if pa.types.is_floating(left.type):
+                # It compares bits, and the zeros are equal: adding makes -0.0 the other.
+                left, right = _functions.add(left, 0.0), _functions.add(right, 0.0)
+            found = _functions.is_in(left, right.cast(left.type))
+            return _functions.or_(found, _functions.is_null(values)) if null_matches else found
+
+
+def _alike(values: pa.Array, wanted: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Both in one of their types, every value what it was.
+
+    Raises
+    ------
+    ValueError
+        When neither type holds the values of both.
+    """
+    for left, right in ((values, wanted), (wanted, values)):
+        try:
+            cast = left.cast(right.type)
+            # A checked cast still rounds floating point numbers.
+            same = cast.cast(left.type).equals(left)
+        except pa.ArrowException:
+            continue
+        if same:
+            return (cast, right) if left is values else (right, cast)
+    raise ValueError(f"{values.type} and {wanted.type} have no type in common")

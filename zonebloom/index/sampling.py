@@ -1,0 +1,254 @@
+"""What a few zones say of a column: distinct values, and zones that hold a key.
+
+Zones are drawn in groups, the first of each group spread over the dataset and the others at
+growing distances from it:
+
+    zones     0         1         2         3         4
+    drawn     x x x         x            x x x         x
+              +-+-+---------+            +-+-+---------+    distances 1, 2, 3, ...
+
+Near pairs tell sorted and clustered columns, whose keys fill neighbouring zones, from those
+whose keys lie anywhere, which far pairs tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+_GROUPS = 10
+# Distances in a group grow by this factor from the second on: 0, 1, 3, 12, 48.
+_GROWTH = 4
+# Up to so many zones for a run of one key, zones are taken for drawn independently.
+_SCATTERED = 1.05
+_NO_HASHES = np.empty(0, dtype=np.uint64)
+
+
+def draw_zones(num_zones: int, wanted: int, seed: int = 0) -> np.ndarray:
+    """Zones to sample, ascending.
+
+    Parameters
+    ----------
+    num_zones : int
+        Of which to draw.
+    wanted : int
+        About how many; all where there are no more.
+    seed : int
+
+    Returns
+    -------
+    int64 array
+    """
+    if num_zones <= wanted:
+        return np.arange(num_zones, dtype=np.int64)
+    groups = max(1, min(_GROUPS, wanted // 2))
+    stride = num_zones / groups
+    offsets = _offsets(stride, max(2, wanted // groups))
+    # A zone anywhere in its stretch, so that no period of the data is met again and again.
+    room = max(0.0, stride - offsets[-1] - 1)
+    jitter = np.random.default_rng(seed).random(groups) * room
+    first = (np.arange(groups) * stride + jitter).astype(np.int64)
+    drawn = np.unique(first[:, None] + offsets)
+    return drawn[drawn < num_zones]
+
+
+def _offsets(stride: float, count: int) -> np.ndarray:
+    """Distances of a group's zones from its first, all within its stretch."""
+    offsets, next_one = [0, 1], 3
+    while len(offsets) < count and next_one < stride / 2:
+        offsets.append(next_one)
+        next_one *= _GROWTH
+    # What is left goes where a stretch is too short for more distances: to far zones.
+    left = count - len(offsets)
+    if left:
+        offsets += np.linspace(offsets[-1], stride - 1, left + 1)[1:].astype(int).tolist()
+    return np.unique(np.array(offsets, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Overlaps:
+    """The distinct values of sampled zones, and which zones share them.
+
+    Attributes
+    ----------
+    sizes : int64 array, shape (s,)
+        Rows of each zone that are not null.
+    distinct : int64 array, shape (s,)
+        Distinct values of each zone.
+    rows : float64 array, shape (s, s)
+        Rows of the one zone whose value the other holds too.
+    values : float64 array, shape (s, s)
+        Values of the one that the other holds too.
+    keys, zones : int64 array, shape (n,)
+        Each distinct value of each zone: its number, and its zone's.
+    """
+
+    sizes: np.ndarray
+    distinct: np.ndarray
+    rows: np.ndarray
+    values: np.ndarray
+    keys: np.ndarray
+    zones: np.ndarray
+
+    @property
+    def num_keys(self) -> int:
+        """Distinct values of all sampled zones together."""
+        return int(self.keys.max()) + 1 if self.keys.size else 0
+
+    def held_by(self, among: np.ndarray) -> np.ndarray:
+        """How many of some zones hold each value they hold, shape (values,)."""
+        counts = np.bincount(self.keys[np.isin(self.zones, among)])
+        return counts[counts > 0]
+
+
+def overlaps(hashes: list[np.ndarray]) -> Overlaps:
+    """Compare zones.
+
+    Parameters
+    ----------
+    hashes : list of uint64 array
+        Of the rows of each zone that are not null. Two values of one 64-bit hash count as one.
+    """
+    found = [np.unique(each, return_counts=True) for each in hashes]
+    distinct = np.array([values.size for values, _ in found], dtype=np.int64)
+    zones = np.repeat(np.arange(len(found)), distinct)
+    every = np.concatenate([values for values, _ in found]) if found else _NO_HASHES
+    counts = np.concatenate([counts for _, counts in found]) if found else _NO_HASHES
+    # Stable: under one value the zones ascend.
+    order = np.argsort(every, kind="stable")
+    every, zones, counts = every[order], zones[order], counts[order]
+    keys = np.cumsum(np.diff(every, prepend=every[:1]) > 0)
+    sizes = np.array([each.size for each in hashes], dtype=np.int64)
+    return Overlaps(sizes, distinct, *_shared(keys, zones, counts, len(found)), keys, zones)
+
+
+def _shared(
+    keys: np.ndarray, zones: np.ndarray, counts: np.ndarray, num_zones: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and values of each zone that each zone holds, shape (s, s) both."""
+    cells = num_zones * num_zones
+    own = zones * (num_zones + 1)
+    rows = np.bincount(own, counts, cells)
+    values = np.bincount(own, minlength=cells).astype(np.float64)
+    # Pairs under one value, by how far they lie apart in the list. A product of matrices would
+    # be shorter, and its threads wait for each other on a busy machine.
+    first = np.arange(keys.size)
+    for lag in range(1, num_zones):
+        first = first[: np.searchsorted(first, keys.size - lag)]
+        first = first[keys[first] == keys[first + lag]]
+        if not first.size:
+            break
+        one, other = zones[first], zones[first + lag]
+        there, back = one * num_zones + other, other * num_zones + one
+        rows += np.bincount(there, counts[first], cells)
+        rows += np.bincount(back, counts[first + lag], cells)
+        both = np.bincount(there, minlength=cells)
+        values += both + both.reshape(num_zones, num_zones).T.ravel()
+    return rows.reshape(num_zones, num_zones), values.reshape(num_zones, num_zones)
+
+
+def zones_holding(
+    shares: np.ndarray, weights: np.ndarray, positions: np.ndarray, num_zones: int
+) -> float:
+    """Zones that hold a key drawn from the dataset, its own included, on average.
+
+    Exact when every zone was sampled. Otherwise the share of keys that a zone at a distance
+    holds is measured at the distances of sampled pairs, and taken to change evenly between
+    them.
+
+    Parameters
+    ----------
+    shares : float64 array, shape (s, s)
+        Share of the keys of one zone that the other may hold.
+    weights : array, shape (s,)
+        Keys of each zone.
+    positions : int64 array, shape (s,)
+        Of each zone in the dataset.
+    num_zones : int
+        Of the dataset.
+    """
+    total = weights.sum()
+    if not total:
+        return 0.0
+    if positions.size == num_zones:
+        return float(weights @ shares.sum(axis=1) / total)
+    at, share = _by_distance(shares, weights, positions)
+    distances = np.arange(1, num_zones)
+    pairs = 2 * (num_zones - distances) / num_zones
+    return float(min(num_zones, 1 + pairs @ np.interp(distances, at, share)))
+
+
+def _by_distance(
+    shares: np.ndarray, weights: np.ndarray, positions: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distances between sampled zones, and the share of keys held so far away."""
+    one, other = np.nonzero(~np.eye(positions.size, dtype=bool))
+    distances = np.abs(positions[one] - positions[other])
+    # Distances of one power of two count as one: few pairs are as far apart as each other.
+    bins = np.log2(distances).astype(int)
+    count = np.bincount(bins)
+    weight = np.bincount(bins, weights[one])
+    used = weight > 0
+    share = np.bincount(bins, weights[one] * shares[one, other])[used] / weight[used]
+    if not used.any():
+        return np.ones(1), np.zeros(1)
+    return (np.bincount(bins, distances)[used] / count[used]), share
+
+
+def estimate_distinct(found: Overlaps, positions: np.ndarray, num_zones: int, limit: int) -> int:
+    """Distinct values of the dataset, estimated from sampled zones.
+
+    A zone is a sampling unit, a value is met in it or not. The estimator is the lower bound of
+    Chao and Lin (2012), "Nonparametric lower bounds for species richness and shared species
+    richness under sampling without replacement", Biometrics 68: of ``t`` zones, a share ``q``
+    of all, ``Q1`` values are met in one zone and ``Q2`` in two; unseen are
+
+        Q1**2 / (2 * Q2 * t / (t - 1) + Q1 * q / (1 - q))
+
+    It is near the truth where values are about equally frequent, and falls short where most
+    values are rare and a few are everywhere. Where a value fills neighbouring zones, only
+    zones far apart are compared, and the result is divided by the zones such a run takes.
+
+    Parameters
+    ----------
+    found : Overlaps
+    positions : int64 array, shape (s,)
+    num_zones : int
+    limit : int
+        Rows that are not null; there are no more values.
+    """
+    seen = found.num_keys
+    if positions.size in (0, num_zones) or not seen:
+        return seen
+    starts = np.flatnonzero(np.diff(positions, prepend=-(1 << 62)) > _span(positions))
+    run = _run_length(found, positions, num_zones)
+    among = np.arange(positions.size) if run < _SCATTERED or starts.size < 2 else starts
+    held = found.held_by(among)
+    once, twice = int((held == 1).sum()), int((held == 2).sum())
+    share = among.size / num_zones
+    below = 2 * twice * among.size / (among.size - 1) + once * share / (1 - share)
+    estimate = (held.size + (once**2 / below if below else 0)) / run
+    return round(min(max(estimate, seen), limit))
+
+
+def _span(positions: np.ndarray) -> int:
+    """The widest gap that still counts as within a group."""
+    return max(1, int(positions[-1] - positions[0]) // (4 * _GROUPS))
+
+
+def _run_length(found: Overlaps, positions: np.ndarray, num_zones: int) -> float:
+    """Neighbouring zones that hold a value beyond what chance would have hold it."""
+    shares = found.values / np.maximum(found.distinct, 1)[:, None]
+    at, share = _by_distance(shares, found.distinct, positions)
+    span = 2 * _span(positions)
+    near = at <= span
+    far = float(share[~near].min()) if (~near).any() else 0.0
+    if far > 0.9 or not near.any():
+        return 1.0
+    distances = np.arange(1, span + 1)
+    excess = np.maximum(np.interp(distances, at, share) - far, 0) / (1 - far)
+    # Small excesses over many distances are noise.
+    if share[near].max() - far < 0.02:
+        return 1.0
+    return float(min(1 + 2 * excess.sum(), num_zones))

@@ -1,0 +1,231 @@
+"""Writing sliced tables: of zones as they are trained, and of tables there are already.
+
+SlicedWriter    zones in, tiles out; memory is that of one tile's filters
+merge           tables of either layout into one, tiles filled; memory is some blocks'
+append          the tiles of a table as they are, and new ones after them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow.fs as pafs
+import xxhash
+
+from zonebloom.errors import InvalidArgument
+from zonebloom.index.sliced_directory import MAGIC, Directory, Runs, Tile
+from zonebloom.index.table import WrittenTable
+from zonebloom.index.zones import Zones
+from zonebloom.sbbf.sizing import BYTES_PER_BLOCK, WORDS_PER_BLOCK
+from zonebloom.sbbf.slices_numpy import MAX_TILE_ZONES, block_words, row_words
+
+# Zones a tile when zones come one after another: 128 MiB of filters of 32 KiB.
+TILE_ZONES = 4096
+
+_PAGE = 4096
+# Rows of a tile are aligned to pages only if they are long enough for that to save reads.
+_ALIGNED_ROW = 512
+_MAX_PENDING_BYTES = 256 << 20
+# Blocks in the making stay in the processor's cache until they are written.
+_RUN_BYTES = 2 << 20
+
+
+@dataclass(slots=True)
+class Metadata:
+    """What is known of zones besides their filters, in their order, run by run."""
+
+    fragment_ids: list[np.ndarray] = field(default_factory=list)
+    starts: list[np.ndarray] = field(default_factory=list)
+    lengths: list[np.ndarray] = field(default_factory=list)
+    has_null: list[np.ndarray] = field(default_factory=list)
+    num_blocks: list[np.ndarray] = field(default_factory=list)
+
+    def add(
+        self,
+        fragment_ids: np.ndarray,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        has_null: np.ndarray,
+        num_blocks: np.ndarray,
+    ) -> None:
+        """Append a run of zones."""
+        self.fragment_ids.append(fragment_ids)
+        self.starts.append(starts)
+        self.lengths.append(lengths)
+        self.has_null.append(has_null)
+        self.num_blocks.append(num_blocks)
+
+
+class SlicedFile:
+    """A sliced table in the making, tile by tile."""
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str, items: int, probability: float):
+        self._items = items
+        self._probability = probability
+        self._sink = filesystem.open_output_stream(path)
+        self._size = 0
+        self._tiles: list[tuple[int, Tile]] = []
+        self._write(MAGIC)
+
+    def begin_tile(self, num_zones: int, num_blocks: int) -> Tile:
+        """Lay out the next tile; its blocks are to be written next, all of them, in order."""
+        words = row_words(num_zones)
+        if words * 8 >= _ALIGNED_ROW:
+            self._write(bytes(-self._size % _PAGE))
+        first = sum(tile.num_zones for _, tile in self._tiles)
+        tile = Tile(0, self._size, num_zones, num_blocks, words, block_words(words), first)
+        self._tiles.append((num_blocks, tile))
+        return tile
+
+    def write_blocks(self, tile: Tile, blocks: np.ndarray) -> None:
+        """Write the next blocks of a tile; their checks are made here."""
+        from zonebloom.sbbf import slices
+
+        slices.seal(blocks, tile.row_words, tile.block_words)
+        self._write(blocks)
+
+    def write_sealed(self, blocks: np.ndarray) -> None:
+        """Write the next blocks of a tile, their checks made."""
+        self._write(blocks)
+
+    def close(self, zones: Metadata) -> WrittenTable:
+        """Finish the file with what is known of its zones."""
+        starts = _joined(zones.starts, np.uint64)
+        sizes, groups = np.unique(_joined(zones.num_blocks, np.uint64), return_inverse=True)
+        group_of = {size: group for group, size in enumerate(sizes.tolist())}
+        directory = Directory(
+            self._items,
+            self._probability,
+            Runs.of(
+                _joined(zones.fragment_ids, np.uint64),
+                starts,
+                _joined(zones.lengths, np.uint64),
+                self._items,
+            ),
+            np.packbits(_joined(zones.has_null, np.bool_), bitorder="little"),
+            starts.size,
+            tuple(tile._replace(group=group_of[size]) for size, tile in self._tiles),
+            groups.astype(np.uint32) if sizes.size > 1 else None,
+        )
+        data = directory.to_bytes()
+        self._write(data)
+        self._sink.close()
+        return WrittenTable(self._size, xxhash.xxh3_64_hexdigest(data), starts.size)
+
+    def abort(self) -> None:
+        """Close what is open after a failure; the file is not a table."""
+        self._sink.close()
+
+    def _write(self, data: bytes | np.ndarray) -> None:
+        view = memoryview(data if isinstance(data, bytes) else data.data).cast("B")
+        self._sink.write(view)
+        self._size += len(view)
+
+
+def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
+
+
+def _addresses(filters: np.ndarray) -> np.ndarray:
+    """Address of each filter of an array of shape (zones, words)."""
+    steps = np.arange(filters.shape[0], dtype=np.uint64) * np.uint64(filters.strides[0])
+    return np.uint64(filters.ctypes.data) + steps
+
+
+def _slice(file: SlicedFile, filters: np.ndarray, num_blocks: int) -> None:
+    """Write one tile of filters given by address."""
+    from zonebloom.sbbf import slices
+
+    tile = file.begin_tile(filters.size, num_blocks)
+    step = max(1, _RUN_BYTES // (tile.block_words * 8))
+    out = np.empty(min(step, num_blocks) * tile.block_words, dtype=np.uint64)
+    for start in range(0, num_blocks, step):
+        count = min(step, num_blocks - start)
+        blocks = out[: count * tile.block_words]
+        slices.slice_blocks(filters, start, count, tile.row_words, tile.block_words, blocks)
+        file.write_blocks(tile, blocks)
+
+
+class SlicedWriter:
+    """Write a sliced table zone run by zone run, as `TableWriter` writes rows.
+
+    Filters handed over are kept, not copied, until a tile is full: they must not change.
+
+    Parameters
+    ----------
+    filesystem : pyarrow.fs.FileSystem
+    path : str
+    number_of_items : int
+    probability : float
+    tile_zones : int
+        Zones a tile; fewer where filters are large.
+    """
+
+    def __init__(
+        self,
+        filesystem: pafs.FileSystem,
+        path: str,
+        number_of_items: int,
+        probability: float,
+        tile_zones: int = TILE_ZONES,
+    ):
+        require_tile(tile_zones)
+        self._tile_zones = tile_zones
+        self._zones = Metadata()
+        self._pending: dict[int, list[np.ndarray]] = {}
+        self._file = SlicedFile(filesystem, path, number_of_items, probability)
+
+    def write(self, fragment_id: int, zones: Zones) -> None:
+        """Append zones of one fragment."""
+        filters = np.ascontiguousarray(zones.filters)
+        num_blocks = filters.shape[1] // WORDS_PER_BLOCK
+        self._zones.add(
+            np.full(len(zones), fragment_id, dtype=np.uint64),
+            zones.starts,
+            zones.lengths,
+            zones.has_null,
+            np.full(len(zones), num_blocks, dtype=np.uint64),
+        )
+        self._pending.setdefault(num_blocks, []).append(filters)
+        held = sum(len(filters) for filters in self._pending[num_blocks])
+        # No tile below 64 zones: it would be padded to as much.
+        room = _MAX_PENDING_BYTES // (num_blocks * BYTES_PER_BLOCK) // 64 * 64
+        room = min(self._tile_zones, max(64, room))
+        while held >= room:
+            self._flush(num_blocks, room)
+            held -= room
+
+    def close(self) -> WrittenTable:
+        """Finish the file; the checksum is its directory's, which a reader verifies first."""
+        for num_blocks in list(self._pending):
+            self._flush(num_blocks, self._tile_zones)
+        return self._file.close(self._zones)
+
+    def abort(self) -> None:
+        """Close what is open after a failure; the file is not a table."""
+        self._file.abort()
+
+    def _flush(self, num_blocks: int, count: int) -> None:
+        pending = self._pending[num_blocks]
+        if not pending:
+            return
+        addresses = np.concatenate([_addresses(filters) for filters in pending])[:count]
+        _slice(self._file, addresses, num_blocks)
+        while pending and count >= len(pending[0]):
+            count -= len(pending.pop(0))
+        if pending:
+            pending[0] = pending[0][count:]
+
+
+def require_tile(tile_zones: int) -> None:
+    """Refuse a number of zones no tile can have.
+
+    Raises
+    ------
+    InvalidArgument
+    """
+    if not 0 < tile_zones <= MAX_TILE_ZONES:
+        raise InvalidArgument(
+            f"a tile of {tile_zones} zones cannot be; give 1 to {MAX_TILE_ZONES:,}"
+        )

@@ -1,0 +1,303 @@
+"""A dataset as a Polars LazyFrame: the index says what to read, Polars does all else.
+
+scan() -> LazyFrame -> filters that reach the scan -> plan -> a query of two kinds of parts
+                                                                |
+    fragments the index leaves whole     Polars' own scan_parquet, several files at once
+    fragments it leaves in part          a source that reads the kept rows
+
+Filters, projections and limits go on into both as Polars pushes them, and Polars applies every
+filter itself, so rows, their order and their types are those of ``pl.scan_parquet``. The plan is
+made when a query is explained or run, not before: files may have changed since.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom.dataset import Dataset, dataset
+from zonebloom.errors import InvalidArgument, MissingDependency
+from zonebloom.execute import Execution
+from zonebloom.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request, ScanPlan, ScanStats
+from zonebloom.predicates import And
+from zonebloom.predicates.polars import filter_of, to_frame, to_predicate
+from zonebloom.storage.files import ReadCounter
+from zonebloom.storage.fragments import Source
+from zonebloom.storage.memory import TableSource
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# With more of a file than this to read, Polars' own scan of all of it was measured quicker.
+_MOST = 0.2
+
+
+def scan(source: Any, *, index_dir: str | None = None, **options: Any) -> pl.LazyFrame:
+    """Scan a dataset lazily.
+
+    Parameters
+    ----------
+    source : Dataset, or whatever `zonebloom.dataset` takes
+    index_dir : str, optional
+        Folder of the index; not with a Dataset, which has its own.
+    **options
+        Of `zonebloom.dataset`: format, filesystem.
+
+    Returns
+    -------
+    polars.LazyFrame
+        With the rows, order and types of ``pl.scan_parquet``. Filters that an index answers
+        read only the zones that may match; `explain` shows how many.
+
+    Raises
+    ------
+    MissingDependency
+        Polars is not installed.
+    InvalidArgument
+        A Dataset was given together with options of how to open one.
+    NoFragments, FragmentUnreadable, SourceError
+    """
+    try:
+        import polars  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency(
+            "a scan as a LazyFrame needs Polars; run pip install 'zonebloom[polars]'"
+        ) from error
+    if not isinstance(source, Dataset):
+        opened = dataset(source, index_dir=index_dir, **options)
+    elif index_dir is None and not options:
+        opened = source
+    else:
+        raise InvalidArgument("the dataset is open already; give index_dir to zonebloom.dataset")
+    resolved = _resolving(_Query(opened))
+    return _deferred(_Query(opened)) if resolved is None else resolved
+
+
+def _resolving(query: _Query) -> pl.LazyFrame | None:
+    """A frame that becomes a query once its filters are known; None before Polars 2.0."""
+    try:
+        from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
+    except ImportError:
+        return None
+    version = itertools.count()
+
+    class ZoneBloomScan(LazyFrameResolver):
+        dataset = query.dataset
+
+        def schema(self) -> Any:
+            return query.schema()
+
+        def cse_eq(self, other: object) -> bool:
+            return getattr(other, "dataset", None) is query.dataset
+
+        def resolve_lazyframe(
+            self,
+            *,
+            projection: list[str] | None,
+            limit: int | None,
+            filters: list[Any],
+            **others: Any,
+        ) -> Any:
+            # A limit counts rows before the filters, so it leaves nothing to skip.
+            pushed = [each.expr for each in filters] if limit is None else []
+            frame = query.frame(pushed)
+            if limit is not None:
+                frame = frame.head(limit)
+            if projection is not None:
+                frame = frame.select(projection)
+            # A new version each time: the files may have changed. No filter is said to be
+            # applied, so Polars applies them all.
+            return frame, ResolvedLazyFrameProps(version_key=str(next(version)))
+
+    return ZoneBloomScan().lazy()
+
+
+def _deferred(query: _Query) -> pl.LazyFrame:
+    """The same by the older interface, which shows nothing of the plan."""
+    from polars.io.plugins import register_io_source
+
+    def read(
+        columns: list[str] | None, predicate: pl.Expr | None, limit: int | None, _size: int | None
+    ) -> Iterator[pl.DataFrame]:
+        frame = query.frame([] if predicate is None else [predicate])
+        if predicate is not None:
+            frame = frame.filter(predicate)
+        if columns is not None:
+            frame = frame.select(columns)
+        if limit is not None:
+            frame = frame.head(limit)
+        yield frame.collect()
+
+    return register_io_source(read, schema=query.schema())
+
+
+class _Query:
+    """Makes the query of a scan, each time anew."""
+
+    def __init__(self, opened: Dataset):
+        self.dataset = opened
+        self._source = opened._source
+        self._schema: pl.Schema | None = None
+        self._table: pl.DataFrame | None = None
+
+    def schema(self) -> pl.Schema:
+        """Names and types as Polars reads them."""
+        import polars as pl
+
+        if self._schema is None:
+            found = dict(to_frame(self._source.schema.empty_table()).schema)
+            if pl.Date in found.values() and self._by_polars():
+                # Days that Arrow stores as milliseconds: pyarrow forgets that, Polars does not.
+                first = self._source.fragments[0].path
+                read = pl.scan_parquet(first, glob=False).collect_schema()
+                for name, kept in read.items():
+                    if found.get(name) == pl.Date and isinstance(kept, pl.Datetime):
+                        found[name] = kept
+            self._schema = pl.Schema(found)
+        return self._schema
+
+    def _by_polars(self) -> bool:
+        """Whether Polars can read the files itself, and would read the same in them."""
+        import pyarrow.dataset as pads
+
+        source = self._source
+        # Table formats give their files columns and types of their own.
+        return (
+            type(source) is Source
+            and source.is_parquet
+            and isinstance(source.filesystem, pafs.LocalFileSystem)
+            and source.format.default_fragment_scan_options == pads.ParquetFragmentScanOptions()
+        )
+
+    def frame(self, filters: Sequence[pl.Expr]) -> pl.LazyFrame:
+        """A query of all rows that may pass the filters, in order."""
+        import polars as pl
+
+        arrow = self._source.schema
+        names = tuple(arrow.names)
+        if filters:
+            predicate = And(tuple(to_predicate(each, arrow) for each in filters))
+            whole_filter = filter_of(reduce(and_, filters), self.schema())
+            plan = self.dataset._planner.plan(names, whole_filter, predicate)
+        else:
+            plan = self.dataset._planner.plan(names, None, None)
+        frames = [
+            self._whole(run) if whole else self._in_part(plan, run)
+            for whole, run in itertools.groupby(plan.fragments, self._is_whole)
+        ]
+        if not frames:
+            return self._in_part(plan, ())
+        return frames[0] if len(frames) == 1 else pl.concat(frames)
+
+    def _is_whole(self, part: FragmentPlan) -> bool:
+        """Whether Polars reads a fragment by itself."""
+        if part.row_groups is not None:
+            return False
+        if part.rows is None:
+            return self._by_polars() or isinstance(self._source, TableSource)
+        pages = part.pages
+        most = pages is not None and len(part.rows) > _MOST * pages.num_rows
+        return most and self._by_polars()
+
+    def _whole(self, run: Iterator[FragmentPlan]) -> pl.LazyFrame:
+        import polars as pl
+
+        if isinstance(self._source, TableSource):
+            if self._table is None:
+                self._table = to_frame(self._source.table)
+            return self._table.lazy()
+        frames = []
+        for constants, parts in itertools.groupby(run, self._constants):
+            paths = [part.fragment.path for part in parts]
+            frames.append(self._files(paths, dict(constants)))
+        return frames[0] if len(frames) == 1 else pl.concat(frames)
+
+    def _constants(self, part: FragmentPlan) -> list[tuple[str, Any]]:
+        return sorted(self._source.constants(part.fragment).items())
+
+    def _files(self, paths: list[str], constants: dict[str, Any]) -> pl.LazyFrame:
+        """Files as Polars reads them, with the columns their paths give."""
+        import polars as pl
+
+        schema = self.schema()
+        frame = pl.scan_parquet(
+            paths,
+            glob=False,
+            hive_partitioning=False,
+            schema={name: kind for name, kind in schema.items() if name not in constants},
+            missing_columns="insert",
+            extra_columns="ignore",
+            # What pyarrow does with a file of narrower types than the first.
+            cast_options=pl.ScanCastOptions(
+                integer_cast="upcast",
+                float_cast="upcast",
+                missing_struct_fields="insert",
+                extra_struct_fields="ignore",
+            ),
+        )
+        if not constants:
+            return frame
+        given = [pl.lit(value).cast(schema[name]).alias(name) for name, value in constants.items()]
+        return frame.with_columns(given).select(schema.names())
+
+    def _in_part(self, plan: ScanPlan, run: Sequence[FragmentPlan] | Any) -> pl.LazyFrame:
+        """Rows of fragments that are read in part, as a source of Polars'."""
+        from polars.io.plugins import register_io_source
+
+        part = replace(plan, fragments=tuple(run))
+        schema = self.schema()
+
+        def read(
+            columns: list[str] | None,
+            predicate: pl.Expr | None,
+            limit: int | None,
+            batch_size: int | None,
+        ) -> Iterator[pl.DataFrame]:
+            names = schema.names() if columns is None else columns
+            # The plan was made for these rows: they pass all filters, pushed this far or not.
+            wanted = part.filter if predicate is None else filter_of(predicate, schema)
+            request = Request(
+                # Polars counts rows by a column, and a table without one has none.
+                names or schema.names()[:1],
+                wanted,
+                None,
+                batch_size or DEFAULT_BATCH_ROWS,
+            )
+            execution = Execution(self._source, request, ReadCounter(), ScanStats(), False)
+            left = limit
+            for batch in execution.batches(part):
+                frame = to_frame(pa.Table.from_batches([batch]), schema).select(names)
+                if left is not None:
+                    frame = frame.head(left)
+                    left -= frame.height
+                if frame.height:
+                    yield frame
+                if left == 0:
+                    return
+
+        try:
+            return register_io_source(
+                read, schema=schema, explain_name="ZONEBLOOM", explain_detail=_detail(plan)
+            )
+        except TypeError:
+            return register_io_source(read, schema=schema)
+
+
+def _detail(plan: ScanPlan) -> str:
+    """What the indices left of a scan, on one line."""
+    parts = [
+        f"{use.kept_zones:,} of {use.num_zones:,} zones kept by {use.name}" for use in plan.indices
+    ]
+    whole = sum(each.rows is None for each in plan.fragments)
+    parts.append(
+        f"fragments: {len(plan.fragments) - whole:,} read in part, {whole:,} read whole, "
+        f"{plan.skipped:,} skipped"
+    )
+    return "; ".join(parts)

@@ -1,0 +1,123 @@
+"""Predicates brought to PyArrow expressions, so that our own tree can be a filter too."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from operator import and_, or_
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zonebloom.errors import FilterError
+from zonebloom.predicates import literals
+from zonebloom.predicates.ast import (
+    And,
+    ColumnPath,
+    Compares,
+    Constant,
+    Equals,
+    IsIn,
+    IsNull,
+    Not,
+    Or,
+    Predicate,
+    Unknown,
+    column_text,
+)
+from zonebloom.values import leaf_type
+
+# pa.scalar(None) would import pandas to look for its nulls.
+_NULL = pc.scalar(pa.nulls(1, pa.bool_())[0])
+
+
+def from_predicate(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
+    """Write a predicate as the expression PyArrow applies to rows, with SQL's three values.
+
+    Parameters
+    ----------
+    predicate : Predicate
+        Without `Unknown`, which says nothing that could be applied.
+    schema : pyarrow.Schema
+
+    Raises
+    ------
+    FilterError
+        A column is not there, or PyArrow would round before it compares.
+
+    Examples
+    --------
+    >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
+    >>> wanted = And((Equals(("id",), pa.scalar(42)), Not(IsNull(("name",)))))
+    >>> print(from_predicate(wanted, schema))
+    ((id == 42) and invert(is_null(name, {nan_is_null=false})))
+    """
+    match predicate:
+        case And(terms):
+            return reduce(and_, [from_predicate(term, schema) for term in terms], pc.scalar(True))
+        case Or(terms):
+            return reduce(or_, [from_predicate(term, schema) for term in terms], pc.scalar(False))
+        case Not(term):
+            return ~from_predicate(term, schema)
+        case Constant(value):
+            return pc.scalar(pa.scalar(value, pa.bool_()))
+        case IsNull(path):
+            return _column(path, schema)[0].is_null()
+        case Equals(path, value):
+            return _comparable(path, value, schema) == value
+        case Compares(path, operator, value):
+            column = _comparable(path, value, schema)
+            match operator:
+                case "<":
+                    return column < value
+                case "<=":
+                    return column <= value
+                case ">":
+                    return column > value
+                case ">=":
+                    return column >= value
+        case IsIn(path, values, null_matches):
+            return _is_in(path, values, null_matches, schema)
+        case Unknown(text, _):
+            raise FilterError(
+                f"what {text!r} means is unknown, so no row can be tried; leave it out"
+            )
+
+
+def _is_in(
+    path: ColumnPath, values: pa.Array, null_matches: bool, schema: pa.Schema
+) -> pc.Expression:
+    column, type_ = _column(path, schema)
+    if len(values) and not literals.lookup_is_exact(type_, values):
+        raise _rounds(path, type_, values.type)
+    if pa.types.is_floating(values.type):
+        # PyArrow looks bits up: zeros are equal and NaN are not.
+        numbers = [each for each in values.to_pylist() if not math.isnan(each)]
+        zeros = [0.0, -0.0] if 0.0 in numbers else []
+        values = pa.array(numbers + zeros, values.type)
+    found = column.isin(values)
+    return found | column.is_null() if null_matches else found | (column.is_null() & _NULL)
+
+
+def _comparable(path: ColumnPath, value: pa.Scalar, schema: pa.Schema) -> pc.Expression:
+    column, type_ = _column(path, schema)
+    if not literals.equal_is_exact(type_, value.type):
+        raise _rounds(path, type_, value.type)
+    return column
+
+
+def _column(path: ColumnPath, schema: pa.Schema) -> tuple[pc.Expression, pa.DataType]:
+    found = leaf_type(schema, path)
+    if found is None:
+        known = ", ".join(schema.names[:20])
+        raise FilterError(f"there is no column {column_text(path)}; the columns are {known}")
+    column = pc.field(path[0]) if len(path) == 1 else pc.field(*path)
+    plain = literals.plain(found)
+    return (column if plain == found else column.cast(plain)), plain
+
+
+def _rounds(path: ColumnPath, column: pa.DataType, literal: pa.DataType) -> FilterError:
+    return FilterError(
+        f"{column_text(path)} is {column}, and PyArrow would round a {literal} to compare the two; "
+        f"give the literal as {column}"
+    )

@@ -1,0 +1,569 @@
+"""Polars expressions: brought to predicates, and applied as Polars applies them.
+
+A Polars expression says what it is made of as JSON, in the optimizer's own words:
+
+    pl.col("id") == 5    {"BinaryExpr": {"left": {"Column": "id"}, "op": "Eq",
+                                         "right": {"Literal": {"Dyn": {"Int": 5}}}}}
+
+That form is Polars' own business and may change, so a part that is not exactly as known here is
+`Unknown`: slower, never wrong. What Polars compares after rounding is `Unknown` too; the rules
+are in `polars_rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import FilterError
+from zonebloom.predicates import ast
+from zonebloom.predicates import polars_rules as rules
+from zonebloom.predicates.engine import EngineFilter
+from zonebloom.predicates.polars_json import Unreadable, kind_of, literal_of, read, set_of, type_of
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_AND = ("And", "LogicalAnd")
+_OR = ("Or", "LogicalOr")
+_ORDER: dict[str, rules.Operator] = {"Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_FLIPPED: dict[str, rules.Operator] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_SYMBOLS = {
+    "Eq": "=",
+    "NotEq": "!=",
+    "EqValidity": "<=>",
+    "NotEqValidity": "IS DISTINCT FROM",
+    "And": "AND",
+    "LogicalAnd": "AND",
+    "Or": "OR",
+    "LogicalOr": "OR",
+    "Xor": "XOR",
+    "Plus": "+",
+    "Minus": "-",
+    "Multiply": "*",
+    "Divide": "/",
+    "TrueDivide": "/",
+    "Modulus": "%",
+    **_ORDER,
+}
+# Of one row alone, whatever their arguments are.
+_ROW_WISE = {"IsNull", "IsNotNull", "Not", "IsIn", "IsBetween", "AllHorizontal", "AnyHorizontal"}
+_SHOWN_TEXT = 200
+
+
+def translate_polars(expr: pl.Expr, schema: pa.Schema) -> tuple[EngineFilter, ast.Predicate]:
+    """Bring a Polars expression to a filter of rows and a predicate.
+
+    Parameters
+    ----------
+    expr : polars.Expr
+    schema : pyarrow.Schema
+        The schema of the data.
+
+    Returns
+    -------
+    EngineFilter
+        What Polars applies to the rows that are read.
+    Predicate
+        What an index can answer.
+
+    Raises
+    ------
+    FilterError
+        Whether a row passes depends on other rows, or it is no expression.
+    """
+    import polars as pl
+
+    if not isinstance(expr, pl.Expr):
+        raise FilterError(
+            f"a Polars {type(expr).__name__} is no filter; write an expression such as "
+            "pl.col('id') == 42, or pl.col('id').is_in(series)"
+        )
+    root, reason = _read(expr)
+    columns = _columns(root)
+    if columns is None:
+        columns = _row_wise_columns(expr)
+    return PolarsFilter(expr, columns), _to_predicate(root, reason, expr, schema)
+
+
+def to_predicate(expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
+    """Translate a Polars expression into what an index can answer.
+
+    Parameters
+    ----------
+    expr : polars.Expr
+    schema : pyarrow.Schema
+        The dataset's schema; it says what each name means.
+
+    Returns
+    -------
+    Predicate
+        Whatever cannot be answered is `Unknown` with a reason. No expression raises.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
+    >>> print(to_predicate((pl.col("id") == 42) & (pl.col("name") > "m"), schema))
+    id = 42 AND name > 'm'
+    """
+    return _to_predicate(*_read(expr), expr, schema)
+
+
+def filter_of(expr: pl.Expr, schema: pl.Schema) -> PolarsFilter:
+    """A filter of an expression that Polars itself brought to a scan: it is row by row.
+
+    Parameters
+    ----------
+    expr : polars.Expr
+    schema : polars.Schema
+        The types the expression was made for.
+    """
+    return PolarsFilter(expr, _columns(_read(expr)[0]), schema)
+
+
+class PolarsFilter:
+    """A Polars expression as a filter of rows.
+
+    Parameters
+    ----------
+    expr : polars.Expr
+        Whether a row passes depends on that row alone.
+    columns : frozenset of str, optional
+        The columns it reads; None when that cannot be told.
+    schema : polars.Schema, optional
+        The types its columns have; those of the rows it is applied to by default.
+    """
+
+    def __init__(
+        self,
+        expr: pl.Expr,
+        columns: frozenset[str] | None = None,
+        schema: pl.Schema | None = None,
+    ):
+        self._expr = expr
+        self._columns = columns
+        self._schema = schema
+
+    @property
+    def columns(self) -> frozenset[str] | None:
+        """Top-level columns it reads."""
+        return self._columns
+
+    def matching_rows(self, table: pa.Table) -> np.ndarray:
+        """Numbers of the rows it is true for, ascending, int64.
+
+        Raises
+        ------
+        FilterError
+            Polars refuses the expression for these columns.
+        """
+        import polars as pl
+
+        frame = to_frame(table, self._schema)
+        try:
+            try:
+                masks = frame.select(self._expr).get_columns()
+            except pl.exceptions.PolarsError:
+                masks = []
+            if len(masks) != 1 or masks[0].dtype != pl.Boolean:
+                # Polars has the words for what is no filter; and to a filter that fails at some
+                # rows it may still have an answer, by looking at its terms one by one.
+                return _by_filtering(frame, self._expr)
+        except pl.exceptions.PolarsError as error:
+            if self._schema is not None:
+                # In a query of Polars its users expect its errors.
+                raise
+            raise FilterError(
+                f"Polars refuses the filter {self}: {error}; correct the filter, or read without "
+                "it and filter the frame"
+            ) from error
+        mask = masks[0].fill_null(False)
+        if len(mask) == 1 and frame.height != 1:
+            return np.arange(frame.height if mask[0] else 0, dtype=np.int64)
+        return np.flatnonzero(mask.to_numpy()).astype(np.int64, copy=False)
+
+    def __str__(self) -> str:
+        text = str(self._expr)
+        return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
+
+    def __repr__(self) -> str:
+        return f"PolarsFilter({self})"
+
+
+def _by_filtering(frame: pl.DataFrame, expr: pl.Expr) -> np.ndarray:
+    """Numbers of the rows that are left of a frame."""
+    name = "row"
+    while name in frame.columns:
+        name += "_"
+    rows = frame.with_row_index(name).filter(expr).get_column(name)
+    return rows.to_numpy().astype(np.int64, copy=False)
+
+
+def to_frame(table: pa.Table, schema: pl.Schema | None = None) -> pl.DataFrame:
+    """A table as Polars would have read it from a file.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+    schema : polars.Schema, optional
+        The types its columns are to have.
+    """
+    import polars as pl
+
+    for number, each in enumerate(table.schema):
+        if pa.types.is_decimal256(each.type):
+            # Polars holds 38 digits and takes no wider integers from Arrow.
+            narrow = pa.decimal128(min(each.type.precision, 38), each.type.scale)
+            column = table.column(number).cast(narrow)
+            table = table.set_column(number, each.with_type(narrow), column)
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    if schema is None:
+        return frame
+    other = {name: schema[name] for name, kind in frame.schema.items() if schema[name] != kind}
+    return frame.cast(other) if other else frame  # pyright: ignore[reportArgumentType]
+
+
+def _read(expr: pl.Expr) -> tuple[Any, str]:
+    """The tree of an expression, or None and why it cannot be read."""
+    try:
+        return read(expr.meta.serialize(format="json")), ""
+    except Exception as error:  # noqa: BLE001 - whatever it is, all zones are read
+        return None, f"the expression cannot be taken apart ({type(error).__name__}: {error})"
+
+
+def _to_predicate(root: Any, reason: str, expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
+    if root is not None:
+        try:
+            return _condition(root, schema)
+        except Exception as error:  # noqa: BLE001 - a filter is never the reason to fail
+            reason = f"the expression cannot be taken apart ({type(error).__name__}: {error})"
+    return ast.Unknown(str(expr)[:_SHOWN_TEXT], reason)
+
+
+def _condition(node: Any, schema: pa.Schema) -> ast.Predicate:
+    """Read a node as a condition on rows."""
+    try:
+        meaning = _meaning(node, schema)
+    except (rules.Inexact, Unreadable) as error:
+        return ast.Unknown(_text(node), str(error))
+    if isinstance(meaning, rules.Column):
+        if rules.family(meaning.seen) == "boolean" and meaning.stored == meaning.seen:
+            return ast.Equals(meaning.path, pa.scalar(True))
+        return ast.Unknown(_text(node), "the column is no condition")
+    if isinstance(meaning, pa.Scalar):
+        if pa.types.is_boolean(meaning.type) or pa.types.is_null(meaning.type):
+            return ast.Constant(meaning.as_py())
+        return ast.Unknown(_text(node), "the literal is no condition")
+    return meaning
+
+
+def _meaning(node: Any, schema: pa.Schema) -> Any:
+    """Say what a node means: a predicate, a `rules.Column`, or a `pa.Scalar`."""
+    kind, body = kind_of(node)
+    if kind == "Column":
+        return _column(body, schema)
+    if kind == "Literal":
+        return literal_of(body)
+    if kind == "Alias":
+        return _meaning(body[0], schema)
+    if kind == "BinaryExpr":
+        return _binary(node, body, schema)
+    if kind == "Cast":
+        return _cast(body, schema)
+    if kind == "Ternary":
+        return _ternary(body, schema)
+    if kind == "Function":
+        return _function(body, schema)
+    if kind == "Selector":
+        raise Unreadable("it stands for several columns, or for one told by place or type")
+    raise Unreadable(f"a Polars {kind} is not answered by a Bloom filter")
+
+
+def _column(name: Any, schema: pa.Schema) -> rules.Column:
+    if not isinstance(name, str) or (name.startswith("^") and name.endswith("$")):
+        raise Unreadable("it stands for several columns")
+    found = schema.get_all_field_indices(name)
+    if len(found) != 1:
+        count = "no" if not found else "more than one"
+        raise Unreadable(f"the schema has {count} column {name}")
+    type_ = schema.field(found[0]).type
+    return rules.Column((name,), type_, type_)
+
+
+def _binary(node: Any, body: Any, schema: pa.Schema) -> ast.Predicate:
+    operator = body["op"]
+    for names, made in ((_AND, ast.And), (_OR, ast.Or)):
+        if operator in names:
+            return made(tuple(_condition(term, schema) for term in _terms(node, names)))
+    if operator not in ("Eq", "NotEq", "EqValidity", "NotEqValidity", *_ORDER):
+        raise Unreadable(f"the operator {_SYMBOLS.get(operator, operator)} is not answered")
+    left, right = _meaning(body["left"], schema), _meaning(body["right"], schema)
+    flipped = isinstance(left, pa.Scalar)
+    if flipped:
+        left, right = right, left
+    if not isinstance(left, rules.Column) or not isinstance(right, pa.Scalar):
+        raise Unreadable("only a column compared with a literal is answered by a Bloom filter")
+    if operator in _ORDER:
+        if not right.is_valid:
+            return ast.Constant(None)
+        order = _ORDER[operator]
+        return rules.compares(left, _FLIPPED[order] if flipped else order, right)
+    if right.is_valid:
+        equal = rules.equals(left, right)
+    elif operator in ("Eq", "NotEq"):
+        equal = ast.Constant(None)
+    else:
+        equal = _is_null(left)
+    return equal if operator in ("Eq", "EqValidity") else ast.negation(equal)
+
+
+def _terms(node: Any, operators: tuple[str, ...]) -> list[Any]:
+    """The terms of a chain, left to right; programs make long ones, deep on the left."""
+    terms: list[Any] = []
+    while True:
+        kind, body = kind_of(node)
+        if kind != "BinaryExpr" or body["op"] not in operators:
+            break
+        terms.append(body["right"])
+        node = body["left"]
+    return [node, *reversed(terms)]
+
+
+def _cast(body: Any, schema: pa.Schema) -> rules.Column | pa.Scalar:
+    inner, target = _meaning(body["expr"], schema), type_of(body["dtype"])
+    if isinstance(inner, rules.Column):
+        return rules.cast(inner, target)
+    if isinstance(inner, pa.Scalar):
+        if not inner.is_valid:
+            return pa.scalar(None, target)
+        if rules.family(inner.type) == rules.family(target) in ("integer", "text"):
+            # Raises where the number does not fit.
+            return inner.cast(target)
+        raise Unreadable("the literal is wrapped in a cast")
+    raise Unreadable("a condition is wrapped in a cast")
+
+
+def _ternary(body: Any, schema: pa.Schema) -> ast.Predicate:
+    # So the optimizer writes a comparison that no value of the column's type can meet.
+    ends = [_condition(body[name], schema) for name in ("truthy", "falsy")]
+    if all(isinstance(end, ast.Constant) and end.value is not True for end in ends):
+        return ends[0] if ends[0] == ends[1] else ast.Constant(False)
+    raise Unreadable("when-then-otherwise is not answered by a Bloom filter")
+
+
+def _function(body: Any, schema: pa.Schema) -> ast.Predicate | rules.Column:
+    arguments, function = body["input"], body["function"]
+    name, options = kind_of(function)
+    if name == "StructExpr":
+        return _leaf(arguments, options, schema)
+    if name != "Boolean":
+        raise Unreadable(f"the function {_function_text(function)} is not answered")
+    name, options = kind_of(options)
+    if name in ("AllHorizontal", "AnyHorizontal"):
+        made = ast.And if name == "AllHorizontal" else ast.Or
+        return made(tuple(_condition(argument, schema) for argument in arguments))
+    if name == "Not" and len(arguments) == 1:
+        return ast.negation(_condition(arguments[0], schema))
+    if name not in ("IsNull", "IsNotNull", "IsIn", "IsBetween"):
+        raise Unreadable(f"the function {_function_text(function)} is not answered")
+    column = _meaning(arguments[0], schema)
+    if not isinstance(column, rules.Column):
+        raise Unreadable("only a column by itself is answered by a Bloom filter")
+    if name in ("IsNull", "IsNotNull") and len(arguments) == 1:
+        null = _is_null(column)
+        return null if name == "IsNull" else ast.Not(null)
+    if name == "IsIn" and len(arguments) == 2:
+        return rules.is_in(column, set_of(arguments[1]), options["nulls_equal"] is True)
+    if name == "IsBetween" and len(arguments) == 3:
+        low, high = (_meaning(argument, schema) for argument in arguments[1:])
+        return _between(column, low, high, options["closed"])
+    raise Unreadable(f"the function {name} has other arguments")
+
+
+def _leaf(arguments: Any, options: Any, schema: pa.Schema) -> rules.Column:
+    name, field = kind_of(options)
+    struct = _meaning(arguments[0], schema)
+    if name != "FieldByName" or len(arguments) != 1 or not isinstance(struct, rules.Column):
+        raise Unreadable("only a field of a struct column, by name, is answered")
+    if not isinstance(struct.seen, pa.StructType) or struct.seen.get_field_index(field) < 0:
+        raise Unreadable(f"{ast.column_text(struct.path)} has no field {field}, or more than one")
+    type_ = struct.seen.field(field).type
+    return rules.Column((*struct.path, field), type_, type_)
+
+
+def _is_null(column: rules.Column) -> ast.Predicate:
+    if column.stored != column.seen:
+        raise rules.Inexact("a cast may make nulls")
+    if rules.family(column.stored) == "":
+        raise rules.Inexact(f"the nulls of {column.stored} are not indexed")
+    return ast.IsNull(column.path)
+
+
+def _between(column: rules.Column, low: Any, high: Any, closed: str) -> ast.Predicate:
+    if not isinstance(low, pa.Scalar) or not isinstance(high, pa.Scalar):
+        raise Unreadable("only literal bounds are answered")
+    if closed not in ("Both", "Left", "Right", "None"):
+        raise Unreadable(f"is_between is closed on {closed}")
+    if not low.is_valid or not high.is_valid:
+        # False for a row beyond the other bound, true for none.
+        return ast.Constant(False)
+    if low.type != high.type:
+        raise rules.Inexact(f"bounds of two types, {low.type} and {high.type}, meet in a third")
+    above = rules.compares(column, ">=" if closed in ("Both", "Left") else ">", low)
+    below = rules.compares(column, "<=" if closed in ("Both", "Right") else "<", high)
+    if closed == "Both" and (above, below) == (
+        ast.Compares(column.path, ">=", low),
+        ast.Compares(column.path, "<=", high),
+    ):
+        return rules.between(column, low, high)
+    return ast.And((above, below))
+
+
+def _text(node: Any, deep: int = 4) -> str:
+    """Write a node as SQL would, for people; long ones are cut."""
+    if deep == 0:
+        return "..."
+    try:
+        kind, body = kind_of(node)
+        if kind == "Column":
+            text = ast.column_text((body,))
+        elif kind == "Literal":
+            text = _literal_text(body)
+        elif kind == "Alias":
+            text = _text(body[0], deep)
+        elif kind == "BinaryExpr":
+            left, right = _text(body["left"], deep - 1), _text(body["right"], deep - 1)
+            text = f"{left} {_SYMBOLS.get(body['op'], body['op'])} {right}"
+        elif kind == "Cast":
+            text = f"cast({_text(body['expr'], deep - 1)})"
+        elif kind == "Function":
+            inner = ", ".join(_text(argument, deep - 1) for argument in body["input"])
+            text = f"{_function_text(body['function'])}({inner})"
+        else:
+            text = kind
+    except (Unreadable, LookupError, TypeError, AttributeError):
+        text = "..."
+    return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
+
+
+def _literal_text(body: Any) -> str:
+    try:
+        return ast.value_text(literal_of(body))
+    except Unreadable:
+        values = set_of({"Literal": body})
+        return f"{len(values):,} values"
+
+
+def _function_text(function: Any) -> str:
+    """The innermost name: {"StringExpr": {"Contains": ...}} is Contains."""
+    name, options = kind_of(function)
+    if name in ("Boolean", "StringExpr", "TemporalExpr", "BinaryExpr", "StructExpr", "ListExpr"):
+        name, _ = kind_of(options)
+    return name
+
+
+def _children(node: Any) -> Iterator[Any] | None:
+    """The expressions a node is made of, None unless it is row by row for certain."""
+    kind, body = kind_of(node)
+    if kind == "Column" and isinstance(body, str):
+        return iter(())
+    if kind == "Literal" and kind_of(body)[0] in ("Scalar", "Dyn"):
+        return iter(())
+    if kind == "Alias":
+        return iter(body[:1])
+    if kind == "BinaryExpr":
+        return iter((body["left"], body["right"]))
+    if kind == "Cast":
+        return iter((body["expr"],))
+    if kind == "Ternary":
+        return iter((body["predicate"], body["truthy"], body["falsy"]))
+    if kind == "Function":
+        name, options = kind_of(body["function"])
+        if name == "StructExpr" and kind_of(options)[0] == "FieldByName":
+            return iter(body["input"])
+        if name == "Boolean" and kind_of(options)[0] in _ROW_WISE:
+            arguments = body["input"]
+            if kind_of(options)[0] == "IsIn" and _is_set(arguments[1]):
+                arguments = arguments[:1]
+            return iter(arguments)
+    return None
+
+
+def _is_set(node: Any) -> bool:
+    """A series that values are looked up in, whole for each row."""
+    kind, body = kind_of(node)
+    return kind == "Literal" and kind_of(body)[0] == "Series"
+
+
+def _columns(root: Any) -> frozenset[str] | None:
+    """Columns of a tree of nodes that are row by row for certain; None if one is not."""
+    if root is None:
+        return None
+    names, stack = set(), [root]
+    try:
+        while stack:
+            node = stack.pop()
+            children = _children(node)
+            if children is None:
+                return None
+            kind, body = kind_of(node)
+            if kind == "Column":
+                if body.startswith("^") and body.endswith("$"):
+                    return None
+                names.add(body)
+            stack.extend(children)
+    except (Unreadable, LookupError, TypeError, AttributeError):
+        return None
+    return frozenset(names)
+
+
+def _row_wise_columns(expr: pl.Expr) -> frozenset[str]:
+    """Columns of an expression that Polars itself says is row by row.
+
+    `is_row_separable` looks at the outermost node alone, so every node is asked.
+
+    Raises
+    ------
+    FilterError
+        Polars does not say so of some node.
+    """
+    names: set[str] = set()
+    stack = [expr]
+    while stack:
+        each = stack.pop()
+        try:
+            inner = each.meta.pop()
+            if any(_is_series(part) for part in inner):
+                # Only as a set to look values up in is a series no column of its own.
+                columns = _columns(_read(each)[0])
+                passes, inner = columns is not None, []
+                names |= columns or frozenset()
+            elif not inner and each.meta.is_column():
+                names.update(each.meta.root_names())
+                passes = True
+            elif not inner:
+                passes = each.meta.is_literal() and each.meta.is_scalar()
+            else:
+                passes = each.meta.is_row_separable() and (
+                    each.meta.is_length_preserving()
+                    or (not each.meta.root_names() and each.meta.is_scalar())
+                )
+        except Exception:  # noqa: BLE001 - Polars cannot say, or says it no more
+            inner, passes = [], False
+        if not passes:
+            raise FilterError(
+                f"whether a row passes {str(expr)[:_SHOWN_TEXT]} may depend on other rows or on "
+                f"what Polars cannot tell ({str(each)[:_SHOWN_TEXT]}), and a scan that skips rows "
+                "does not see them all; collect first, then filter"
+            )
+        stack.extend(inner)
+    return frozenset(names)
+
+
+def _is_series(expr: pl.Expr) -> bool:
+    return expr.meta.is_literal() and not expr.meta.is_scalar()

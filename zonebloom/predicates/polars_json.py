@@ -1,0 +1,253 @@
+"""The JSON that Polars writes an expression as, read as far as it is known.
+
+A node is a name, or an object of one key: {"Column": "id"}. Sets and series are Arrow IPC streams,
+written as lists of bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+_LONG_LIST = re.compile(r"\[[0-9,]{2000,}\]")
+_LEFT = '{"BinaryExpr":{"left":'
+_OPERATOR = re.compile(r',"op":"(\w+)","right":')
+_BYTES = "bytes"
+_UNITS = {"Nanoseconds": "ns", "Microseconds": "us", "Milliseconds": "ms"}
+_TYPES = {
+    "Int8": pa.int8(),
+    "Int16": pa.int16(),
+    "Int32": pa.int32(),
+    "Int64": pa.int64(),
+    "UInt8": pa.uint8(),
+    "UInt16": pa.uint16(),
+    "UInt32": pa.uint32(),
+    "UInt64": pa.uint64(),
+    "Float16": pa.float16(),
+    "Float32": pa.float32(),
+    "Float64": pa.float64(),
+    "String": pa.string(),
+    "Binary": pa.binary(),
+    "Boolean": pa.bool_(),
+    "Date": pa.date32(),
+    "Time": pa.time64("ns"),
+    "Null": pa.null(),
+}
+
+
+class Unreadable(Exception):
+    """A part of an expression that is not as known: what it is."""
+
+
+def read(text: str) -> Any:
+    """Read an expression's JSON, however long its sets and however deep its chains are.
+
+    Raises
+    ------
+    ValueError
+        It is no JSON.
+    RecursionError
+        It is deep otherwise than chains are.
+    """
+    blocks: list[bytes] = []
+
+    def take(match: re.Match[str]) -> str:
+        blocks.append(np.fromstring(match[0][1:-1], np.uint8, sep=",").tobytes())
+        # Inside a string this would end it, and the text be no JSON any more.
+        return f'{{"{_BYTES}":{len(blocks) - 1}}}'
+
+    short = _LONG_LIST.sub(take, text) if len(text) > 4000 else text
+    try:
+        root = _parse(short)
+    except ValueError:
+        return _parse(text)
+    _put_back(root, blocks)
+    return root
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        pass
+    # a | b | c | ... is deep on the left alone: read the innermost, then outwards.
+    decoder = json.JSONDecoder()
+    deep = 0
+    while text.startswith(_LEFT, deep * len(_LEFT)):
+        deep += 1
+    node, at = decoder.raw_decode(text, deep * len(_LEFT))
+    for _ in range(deep):
+        match = _OPERATOR.match(text, at)
+        if match is None:
+            raise ValueError("a chain of other parts")
+        right, at = decoder.raw_decode(text, match.end())
+        if not text.startswith("}}", at):
+            raise ValueError("a chain without an end")
+        at += 2
+        node = {"BinaryExpr": {"left": node, "op": match[1], "right": right}}
+    if at != len(text):
+        raise ValueError("text behind the end")
+    return node
+
+
+def _put_back(root: Any, blocks: list[bytes]) -> None:
+    stack = [root] if blocks else []
+    while stack:
+        node = stack.pop()
+        inner = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, value in list(inner):
+            if isinstance(value, dict) and list(value) == [_BYTES]:
+                node[key] = blocks[value[_BYTES]]
+            elif isinstance(value, dict | list):
+                stack.append(value)
+
+
+def kind_of(node: Any) -> tuple[str, Any]:
+    """The name of a node and what is in it, None if nothing is.
+
+    Raises
+    ------
+    Unreadable
+    """
+    if isinstance(node, str):
+        return node, None
+    if isinstance(node, dict) and len(node) == 1:
+        return next(iter(node.items()))
+    raise Unreadable("a part of the expression is of another form than known")
+
+
+def literal_of(body: Any) -> pa.Scalar:
+    """The value of a literal, exactly.
+
+    Raises
+    ------
+    Unreadable
+        It is a set or series, NaN, infinite, or of a type that is not known.
+    """
+    kind, value = kind_of(body)
+    if kind == "Dyn":
+        kind, value = kind_of(value)
+        if kind == "Int" and isinstance(value, int):
+            return _integer(value)
+        if kind == "Float":
+            return _float(value, pa.float64())
+        raise Unreadable(f"a literal of kind {kind} is not known")
+    if kind != "Scalar":
+        raise Unreadable("a series is compared row by row")
+    return _scalar(*kind_of(value))
+
+
+def _scalar(kind: str, value: Any) -> pa.Scalar:
+    if kind == "Null":
+        return pa.scalar(None)
+    if kind in ("Float16", "Float32", "Float64"):
+        return _float(value, _TYPES[kind])
+    if kind in ("Int128", "UInt128"):
+        return _integer(value)
+    if kind == "Binary" and isinstance(value, list | bytes):
+        return pa.scalar(bytes(value), pa.binary())
+    if kind == "Date":
+        return pa.scalar(value, pa.int32()).cast(pa.date32())
+    if kind == "Time":
+        return pa.scalar(value, pa.int64()).cast(pa.time64("ns"))
+    if kind == "Datetime":
+        number, unit, zone = value
+        type_ = pa.timestamp(_UNITS[unit], None if zone is None else zone["inner"])
+        return pa.scalar(number, pa.int64()).cast(type_)
+    if kind == "Duration":
+        number, unit = value
+        return pa.scalar(number, pa.int64()).cast(pa.duration(_UNITS[unit]))
+    if kind == "Decimal":
+        number, precision, scale = value
+        digits = tuple(int(digit) for digit in str(abs(number)))
+        exact = Decimal((int(number < 0), digits, -scale))
+        return pa.scalar(exact, pa.decimal128(precision, scale))
+    if kind in _TYPES and isinstance(value, int | str):
+        return pa.scalar(value, _TYPES[kind])
+    raise Unreadable(f"a literal of type {kind} is not looked up")
+
+
+def _integer(value: int) -> pa.Scalar:
+    if -(2**63) <= value < 2**63:
+        return pa.scalar(value, pa.int64())
+    if 0 <= value < 2**64:
+        return pa.scalar(value, pa.uint64())
+    if abs(value) < 10**38:
+        return pa.scalar(Decimal(value), pa.decimal128(38, 0))
+    raise Unreadable("the number has more than 38 digits")
+
+
+def _float(value: Any, type_: pa.DataType) -> pa.Scalar:
+    if not isinstance(value, int | float):
+        # JSON has no other numbers, and Polars writes null for them.
+        raise Unreadable("NaN equals NaN in Polars, and infinities are written as NaN is")
+    number = np.dtype(type_.to_pandas_dtype()).type(value)
+    # Written as the shortest digits that make this number, so those must come back.
+    if float(np.format_float_scientific(number, unique=True)) != value:
+        raise Unreadable("the literal's digits are of no such number")
+    return pa.scalar(number, type_)
+
+
+def set_of(node: Any) -> pa.Array:
+    """The values of a set that others are looked up in.
+
+    Raises
+    ------
+    Unreadable
+        It is no literal.
+    """
+    kind, body = kind_of(node)
+    while kind == "Alias":
+        kind, body = kind_of(body[0])
+    if kind != "Literal":
+        raise Unreadable("only a set of literals is answered by a Bloom filter")
+    kind, value = kind_of(body)
+    if kind == "Scalar":
+        kind, value = kind_of(value)
+        if kind != "List":
+            raise Unreadable(f"a set of kind {kind} is not known")
+    elif kind != "Series":
+        raise Unreadable(f"a set of kind {kind} is not known")
+    with pa.ipc.open_stream(bytes(value)) as stream:
+        table = stream.read_all()
+    if table.num_columns != 1:
+        raise Unreadable("a set of several columns")
+    column = table.column(0).combine_chunks()
+    if not isinstance(column, pa.Array):
+        column = pa.concat_arrays(column.chunks)
+    if isinstance(column, pa.ListArray | pa.LargeListArray) and kind == "Series":
+        # SQL writes a set as a series of one list.
+        if len(column) != 1 or column.null_count:
+            raise Unreadable("a series of lists is looked up row by row")
+        column = column.flatten()
+    return column
+
+
+def type_of(node: Any) -> pa.DataType:
+    """The Arrow type of the values of a Polars type.
+
+    Raises
+    ------
+    Unreadable
+        It holds no values that are looked up.
+    """
+    kind, value = kind_of(node)
+    if kind == "Literal":
+        kind, value = kind_of(value)
+        if kind in _TYPES:
+            return _TYPES[kind]
+        if kind == "Datetime":
+            unit, zone = value
+            return pa.timestamp(_UNITS[unit], None if zone is None else zone["inner"])
+        if kind == "Duration":
+            return pa.duration(_UNITS[value])
+        if kind == "Decimal":
+            return pa.decimal128(*value)
+        if kind in ("Categorical", "Enum"):
+            return pa.dictionary(pa.uint32(), pa.string())
+    raise Unreadable(f"a cast to {kind} is not followed")

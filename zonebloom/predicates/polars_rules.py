@@ -1,0 +1,299 @@
+"""Which comparisons of Polars are comparisons of exact values, and what they look up.
+
+An index looks a literal up as it is; Polars brings column and literal to one type first. The two
+agree only where that rounds nothing. Each rule was measured, the traps being:
+
+- An Int64 column beside a float is compared as Float64, so 2**53 + 1 equals 2.0**53.
+- A float literal beside a Float32 column is rounded to it, so 0.1 finds 0.1 as float32.
+- Times of two units meet in the coarser one. A literal of microseconds finds a thousand values of
+  a nanosecond column; one beside a millisecond column is cut to milliseconds.
+- Datetimes are cut downwards, durations towards zero.
+- A decimal meets a float as Float64. A string is read as a number beside a decimal.
+- Integers equal truth values, dates and times by their numbers.
+- NaN equals NaN and is greater than every number.
+- `is_in` rounds nothing: it refuses sets of another kind than the column.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from zonebloom.predicates import ast, literals
+
+Operator: TypeAlias = Literal["<", "<=", ">", ">="]
+
+_TICKS = {"s": 10**3, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_UNITS = {10**3: "ms", 10**6: "us", 10**9: "ns"}
+_EXACT_DOUBLE = 2**53
+# More values than this are not looked up one by one.
+_MOST_VALUES = 2048
+_INT64 = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as an expression sees it.
+
+    Attributes
+    ----------
+    path : tuple of str
+    stored : pyarrow.DataType
+        What the data holds.
+    seen : pyarrow.DataType
+        What casts made of it.
+    """
+
+    path: ast.ColumnPath
+    stored: pa.DataType
+    seen: pa.DataType
+
+
+class Inexact(Exception):
+    """A comparison that is not one of exact values: why."""
+
+
+def family(type_: pa.DataType) -> str:
+    """What kind of values Polars holds a type's as; empty for kinds that are not looked up."""
+    if isinstance(type_, pa.UuidType):
+        return "bytes"
+    type_ = literals.plain(type_)
+    if pt.is_date64(type_) or pt.is_timestamp(type_):
+        return "instant" if pt.is_timestamp(type_) and type_.tz is not None else "datetime"
+    tests = {
+        "integer": pt.is_integer,
+        "float": pt.is_floating,
+        "decimal": pt.is_decimal,
+        "text": literals.is_text,
+        "bytes": literals.is_bytes,
+        "date": pt.is_date32,
+        "time": pt.is_time,
+        "duration": pt.is_duration,
+        "boolean": pt.is_boolean,
+    }
+    return next((name for name, test in tests.items() if test(type_)), "")
+
+
+def cast(column: Column, target: pa.DataType) -> Column:
+    """Return the column after a cast that loses nothing, or only the end of a unit of time.
+
+    Raises
+    ------
+    Inexact
+    """
+    seen = column.seen
+    kind, aim = family(seen), family(target)
+    plain, fits = literals.plain(seen), False
+    if kind == aim == "integer":
+        fits = literals.is_lossless(seen, target)
+    elif kind == "integer" and aim == "float":
+        # What does not fit is told by the literal: see `_check`.
+        width = target.bit_width
+        fits = width == 64 or (width == 32 and plain.bit_width <= 16)
+    elif kind == aim == "float":
+        fits = target.bit_width >= plain.bit_width
+    elif kind == aim == "decimal":
+        fits = literals.is_lossless(seen, target)
+    elif kind == aim and kind in ("datetime", "instant", "duration"):
+        # Cut at one place only: two cuts would need to be undone in turn.
+        fits = _ticks(column.stored) == _ticks(seen) or _ticks(seen) == _ticks(target)
+    elif kind == aim or (kind, aim) == ("date", "datetime"):
+        fits = kind in ("text", "bytes", "date", "time", "boolean")
+    if not fits:
+        raise Inexact(f"casting {seen} to {target} may join values")
+    return Column(column.path, column.stored, target)
+
+
+def equals(column: Column, value: pa.Scalar) -> ast.Predicate:
+    """What ``column == value`` looks up; the value is not null.
+
+    Raises
+    ------
+    Inexact
+    """
+    low, high = _span(column, value)
+    if low is None or high is None:
+        return ast.Equals(column.path, value)
+    return between(column, low, high)
+
+
+def between(column: Column, low: pa.Scalar, high: pa.Scalar) -> ast.Predicate:
+    """What lies from one value to another, both among them and neither rounded."""
+    first, last = _number(low), _number(high)
+    if first is None or last is None or low.type != high.type:
+        same = low.equals(high) and family(low.type) != "float"
+        if same:
+            return ast.Equals(column.path, low)
+        return ast.And((compares(column, ">=", low), compares(column, "<=", high)))
+    if first == last:
+        return ast.Equals(column.path, low)
+    ends = (ast.Compares(column.path, ">=", low), ast.Compares(column.path, "<=", high))
+    if not 0 < last - first < _MOST_VALUES:
+        return ast.And(ends)
+    whole = pa.int32() if pt.is_date32(low.type) else pa.int64()
+    values = pa.array(range(first, last + 1), whole).cast(low.type)
+    return ast.And((ast.IsIn(column.path, values), *ends))
+
+
+def compares(column: Column, operator: Operator, value: pa.Scalar) -> ast.Predicate:
+    """What ``column < value`` and the like bound; the value is not null.
+
+    Raises
+    ------
+    Inexact
+    """
+    low, high = _span(column, value)
+    kind = family(column.stored)
+    if kind == "float" and operator in (">", ">="):
+        raise Inexact("NaN is greater than every number")
+    if kind == "boolean" or isinstance(column.stored, pa.DictionaryType):
+        raise Inexact(f"the order of {column.stored} is not that of an index")
+    if low is None or high is None:
+        return ast.Compares(column.path, operator, value)
+    # Cut to a coarser unit, all of a span lies on the literal itself.
+    if operator in (">", ">="):
+        return ast.Compares(column.path, ">=", low)
+    return ast.Compares(column.path, "<=", high)
+
+
+def is_in(column: Column, values: pa.Array, nulls_equal: bool) -> ast.Predicate:
+    """What ``column.is_in(values)`` looks up.
+
+    Raises
+    ------
+    Inexact
+    """
+    if isinstance(values, pa.DictionaryArray):
+        values = values.dictionary_decode()
+    null_matches = nulls_equal and values.null_count > 0
+    if null_matches and column.stored != column.seen:
+        raise Inexact("a cast may make nulls")
+    if null_matches and literals.nulls_are_elsewhere(column.stored):
+        raise Inexact(f"the nulls of {column.stored} are not indexed")
+    if values.null_count == len(values):
+        # Of an empty set it is false, so what it is not is true.
+        return ast.IsNull(column.path) if null_matches else ast.Constant(False)
+    values = values.drop_null()
+    _check_seconds(column)
+    kind, other = family(column.seen), family(values.type)
+    allowed = kind == other or {kind, other} == {"integer", "decimal"}
+    if not kind or not allowed:
+        raise Inexact(f"{column.seen} is looked up in a set of {values.type}")
+    if kind in ("datetime", "instant", "duration") and _ticks(column.stored) > _ticks(column.seen):
+        raise Inexact(f"casting {column.stored} to {column.seen} joins values")
+    if other == "float":
+        _check_floats(column, values)
+    elif column.stored != column.seen:
+        for value in values:
+            _check(column, value)
+    return ast.IsIn(column.path, values, null_matches)
+
+
+def _span(column: Column, value: pa.Scalar) -> tuple[pa.Scalar | None, pa.Scalar | None]:
+    """First and last stored value that Polars finds equal to a literal; None for the literal."""
+    _check(column, value)
+    kind = family(column.stored)
+    if kind not in ("datetime", "instant", "duration"):
+        return None, None
+    number = value.value  # pyright: ignore[reportAttributeAccessIssue]
+    stored, ticks = _ticks(column.stored), _ticks(column.seen)
+    if family(value.type) == "date":
+        # A date becomes a datetime of the column's unit, which it is exactly.
+        number *= 86_400 * ticks
+    else:
+        ticks = _ticks(value.type)
+    coarse = min(_ticks(column.seen), ticks)
+    if ticks > coarse and number % (ticks // coarse):
+        raise Inexact(f"the literal is cut to {_UNITS[coarse]}, as the column is")
+    if stored <= coarse:
+        return None, None
+    number = number // (ticks // coarse)
+    size = stored // coarse
+    first, last = number * size, number * size + size - 1
+    if number <= 0:
+        # Towards zero or downwards: either way it lies here.
+        first -= size - 1
+    if not -_INT64 <= first <= last < _INT64:
+        raise Inexact("the literal is beyond what the column holds")
+    type_ = pa.duration(_UNITS[stored])
+    if kind != "duration":
+        type_ = pa.timestamp(_UNITS[stored], getattr(value.type, "tz", None))
+    return _of_number(first, type_), _of_number(last, type_)
+
+
+def _check(column: Column, value: pa.Scalar) -> None:
+    """Refuse a comparison that Polars makes after rounding, or of two kinds of values."""
+    _check_seconds(column)
+    kind, other = family(column.seen), family(value.type)
+    pairs = {
+        "integer": ("integer", "decimal", "float"),
+        "float": ("integer", "float"),
+        "decimal": ("integer", "decimal"),
+        "date": ("date", "datetime"),
+        "datetime": ("datetime", "date"),
+    }
+    if not kind or other not in pairs.get(kind, (kind,)):
+        raise Inexact(f"a {column.seen} column is compared with {value.type}")
+    if "float" not in (kind, other):
+        return
+    number = value.as_py()
+    if isinstance(number, float) and not math.isfinite(number):
+        raise Inexact("NaN equals NaN in Polars, whatever its bits")
+    if family(column.stored) == "integer" and abs(number) >= _EXACT_DOUBLE:
+        raise Inexact(f"{number!r} is compared as Float64, which rounds large integers")
+    if kind == "float" and not _is_float(number, column.seen):
+        raise Inexact(f"{number!r} is no {column.seen}, and Polars rounds it")
+
+
+def _check_seconds(column: Column) -> None:
+    """Refuse seconds: Polars reads them as milliseconds, and those may have overflowed."""
+    stored = literals.plain(column.stored)
+    if (pt.is_timestamp(stored) or pt.is_duration(stored)) and stored.unit == "s":
+        raise Inexact(f"Polars reads {stored} as milliseconds, which may overflow")
+
+
+def _check_floats(column: Column, values: pa.Array) -> None:
+    """Refuse a set with NaN, or with numbers that are no values of the column."""
+    numbers = values.to_numpy(zero_copy_only=False)
+    width = {16: np.float16, 32: np.float32, 64: np.float64}[column.stored.bit_width]
+    with np.errstate(over="ignore"):
+        exact = numbers == numbers.astype(width).astype(numbers.dtype)
+    # NaN is unequal to itself.
+    if not exact.all():
+        raise Inexact(f"the set holds NaN, or numbers that are no {column.stored}")
+
+
+def _is_float(number: float | int, type_: pa.DataType) -> bool:
+    """Whether a number is a value of a floating point type."""
+    code = {16: "<e", 32: "<f", 64: "<d"}[type_.bit_width]
+    try:
+        rounded = struct.unpack(code, struct.pack(code, number))[0]
+    except (OverflowError, struct.error):
+        return False
+    return Decimal(rounded) == Decimal(number)
+
+
+def _ticks(type_: pa.DataType) -> int:
+    """Ticks a second; Polars holds seconds as milliseconds."""
+    return 10**3 if pt.is_date(type_) else _TICKS[type_.unit]
+
+
+def _number(value: pa.Scalar) -> int | None:
+    """The whole number a value is stored as, None of a kind that has gaps."""
+    if family(value.type) == "integer":
+        number = value.as_py()
+        return number if -_INT64 <= number < _INT64 else None
+    if family(value.type) in ("datetime", "instant", "duration", "date"):
+        return value.value  # pyright: ignore[reportAttributeAccessIssue]
+    return None
+
+
+def _of_number(number: int, type_: pa.DataType) -> pa.Scalar:
+    return pa.scalar(number, pa.int64()).cast(type_)

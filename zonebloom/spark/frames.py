@@ -1,0 +1,232 @@
+"""scan() and plan(): what users of Spark hold in their hands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from zonebloom import errors
+from zonebloom.errors import EngineError, InvalidArgument
+from zonebloom.plan import ScanPlan
+from zonebloom.spark.build import _explained
+from zonebloom.spark.load import Load
+from zonebloom.spark.options import Options
+from zonebloom.spark.pushdown import choose, is_asked_for
+from zonebloom.spark.source import NAME, ZoneBloomSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Path = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+# What the setting for pushdown was when the format was registered.
+_registered: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("zonebloom")`` known to a session; `scan` does so by itself.
+
+    With ``spark.sql.python.filterPushdown.enabled`` on, a probe of two jobs tries whether
+    filters of ``where`` can be used as well, and a warning says when they cannot.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Classic or Connect.
+
+    Raises
+    ------
+    EngineError
+        When it is no session.
+    """
+    if not hasattr(spark, "dataSource"):
+        raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession of Spark 4")
+    pushes = is_asked_for(spark)
+    if _registered.get(spark) != pushes:
+        # A reader that takes pushed filters fails every query where the setting is off.
+        spark.dataSource.register(choose(spark) if pushes else ZoneBloomSource)
+        _registered[spark] = pushes
+
+
+def scan(
+    spark: SparkSession,
+    path: Path,
+    filter: str | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    index_dir: str | None = None,
+) -> DataFrame:
+    """Read Parquet files by their index.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Classic or Connect.
+    path : path, URI, glob, or list of them
+        As executors and the driver both see it.
+    filter : str, optional
+        A condition in Spark SQL. Zones it cannot be true in are not read, and Spark applies it
+        to the rows of all others, as ``where`` does: with every function, cast, collation and
+        time zone Spark knows.
+    columns : list of str, optional
+        All by default. Spark does not tell a Python data source which columns a query uses, so
+        naming them here is what keeps the others unread.
+    index_dir : str, optional
+        Folder of the index, when it is not beside the data.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        With the rows and types of ``spark.read.parquet(path).where(filter)``.
+
+    Raises
+    ------
+    EngineError
+        When Spark's Python processes cannot run this package.
+    NoFragments, FragmentUnreadable, SourceError, ColumnNotFound, UnsupportedType, InvalidArgument
+        Over Connect when the frame is first used, in Spark's own words.
+    """
+    register(spark)
+    options = _options(path, filter, columns, index_dir)
+    zone, parallelism = _of_session(spark)
+    if parallelism:
+        options["parallelism"] = str(parallelism)
+    if zone is not None:
+        options["timezone"] = zone
+    try:
+        loaded = spark.read.format(NAME).options(**options).load()
+        # Connect asks for the schema when it is first needed, classic sessions at once.
+        found = loaded.where(filter) if filter is not None else loaded
+        return found.select(*map(_quoted, columns)) if columns is not None else found
+    except Exception as error:
+        told = _told(error)
+        if told is None:
+            raise
+        raise told from error
+
+
+def _told(error: Exception) -> Exception | None:
+    """What Spark's Python process said, when it was one of ours or could not start."""
+    text = str(error)
+    if "No module named" in text or "PYTHON_VERSION_MISMATCH" in text:
+        return _explained(error)
+    found = re.search(r"^zonebloom\.errors\.(\w+): (.+?)(?:\s+SQLSTATE: \w+)?$", text, re.M)
+    kind = getattr(errors, found[1], None) if found else None
+    return kind(found[2].strip()) if found and kind else None
+
+
+@dataclass(frozen=True)
+class SparkPlan:
+    """What a scan is going to read; `str` and HTML show it.
+
+    Attributes
+    ----------
+    scan : ScanPlan
+    num_tasks : int
+    num_bytes : int
+        Of data files, about: shares of files are counted by rows.
+    all_bytes : int
+        Of all data files of the path.
+    """
+
+    scan: ScanPlan
+    num_tasks: int
+    num_bytes: int
+    all_bytes: int
+
+    def __str__(self) -> str:
+        from zonebloom.display import bytes_text
+
+        tasks = "1 task" if self.num_tasks == 1 else f"{self.num_tasks:,} tasks"
+        return (
+            f"{self.scan}\n  Spark: {tasks}, about {bytes_text(self.num_bytes)} of "
+            f"{bytes_text(self.all_bytes)} read, all columns counted"
+        )
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from zonebloom.display import lines_html
+
+        return lines_html(str(self))
+
+
+def plan(
+    spark: SparkSession,
+    path: Path,
+    filter: str | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    index_dir: str | None = None,
+) -> SparkPlan:
+    """Say what `scan` would read now, and of which parts of the filter no index says anything.
+
+    The parameters are those of `scan`; no Spark job runs.
+
+    Raises
+    ------
+    NoFragments, FragmentUnreadable, SourceError
+    ColumnNotFound, UnsupportedType
+    """
+    zone, parallelism = _of_session(spark)
+    options = _options(path, filter, columns, index_dir)
+    if zone is not None:
+        options["timezone"] = zone
+    options["parallelism"] = str(parallelism)
+    load = Load(Options.read(options))
+    made = load.plan(described=True)
+    tasks = load.tasks(made)
+    found = [each for each in load.dataset._source.identities() if each is not None]
+    return SparkPlan(
+        made,
+        len(tasks),
+        sum(piece.num_bytes for pieces in tasks for piece in pieces),
+        sum(each.size for each in found),
+    )
+
+
+def _options(
+    path: Path, filter: str | None, columns: Sequence[str] | None, index_dir: str | None
+) -> dict[str, str]:
+    if filter is not None and not isinstance(filter, str):
+        raise InvalidArgument(
+            f'filter is a {type(filter).__name__}; give Spark SQL text, such as "id = 42". A '
+            "Column has no text that reads back as itself: apply it to the result with where()"
+        )
+    if isinstance(columns, str):
+        raise InvalidArgument(f"columns is {columns!r}; give a list: [{columns!r}]")
+    options: dict[str, str] = {}
+    if isinstance(path, str | os.PathLike):
+        options["path"] = _whole(path)
+    else:
+        options["paths"] = json.dumps([_whole(each) for each in path])
+    if filter is not None:
+        options["prune"] = filter
+    if columns is not None:
+        options["columns"] = json.dumps(list(columns))
+    if index_dir is not None:
+        options["index_dir"] = index_dir
+    return options
+
+
+def _whole(path: str | os.PathLike[str]) -> str:
+    """A path that means the same in another process."""
+    text = os.fspath(path)
+    return text if ":" in text.split("/")[0] else os.path.abspath(os.path.expanduser(text))
+
+
+def _of_session(spark: SparkSession) -> tuple[str | None, int]:
+    """Time zone and parallelism of a session; those of Connect may be others when a query runs."""
+    try:
+        return spark.conf.get("spark.sql.session.timeZone"), spark.sparkContext.defaultParallelism
+    except Exception:  # noqa: BLE001 - Connect sessions raise errors of their own tree
+        return None, 0
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,215 @@
+"""One load of the data source: the files it opens, and what it plans to read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyspark.sql import types as st
+
+from zonebloom.dataset import Dataset, dataset
+from zonebloom.errors import FilterError, InvalidArgument, SourceError
+from zonebloom.plan import ScanPlan
+from zonebloom.predicates import Predicate, unknowns
+from zonebloom.predicates.ast import conjunction
+from zonebloom.predicates.spark import SparkFilter, to_spark_filter
+from zonebloom.scan import check_columns
+from zonebloom.spark.options import Options
+from zonebloom.spark.pieces import cut
+from zonebloom.spark.read import Piece, RowFilter, Work, without_fragments
+from zonebloom.spark.types import opaque_columns, spark_types
+from zonebloom.storage.fragments import Source
+
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?\d{1,15}\.\d{1,15}", re.ASCII)
+
+
+class Load:
+    """The files of a load as they are now.
+
+    Parameters
+    ----------
+    options : Options
+
+    Raises
+    ------
+    NoFragments, FragmentUnreadable, SourceError
+    ColumnNotFound, UnsupportedType
+    FilterError
+        When ``filter`` is more than this package can apply as Spark does.
+    """
+
+    def __init__(self, options: Options):
+        self.options = options
+        opened = dataset(options.source, index_dir=options.index_dir)
+        self.dataset, instants = _with_instants(opened)
+        schema = self._source.schema
+        if len(set(schema.names)) < len(schema.names):
+            raise SourceError("several columns have one name; rename them first")
+        known = {**_path_types(self._source), **dict.fromkeys(instants, st.TimestampType())}
+        self.opaque = opaque_columns(schema, known)
+        text = options.filter or options.prune
+        self.filter: SparkFilter | None = None
+        self._pushed: Predicate | None = None
+        if text is not None:
+            self.filter = to_spark_filter(text, schema, self.opaque, options.timezone)
+        if options.filter is not None:
+            self._require_exact(options.filter)
+        self.columns = self._columns(options.columns)
+        self.schema = spark_types(schema, self.columns, known)
+
+    @property
+    def _source(self) -> Source:
+        return self.dataset._source
+
+    def _require_exact(self, text: str) -> None:
+        assert self.filter is not None
+        parts = unknowns(self.filter.predicate)
+        if parts:
+            raise FilterError(
+                f"the filter {text!r} cannot be applied as Spark does: {parts[0].text}: "
+                f"{parts[0].reason}. Use zonebloom.spark.scan(spark, path, filter=...), which has "
+                "Spark apply it; or give it as option prune, which only leaves out zones that "
+                "cannot match, and again in WHERE"
+            )
+
+    def _columns(self, asked: Sequence[str] | None) -> tuple[str, ...]:
+        """Columns of the load: those asked for, and those Spark's own WHERE will need."""
+        names = self._source.schema.names
+        if asked is None:
+            return tuple(names)
+        by_case = {name.lower(): name for name in reversed(names)}
+        asked = [each if each in names else by_case.get(each.lower(), each) for each in asked]
+        check_columns(asked, self._source.schema)
+        if self.options.prune is None or self.filter is None:
+            return tuple(asked)
+        if self.filter.columns is None:
+            return tuple(names)
+        return (*asked, *(each for each in names if each in self.filter.columns - set(asked)))
+
+    # Planning
+
+    def push(self, predicate: Predicate) -> None:
+        """Take what Spark pushed; it is true or unknown for every row Spark keeps."""
+        self._pushed = predicate
+
+    @property
+    def predicate(self) -> Predicate | None:
+        """What zones are chosen by; None reads all."""
+        own = None if self.filter is None else self.filter.predicate
+        terms = [each for each in (own, self._pushed) if each is not None]
+        return conjunction(terms) if terms else None
+
+    def plan(self, described: bool = False) -> ScanPlan:
+        """Say what is read of the files as they are now."""
+        planner = self.dataset._planner
+        return planner.plan(self.columns, self.row_filter, self.predicate, described=described)
+
+    @property
+    def row_filter(self) -> RowFilter | None:
+        """What tasks apply to rows: of a filter to prune by, the parts that are exact."""
+        if self.predicate is None:
+            return None
+        columns = None if self.filter is None else self.filter.columns
+        if self.filter is not None and columns is not None:
+            expression = self.filter.row_filter(self._source.schema)
+            if expression is not None:
+                return RowFilter(expression, columns)
+        return RowFilter(None, frozenset(self.columns[:1]))
+
+    def tasks(self, plan: ScanPlan) -> list[list[Piece]]:
+        """The pieces of each task."""
+        filtered = self.row_filter.columns if self.row_filter else None
+        needed = frozenset({*self.columns, *(filtered or ())})
+        return cut(self._source, plan, needed, self.options.parallelism)
+
+    @property
+    def work(self) -> Work:
+        """What each task needs beside its pieces."""
+        return Work(without_fragments(self._source), self.columns, self.row_filter)
+
+    def require_schema(self, schema: st.StructType) -> None:
+        """Refuse to read for a schema other than the files'.
+
+        Raises
+        ------
+        InvalidArgument
+        """
+        if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in self.schema]:
+            raise InvalidArgument(
+                f"the schema asked for is {schema.simpleString()}, that of the files "
+                f"{self.schema.simpleString()}; load again, without .schema(...), and cast then"
+            )
+
+
+def _with_instants(opened: Dataset) -> tuple[Dataset, list[str]]:
+    """Read INT96 as what Spark means by it, and name its columns.
+
+    PyArrow reads it as nanoseconds, in which the years before 1677 and after 2262 are others.
+    """
+    import pyarrow.dataset as pads
+
+    source = opened._source
+    if not source.is_parquet or not any(map(_may_be_int96, source.schema.types)):
+        return opened, []
+    first: Any = source.open(source.fragments[0], source.filesystem)
+    stored = first.metadata.schema
+    leaves = [stored.column(at) for at in range(len(stored))]
+    instants = [
+        leaf.path
+        for leaf in leaves
+        if leaf.physical_type == "INT96" and leaf.max_repetition_level == 0
+    ]
+    instants = [name for name in instants if name in source.schema.names]
+    if not instants:
+        return opened, []
+    schema = source.schema
+    for name in instants:
+        at = schema.get_field_index(name)
+        schema = schema.set(at, schema.field(at).with_type(pa.timestamp("us")))
+    read = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+    source = replace(source, schema=schema, format=read)
+    return Dataset(source, opened._catalog, opened._title), instants
+
+
+def _may_be_int96(arrow: pa.DataType) -> bool:
+    return pt.is_timestamp(arrow) and arrow.unit == "ns" and arrow.tz is None
+
+
+def _path_types(source: Source) -> dict[str, st.DataType]:
+    """Types Spark finds in the values of paths, where pyarrow sees but text."""
+    found: dict[str, st.DataType] = {}
+    for name in source.partition_columns():
+        arrow = source.schema.field(name).type
+        if pt.is_dictionary(arrow):
+            arrow = arrow.value_type
+        if not pt.is_string(arrow):
+            continue
+        values = {source.constants(each).get(name) for each in source.fragments} - {None}
+        kind = _path_type([str(each) for each in values])
+        if kind is not None:
+            found[name] = kind
+    return found
+
+
+def _path_type(values: Sequence[str]) -> st.DataType | None:
+    if not values:
+        return None
+    if all(map(_INTEGER.fullmatch, values)):
+        return st.LongType()
+    if all(_INTEGER.fullmatch(each) or _DECIMAL.fullmatch(each) for each in values):
+        return st.DoubleType()
+    return st.DateType() if all(map(_is_date, values)) else None
+
+
+def _is_date(text: str) -> bool:
+    import datetime
+
+    try:
+        return len(text) == 10 and datetime.date.fromisoformat(text) is not None
+    except ValueError:
+        return False

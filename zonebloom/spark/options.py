@@ -1,0 +1,110 @@
+"""The options of a load, as ``spark.read`` and SQL give them: all of them text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zonebloom.errors import InvalidArgument
+from zonebloom.threads import cores
+
+_OPTIONS = {
+    "path": "a folder, a file, a glob or a URI",
+    "paths": "several, as a JSON list",
+    "columns": "names with commas between, or a JSON list",
+    "filter": "a condition; rows it is not true for are left out",
+    "prune": "a condition; zones it cannot be true in are left out",
+    "index_dir": "folder of the index",
+    "timezone": "of the session, for timestamps in a condition without one",
+    "parallelism": "tasks that run at one time",
+}
+# Spark adds it to tables of a catalog.
+_SPARKS_OWN = {"serialization.format"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a load, read and checked.
+
+    Attributes
+    ----------
+    source : str or list of str
+    columns : list of str or None
+    filter, prune : str or None
+        One of them at most.
+    index_dir, timezone : str or None
+    parallelism : int
+    """
+
+    source: str | list[str]
+    columns: list[str] | None = None
+    filter: str | None = None
+    prune: str | None = None
+    index_dir: str | None = None
+    timezone: str | None = None
+    parallelism: int = 0
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> Options:
+        """Read the options of ``spark.read``.
+
+        Raises
+        ------
+        InvalidArgument
+            When there is no path, an option is not known or malformed.
+        """
+        given = {name.lower(): text for name, text in options.items()}
+        unknown = sorted(set(given) - set(_OPTIONS) - _SPARKS_OWN)
+        if unknown:
+            known = "; ".join(f"{name}: {what}" for name, what in _OPTIONS.items())
+            raise InvalidArgument(f"there is no option {', '.join(unknown)}; there is {known}")
+        source: str | list[str] = given.get("path", "")
+        if not source and "paths" in given:
+            source = [_plain_path(each) for each in _json_list("paths", given["paths"])]
+        if not source:
+            raise InvalidArgument("no path is given; write .load(path), or OPTIONS (path '...')")
+        if "filter" in given and "prune" in given:
+            raise InvalidArgument("give filter or prune, not both")
+        parallelism = given.get("parallelism", "0")
+        if not parallelism.isdecimal():
+            raise InvalidArgument(f"parallelism is {parallelism!r}; give a whole number")
+        return cls(
+            _plain_path(source) if isinstance(source, str) else source,
+            _names(given["columns"]) if "columns" in given else None,
+            given.get("filter"),
+            given.get("prune"),
+            given.get("index_dir"),
+            given.get("timezone"),
+            int(parallelism) or cores(),
+        )
+
+
+def _plain_path(path: str) -> str:
+    """A path as pyarrow knows it: Spark writes file:/x, and s3a for s3."""
+    if path.startswith("file:"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    return re.sub(r"^s3[an]://", "s3://", path)
+
+
+def _names(text: str) -> list[str]:
+    if text.lstrip().startswith("["):
+        names = _json_list("columns", text)
+    else:
+        names = [name.strip() for name in text.split(",")]
+    if not names or "" in names:
+        raise InvalidArgument(f"columns is {text!r}; name at least one, and none is empty")
+    if len(set(names)) < len(names):
+        raise InvalidArgument(f"columns is {text!r}; name each once")
+    return names
+
+
+def _json_list(name: str, text: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise InvalidArgument(f"{name} is {text!r}; write it as a JSON list of strings")
+    return found

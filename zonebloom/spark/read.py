@@ -1,0 +1,149 @@
+"""What a Spark task reads: pieces of fragments, as Arrow batches of Spark's types.
+
+A piece is a fragment, some rows of it, or some of its row groups. A fragment that lies in one
+task is read anew as a whole when its file is another by now. Of one shared among tasks that
+would give its rows once a task, so there the read fails, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zonebloom.errors import FragmentChanged
+from zonebloom.execute import Execution
+from zonebloom.plan import FragmentPlan, Request, ScanPlan, ScanStats
+from zonebloom.recheck import matching_rows
+from zonebloom.storage.files import ReadCounter, identities
+from zonebloom.storage.fragments import Source
+
+# A batch costs the JVM a round trip; one of more bytes than this costs it memory.
+BATCH_ROWS = 1 << 16
+_BATCH_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a fragment that one task reads.
+
+    Attributes
+    ----------
+    plan : FragmentPlan
+        With the identity of the file, where it is not read as a whole.
+    num_bytes : int
+        About as many, for the balance of tasks.
+    is_shared : bool
+        Whether another task reads the rest of it.
+    """
+
+    plan: FragmentPlan
+    num_bytes: int
+    is_shared: bool = False
+
+
+@dataclass(frozen=True)
+class RowFilter:
+    """Rows an expression is true for, evaluated on them and on nothing else.
+
+    PyArrow given the expression itself would pass over row groups by their statistics, which
+    leave NaN out: a NaN that Spark counts above every number would be lost.
+
+    Attributes
+    ----------
+    expression : pyarrow.compute.Expression or None
+        None keeps all rows.
+    columns : frozenset of str
+        That it reads.
+    """
+
+    expression: pc.Expression | None
+    columns: frozenset[str] | None
+
+    def matching_rows(self, table: pa.Table) -> np.ndarray:
+        """Numbers of the rows it is true for, ascending."""
+        if self.expression is None:
+            return np.arange(table.num_rows)
+        return matching_rows(table, self.expression)
+
+    def __str__(self) -> str:
+        return str(self.expression)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all tasks of a read need; it is sent with each.
+
+    Attributes
+    ----------
+    source : Source
+        Without its fragments.
+    columns : tuple of str
+    filter : RowFilter or None
+    """
+
+    source: Source
+    columns: tuple[str, ...]
+    filter: RowFilter | None
+
+    def batches(
+        self, pieces: Sequence[Piece], counter: ReadCounter | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of some pieces, in batches of `BATCH_ROWS` and more where there are as many.
+
+        Raises
+        ------
+        FragmentUnreadable
+            When a file is gone, cannot be read, or, being shared, is another by now.
+        """
+        shared = [piece.plan for piece in pieces if piece.is_shared]
+        self._require_unchanged(shared)
+        request = Request(list(self.columns), self.filter)
+        execution = Execution(
+            self.source, request, counter or ReadCounter(), ScanStats(), counter is not None
+        )
+        parts = tuple(piece.plan for piece in pieces)
+        plan = ScanPlan(self.filter, None, self.columns, parts, len(parts), 0)
+        yield from _joined(execution.batches(plan))
+        # Changed while it was read: what was given is no one version of the file.
+        self._require_unchanged(shared)
+
+    def _require_unchanged(self, plans: Sequence[FragmentPlan]) -> None:
+        found = identities(self.source.filesystem, [plan.fragment.path for plan in plans])
+        for plan, identity in zip(plans, found, strict=True):
+            if identity != plan.identity:
+                raise FragmentChanged(
+                    f"{plan.fragment.path} changed since the read was planned, and several tasks "
+                    "share it; load the data again"
+                )
+
+
+def without_fragments(source: Source) -> Source:
+    """A source that opens fragments it is given, small enough to be sent about."""
+    return replace(source, fragments=())
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    waiting: list[pa.RecordBatch] = []
+    rows = num_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        rows += batch.num_rows
+        num_bytes += batch.nbytes
+        if rows >= BATCH_ROWS or num_bytes >= _BATCH_BYTES:
+            yield from _as_one(waiting)
+            waiting, rows, num_bytes = [], 0, 0
+    if waiting:
+        yield from _as_one(waiting)
+
+
+def _as_one(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if len(batches) == 1:
+        yield batches[0]
+    else:
+        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()

@@ -1,0 +1,99 @@
+"""The Python data source ``zonebloom``: zones are planned on the driver, pages read by tasks.
+
+    spark.read.format("zonebloom").option("filter", "id = 42").load(path)
+        schema      what spark.read.parquet would show              a Python process of the driver
+        plan        predicate -> zones -> pieces -> tasks           a Python process of the driver
+        tasks       pages -> rows that match -> Arrow batches       Python workers of executors
+
+The predicate travels with the load, not with the DataFrame's own ``where``: see
+`zonebloom.spark.pushdown` for why. Spark's filters stay with Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from zonebloom.spark.read import Piece
+
+if TYPE_CHECKING:
+    from zonebloom.spark.load import Load
+
+NAME = "zonebloom"
+
+
+class Pieces(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: Sequence[Piece]):
+        super().__init__(None)
+        self.pieces = tuple(pieces)
+
+
+class ZoneBloomReader(DataSourceReader):
+    """Plans a load on the driver; sent to the tasks without the plan.
+
+    Parameters
+    ----------
+    load : Load
+    schema : StructType
+        As Spark has it.
+    """
+
+    def __init__(self, load: Load, schema: StructType):
+        load.require_schema(schema)
+        self._load: Load | None = load
+        self._work = load.work
+        self._schema = schema
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_load": None}
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each task."""
+        assert self._load is not None
+        tasks = self._load.tasks(self._load.plan())
+        # Of an empty list Spark makes one partition that holds nothing.
+        return [Pieces(pieces) for pieces in tasks] or [Pieces(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Arrow batches of one task."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from zonebloom.spark.types import as_spark
+
+        assert isinstance(partition, Pieces)
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        for batch in self._work.batches(partition.pieces):
+            yield from as_spark(batch, schema)
+
+
+class ZoneBloomSource(DataSource):
+    """``format("zonebloom")``; options: path, columns, filter, prune, index_dir.
+
+    Registered by `zonebloom.spark.register`, or found by Spark in the module
+    ``pyspark_zonebloom``.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """The schema ``spark.read.parquet`` would show, of the columns asked for."""
+        return self._opened().schema
+
+    def reader(self, schema: StructType) -> ZoneBloomReader:
+        """A reader of the files as they are now."""
+        return ZoneBloomReader(self._opened(), schema)
+
+    def _opened(self) -> Load:
+        from zonebloom.spark.load import Load
+        from zonebloom.spark.options import Options
+
+        return Load(Options.read(self.options))

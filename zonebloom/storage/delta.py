@@ -1,0 +1,275 @@
+"""Delta Lake tables: the files, the schema and the partition values that the log names.
+
+Files are read by the names of their columns, whole but for the zones an index leaves out. A
+table that needs more (deletion vectors, columns under other names in the files) is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from zonebloom.errors import SourceError
+from zonebloom.storage.fragments import as_arrow_filesystem
+from zonebloom.storage.snapshot import DataFile, SnapshotSource, snapshot_source
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+# Reader features (PROTOCOL.md, "Valid Feature Names in Table Features") that change nothing in
+# how a file is read, or that are looked at here.
+_READER_FEATURES = {
+    "columnmapping",
+    "deletionvectors",
+    "timestampntz",
+    "typewidening",
+    "typewidening-preview",
+    "v2checkpoint",
+    "vacuumprotocolcheck",
+}
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+
+# object_store's names for what pyarrow's S3 file system takes; an "aws_" before them is optional.
+_S3_OPTIONS = {
+    "access_key_id": "access_key",
+    "secret_access_key": "secret_key",
+    "session_token": "session_token",
+    "token": "session_token",
+    "region": "region",
+    "default_region": "region",
+    "endpoint": "endpoint",
+    "endpoint_url": "endpoint",
+    "allow_http": "allow_http",
+    "skip_signature": "anonymous",
+    "virtual_hosted_style_request": "force_virtual_addressing",
+}
+# What only writers and the log need, or how patient a client is.
+_IRRELEVANT_OPTIONS = {
+    "s3_allow_unsafe_rename",
+    "s3_locking_provider",
+    "conditional_put",
+    "copy_if_not_exists",
+    "server_side_encryption",
+    "timeout",
+    "connect_timeout",
+    "max_retries",
+    "retry_timeout",
+}
+
+
+def is_delta(source: Any) -> bool:
+    """Whether a source is a ``deltalake.DeltaTable``."""
+    # Whoever holds one has imported it.
+    library = sys.modules.get("deltalake")
+    return library is not None and isinstance(source, library.DeltaTable)
+
+
+def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
+    """Make a source of the version of a Delta table that is loaded.
+
+    Parameters
+    ----------
+    table : deltalake.DeltaTable
+    filesystem : pyarrow.fs or fsspec file system, optional
+        Where the table's URI leads to, scheme left out; by default what the URI and the
+        table's ``storage_options`` say.
+
+    Returns
+    -------
+    SnapshotSource
+
+    Raises
+    ------
+    NoFragments
+        When the table is empty.
+    SourceError
+        When files of it have deletion vectors, when its columns have other names in the files,
+        when it needs a feature unknown here, or when its place cannot be reached.
+    """
+    with _deltalake():
+        name = f"Delta table {table.table_uri} at version {table.version()}"
+        _require_plain(table, name)
+        schema = pa.schema(table.schema().to_arrow())  # pyright: ignore[reportArgumentType]
+        found = pa.table(table.get_add_actions(flatten=False))
+        partitioned_by = table.metadata().partition_columns
+    where, root = _place(table, as_arrow_filesystem(filesystem))
+    paths = [_path(each, table.table_uri, root, name) for each in found["path"].to_pylist()]
+    values = {each: _partition_values(found, each, schema, name) for each in partitioned_by}
+    files = [
+        DataFile(path, {each: column[i] for each, column in values.items()})
+        for i, path in enumerate(paths)
+    ]
+    return snapshot_source(name, schema, where, root, files)
+
+
+@contextmanager
+def _deltalake() -> Iterator[None]:
+    """What deltalake raises, as an error of ours."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except DeltaError as error:
+        raise SourceError(f"cannot read the log of the Delta table: {error}") from error
+
+
+def _require_plain(table: DeltaTable, name: str) -> None:
+    """Refuse a table whose files are not its rows, column by name."""
+    protocol = table.protocol()
+    features = {each.lower() for each in protocol.reader_features or ()}
+    unknown = features - _READER_FEATURES
+    if protocol.min_reader_version > 3 or unknown:
+        needs = ", ".join(sorted(unknown)) or f"reader version {protocol.min_reader_version}"
+        raise SourceError(f"the {name} needs {needs}, which zonebloom does not know")
+    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mode != "none":
+        renamed = list(_renamed(json.loads(table.schema().to_json())))
+        if renamed or mode != "name":
+            which = f"column {renamed[0]!r} of the" if renamed else "the columns of the"
+            raise SourceError(
+                f"{which} {name} may have other names in its files (delta.columnMapping.mode is "
+                f"{mode!r}); write the table anew without column mapping first"
+            )
+    if "deletionvectors" not in features:
+        return
+    if not hasattr(table, "deletion_vectors"):
+        raise SourceError(f"cannot tell which rows the {name} deleted; upgrade deltalake")
+    for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
+        if batch.num_rows:
+            raise SourceError(
+                f"{batch.column(0)[0]} has rows the {name} deleted by a deletion vector; rewrite "
+                "such files first (REORG TABLE ... APPLY (PURGE), or DeltaTable.optimize)"
+            )
+
+
+def _renamed(node: Any) -> Iterator[str]:
+    """Names of the fields, nested ones too, that files hold under another."""
+    if isinstance(node, Mapping):
+        name, metadata = node.get("name"), node.get("metadata")
+        if isinstance(metadata, Mapping) and metadata.get(_PHYSICAL_NAME, name) != name:
+            yield str(name)
+        for each in node.values():
+            yield from _renamed(each)
+    elif isinstance(node, list):
+        for each in node:
+            yield from _renamed(each)
+
+
+def _partition_values(
+    found: pa.Table, column: str, schema: pa.Schema, name: str
+) -> list[pa.Scalar]:
+    """The value of a partition column for each file, with the table's type."""
+    wanted = schema.field(column).type
+    if not _is_in_log(wanted):
+        # Writers do not agree on how bytes are written in the log.
+        raise SourceError(
+            f"the {name} is partitioned by column {column!r} of type {wanted}, which the log does "
+            "not hold faithfully; partition it by another column"
+        )
+    if "partition" not in found.column_names:
+        raise SourceError(f"the log of the {name} gives no partition values; upgrade deltalake")
+    values = pc.struct_field(found["partition"], [column])  # pyright: ignore[reportAttributeAccessIssue]
+    if values.type != wanted:
+        values = values.cast(wanted)
+    return [values[i] for i in range(len(values))]
+
+
+def _is_in_log(type: pa.DataType) -> bool:
+    t = pa.types
+    return not (
+        t.is_binary(type)
+        or t.is_large_binary(type)
+        or t.is_binary_view(type)
+        or t.is_fixed_size_binary(type)
+        or t.is_nested(type)
+    )
+
+
+def _path(logged: str, table_uri: str, root: str, name: str) -> str:
+    """Where a file lies that the log names relative to the table, or by a URI of its own."""
+    if "://" not in logged and not logged.startswith(("/", "file:")):
+        return posixpath.join(root, unquote(logged))
+    scheme = urlsplit(table_uri).scheme or "file"
+    if (urlsplit(logged).scheme or "file") != scheme:
+        raise SourceError(
+            f"{logged} of the {name} lies in another file system than the table; copy the table "
+            "as a whole first"
+        )
+    return _stripped(logged)
+
+
+def _stripped(uri: str) -> str:
+    """The path of a URI as pyarrow's file systems take it: the bucket first, nothing encoded."""
+    parts = urlsplit(uri)
+    return unquote(parts.netloc + parts.path)
+
+
+def _place(table: DeltaTable, filesystem: pafs.FileSystem | None) -> tuple[pafs.FileSystem, str]:
+    """The file system a table is in, and its folder there."""
+    uri = table.table_uri
+    scheme = urlsplit(uri).scheme
+    options = getattr(table, "_storage_options", None) or {}
+    root = _stripped(uri).rstrip("/")
+    if filesystem is not None:
+        return filesystem, root
+    if scheme in ("", "file"):
+        return pafs.LocalFileSystem(), root if scheme else os.path.abspath(uri)
+    if scheme in ("s3", "s3a") and options:
+        return _s3(options, root.partition("/")[0]), root
+    if options:
+        raise SourceError(
+            f"storage_options of {scheme}:// are not known here; give zb.dataset a filesystem of "
+            "pyarrow.fs or fsspec that reads the table"
+        )
+    try:
+        opened, _ = pafs.FileSystem.from_uri(f"{scheme}://{urlsplit(uri).netloc}/")
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(
+            f"pyarrow cannot open {uri}: {error}; give zb.dataset a filesystem of pyarrow.fs or "
+            "fsspec that reads it"
+        ) from error
+    return opened, root
+
+
+def _s3(options: Mapping[str, str], bucket: str) -> pafs.FileSystem:
+    """pyarrow's S3 file system with the options deltalake was given."""
+    given: dict[str, str] = {}
+    for key, value in options.items():
+        plain = key.lower().removeprefix("aws_")
+        if plain in _S3_OPTIONS:
+            given[_S3_OPTIONS[plain]] = str(value)
+        elif plain not in _IRRELEVANT_OPTIONS and not plain.startswith("dynamo"):
+            raise SourceError(
+                f"storage option {key} has no counterpart in pyarrow; give zb.dataset a filesystem "
+                "of pyarrow.fs or fsspec that reads the table"
+            )
+    arguments: dict[str, Any] = {
+        key: given[key]
+        for key in ("access_key", "secret_key", "session_token", "region")
+        if key in given
+    }
+    for key in ("anonymous", "force_virtual_addressing"):
+        if given.get(key, "").lower() in ("true", "1"):
+            arguments[key] = True
+    if "endpoint" in given:
+        scheme, _, host = given["endpoint"].rpartition("://")
+        arguments |= {"endpoint_override": host.rstrip("/"), "scheme": scheme or "https"}
+    elif "region" not in given:
+        try:
+            arguments["region"] = pafs.resolve_s3_region(bucket)
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError(
+                f"cannot find the region of bucket {bucket}: {error}; give AWS_REGION in the "
+                "table's storage_options"
+            ) from error
+    return pafs.S3FileSystem(**arguments)

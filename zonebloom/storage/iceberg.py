@@ -1,0 +1,359 @@
+"""Iceberg tables: the files, the schema and the partition values of their current snapshot.
+
+Iceberg ties columns by field id; files are read by name here. So the names have to mean the
+same in every file: the schemas the table ever had say so, and where they do not, the files'
+own. Tables with rows deleted by delete files are refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom.errors import FragmentUnreadable, NoFragments, SourceError
+from zonebloom.storage.fragments import as_arrow_filesystem
+from zonebloom.storage.snapshot import DataFile, SnapshotSource, snapshot_source
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile as IcebergFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.name_mapping import MappedField
+    from pyiceberg.types import IcebergType, NestedField
+
+# Footers read side by side: each is a round trip and little else.
+_READERS = 16
+
+_Path = tuple[str, ...]
+
+
+def is_iceberg(source: Any) -> bool:
+    """Whether a source is a ``pyiceberg.table.Table``."""
+    # Whoever holds one has imported it.
+    library = sys.modules.get("pyiceberg.table")
+    return library is not None and isinstance(source, library.Table)
+
+
+def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
+    """Make a source of the current snapshot of an Iceberg table.
+
+    Parameters
+    ----------
+    table : pyiceberg.table.Table
+    filesystem : pyarrow.fs or fsspec file system, optional
+        Where the table's locations lead to, scheme left out; by default what the table's own
+        properties say.
+
+    Returns
+    -------
+    SnapshotSource
+
+    Raises
+    ------
+    NoFragments
+        When the table is empty.
+    SourceError
+        When rows of it are deleted by delete files or deletion vectors, when a column has
+        another name in some file, when columns have initial defaults, or when files are not
+        Parquet or not all in one file system.
+    """
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    name = f"Iceberg table {'.'.join(table.name())}"
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        raise NoFragments(f"the {name} has no snapshot; write some rows first")
+    schema = table.schema()
+    for path, field in _fields(schema.fields):
+        if getattr(field, "initial_default", None) is not None:
+            raise SourceError(
+                f"column {'.'.join(path)!r} of the {name} has an initial default, which older "
+                "files do not hold; rewrite the table without one first"
+            )
+    files = _data_files(table, name)
+    try:
+        arrow = schema_to_pyarrow(schema, include_field_ids=False)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise SourceError(
+            f"the schema of the {name} has no counterpart in Arrow: {error}"
+        ) from error
+    arrow = pa.schema([each.with_type(_narrow(each.type)) for each in arrow])
+    where, root, paths = _places(
+        table, [each.file_path for each in files], as_arrow_filesystem(filesystem), name
+    )
+    inexact = _inexact(table, arrow)
+    if inexact or not _names_are_kept(table):
+        _check_files(table, where, paths, inexact, name)
+    return snapshot_source(
+        f"{name} at snapshot {snapshot.snapshot_id}",
+        arrow,
+        where,
+        root,
+        [
+            DataFile(path, _partition_values(table, each, arrow, name))
+            for path, each in zip(paths, files, strict=True)
+        ],
+    )
+
+
+def _data_files(table: Table, name: str) -> list[IcebergFile]:
+    """The files of the current snapshot, when they are its rows and nothing else."""
+    from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent
+
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    advice = (
+        "rewrite its files first (in Spark: CALL system.rewrite_data_files(table => ..., options "
+        "=> map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')))"
+    )
+    for manifest in snapshot.manifests(table.io):
+        # pyiceberg cannot plan such a scan at all.
+        if manifest.content == ManifestContent.DELETES and any(
+            entry.data_file.content == DataFileContent.EQUALITY_DELETES
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        ):
+            raise SourceError(f"rows of the {name} are deleted by equality deletes; {advice}")
+    files = []
+    for task in table.scan().plan_files():
+        if task.delete_files:
+            raise SourceError(
+                f"rows of {task.file.file_path} in the {name} are deleted by a delete file or a "
+                f"deletion vector; {advice}"
+            )
+        if task.file.file_format != FileFormat.PARQUET:
+            raise SourceError(
+                f"{task.file.file_path} of the {name} is no Parquet file; rewrite the table as "
+                "Parquet first"
+            )
+        files.append(task.file)
+    return files
+
+
+def _fields(
+    fields: Sequence[NestedField], prefix: _Path = ()
+) -> Iterator[tuple[_Path, NestedField]]:
+    """Every field with its path of names, those inside structs, lists and maps too."""
+    for field in fields:
+        path = (*prefix, field.name)
+        yield path, field
+        yield from _fields(_inner(field.field_type), path)
+
+
+def _inner(type: IcebergType) -> Sequence[NestedField]:
+    from pyiceberg.types import ListType, MapType, StructType
+
+    match type:
+        case StructType():
+            return type.fields
+        case ListType():
+            return (type.element_field,)
+        case MapType():
+            return (type.key_field, type.value_field)
+    return ()
+
+
+def _ids(schema: Schema) -> dict[_Path, int]:
+    return {path: field.field_id for path, field in _fields(schema.fields)}
+
+
+def _agree(names: Mapping[_Path, int | None], current: Mapping[_Path, int]) -> _Path | None:
+    """The first current column that goes by another name, or whose name is another column's."""
+    paths = {field_id: path for path, field_id in current.items()}
+    for path, field_id in names.items():
+        if path in current and current[path] != field_id:
+            return path
+        if field_id is not None and paths.get(field_id, path) != path:
+            return paths[field_id]
+    return None
+
+
+def _names_are_kept(table: Table) -> bool:
+    """Whether no file can hold a column under another name, by the table's metadata alone."""
+    current = _ids(table.schema())
+    schemas = table.schemas()
+    # Ids count up from 0: with one missing, a schema was forgotten whose files may live on.
+    if sorted(schemas) != list(range(len(schemas))):
+        return False
+    if any(_agree(_ids(each), current) for each in schemas.values()):
+        return False
+    if not _mapping_is_plain(table, current):
+        return False
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    # Files of format version 1 have sequence number 0; its metadata need not keep schemas.
+    return all(manifest.min_sequence_number for manifest in snapshot.manifests(table.io))
+
+
+def _mapping_is_plain(table: Table, current: Mapping[_Path, int]) -> bool:
+    """Whether files without field ids, if there are any, name columns as the table does."""
+    mapping = table.name_mapping()
+    if mapping is None:
+        return True
+    mapped = dict(_mapped(mapping.root))
+    return all(mapped.get(field_id) == [path[-1]] for path, field_id in current.items())
+
+
+def _mapped(fields: Sequence[MappedField]) -> Iterator[tuple[int | None, list[str]]]:
+    for field in fields:
+        yield field.field_id, list(field.names)
+        yield from _mapped(field.fields)
+
+
+def _check_files(
+    table: Table,
+    filesystem: pafs.FileSystem,
+    paths: Sequence[str],
+    needed: Collection[str],
+    name: str,
+) -> None:
+    """Refuse files that hold a column under another name, or lack one, as their footers say."""
+    import pyarrow.parquet as pq
+
+    current = _ids(table.schema())
+    named = table.name_mapping() is not None and _mapping_is_plain(table, current)
+
+    def stored(path: str) -> dict[_Path, int | None]:
+        try:
+            with filesystem.open_input_file(path) as file:
+                return dict(_stored_ids(pq.read_schema(file)))
+        except (pa.ArrowException, OSError) as error:
+            raise FragmentUnreadable(f"cannot read {path} of the {name}: {error}") from error
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        for path, names in zip(paths, pool.map(stored, paths), strict=True):
+            for column in needed:
+                if (column,) not in names:
+                    raise SourceError(
+                        f"{path} of the {name} does not hold column {column!r}, whose partition "
+                        "values are floating point numbers and not kept exactly; rewrite the file "
+                        "first"
+                    )
+            if not any(field_id is not None for field_id in names.values()):
+                if not named:
+                    raise SourceError(
+                        f"{path} of the {name} has no field ids, and the table's name mapping does "
+                        "not tell its columns by their names alone; rewrite the file first"
+                    )
+                continue
+            other = _agree(names, current)
+            if other is not None:
+                raise SourceError(
+                    f"column {'.'.join(other)!r} of the {name} has another name in {path}, which "
+                    "was written before it was renamed or added; rewrite the file first (in "
+                    "Spark: CALL system.rewrite_data_files(table => ..., options => "
+                    "map('rewrite-all', 'true')))"
+                )
+
+
+def _stored_ids(
+    fields: pa.Schema | Sequence[pa.Field], prefix: _Path = ()
+) -> Iterator[tuple[_Path, int | None]]:
+    """What `_fields` gives, of a file's schema; names inside lists and maps are Iceberg's."""
+    for field in fields:
+        path = (*prefix, field.name)
+        field_id = (field.metadata or {}).get(b"PARQUET:field_id")
+        yield path, None if field_id is None else int(field_id)
+        inner: list[pa.Field] = []
+        kind = field.type
+        if pa.types.is_struct(kind):
+            inner = list(kind.fields)
+        elif pa.types.is_map(kind):
+            inner = [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            inner = [kind.value_field.with_name("element")]
+        yield from _stored_ids(inner, path)
+
+
+def _identities(table: Table, spec_id: int) -> Iterator[tuple[int, str]]:
+    """The partition values of a spec that are values of columns: their place, and the column."""
+    from pyiceberg.transforms import IdentityTransform
+
+    names = {field.field_id: field.name for field in table.schema().fields}
+    for at, field in enumerate(table.specs()[spec_id].fields):
+        if isinstance(field.transform, IdentityTransform) and field.source_id in names:
+            yield at, names[field.source_id]
+
+
+def _inexact(table: Table, schema: pa.Schema) -> set[str]:
+    """Columns whose partition values may be rounded: pyiceberg writes doubles as floats."""
+    return {
+        column
+        for spec_id in table.specs()
+        for _, column in _identities(table, spec_id)
+        if pa.types.is_floating(schema.field(column).type)
+    }
+
+
+def _partition_values(
+    table: Table, file: IcebergFile, schema: pa.Schema, name: str
+) -> dict[str, pa.Scalar]:
+    """The partition values of a file that are values of columns, not of functions of them.
+
+    Files that came from elsewhere may lack such columns.
+    """
+    values = {}
+    for at, column in _identities(table, file.spec_id):
+        value, wanted = file.partition[at], schema.field(column).type
+        if pa.types.is_floating(wanted):
+            continue
+        try:
+            values[column] = pa.scalar(value.bytes if isinstance(value, UUID) else value, wanted)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SourceError(
+                f"partition value {value!r} of {file.file_path} in the {name} is no {wanted}: "
+                f"{error}"
+            ) from error
+    return values
+
+
+def _places(
+    table: Table, locations: Sequence[str], filesystem: pafs.FileSystem | None, name: str
+) -> tuple[pafs.FileSystem, str, list[str]]:
+    """The file system, the table's folder in it, and the files' paths."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    io = table.io
+    if not isinstance(io, PyArrowFileIO):
+        io = PyArrowFileIO(io.properties)
+    parsed = [io.parse_location(each, io.properties) for each in [table.location(), *locations]]
+    if filesystem is None:
+        hosts = dict.fromkeys((scheme, netloc) for scheme, netloc, _ in parsed)
+        try:
+            first, *others = [io.fs_by_scheme(*each) for each in hosts]
+        except (pa.ArrowException, OSError, ValueError, ImportError) as error:
+            raise SourceError(
+                f"cannot open the file system of the {name}: {error}; give zb.dataset a filesystem "
+                "of pyarrow.fs or fsspec that reads it"
+            ) from error
+        if not all(first.equals(other) for other in others):
+            raise SourceError(
+                f"the files of the {name} lie in several file systems; give zb.dataset a "
+                "filesystem of pyarrow.fs or fsspec that reads all of them"
+            )
+        # pyiceberg's own local one is a subclass that need not pickle.
+        filesystem = pafs.LocalFileSystem() if isinstance(first, pafs.LocalFileSystem) else first
+    root, *paths = (path for _, _, path in parsed)
+    return filesystem, root, paths
+
+
+def _narrow(type: pa.DataType) -> pa.DataType:
+    """A type with 32-bit offsets, as pyiceberg's own scan gives and Parquet files mostly hold."""
+    t = pa.types
+    if t.is_large_string(type):
+        return pa.string()
+    if t.is_large_binary(type):
+        return pa.binary()
+    if t.is_list(type) or t.is_large_list(type):
+        return pa.list_(type.value_field.with_type(_narrow(type.value_type)))
+    if t.is_struct(type):
+        return pa.struct([each.with_type(_narrow(each.type)) for each in type.fields])
+    if t.is_map(type):
+        key, item = type.key_field, type.item_field
+        return pa.map_(key.with_type(_narrow(key.type)), item.with_type(_narrow(item.type)))
+    return type

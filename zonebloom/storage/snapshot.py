@@ -1,0 +1,148 @@
+"""A source whose files a table format names: what Delta Lake and Iceberg have in common.
+
+The files are those of one snapshot. A folder may lose a file, and a scan passes over it; a
+snapshot may not: its rows would be missing without a word.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from zonebloom.errors import FragmentUnreadable, NoFragments, SourceError
+from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.fragments import Fragment, Source
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of a snapshot.
+
+    Attributes
+    ----------
+    path : str
+        In the source's file system.
+    values : mapping of str to pyarrow.Scalar
+        Partition columns, with the value that holds for every row of it.
+    """
+
+    path: str
+    values: Mapping[str, pa.Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSource(Source):
+    """A source of which a table format knows the files and their partition values.
+
+    Attributes
+    ----------
+    name : str
+        Of the table and its snapshot, for messages.
+    values : mapping of path to mapping of str to pyarrow.Scalar
+        Of each file, as the table's metadata says; what the paths look like does not matter.
+    """
+
+    name: str
+    values: Mapping[str, Mapping[str, pa.Scalar]]
+
+    def partition_columns(self) -> set[str]:
+        """Columns whose value the metadata gives for some file at least."""
+        return {name for values in self.values.values() for name in values}
+
+    def constants(self, fragment: Fragment) -> dict[str, Any]:
+        """Columns whose value the metadata gives for a fragment, with that value."""
+        return {name: _python(value) for name, value in self.values[fragment.path].items()}
+
+    def identities(self) -> list[FileIdentity | None]:
+        """What each fragment's file is now.
+
+        Raises
+        ------
+        FragmentUnreadable
+            When one is gone.
+        """
+        found = Source.identities(self)
+        for fragment, identity in zip(self.fragments, found, strict=True):
+            if identity is None:
+                raise FragmentUnreadable(
+                    f"{fragment.path} is gone, and the {self.name} needs it; load the table's "
+                    "newest version and open that"
+                )
+        return found
+
+
+def snapshot_source(
+    name: str,
+    schema: pa.Schema,
+    filesystem: pafs.FileSystem,
+    root: str,
+    files: Sequence[DataFile],
+) -> SnapshotSource:
+    """Make a source of the Parquet files of a snapshot.
+
+    Parameters
+    ----------
+    name : str
+    schema : pyarrow.Schema
+        The table's.
+    filesystem : pyarrow.fs.FileSystem
+    root : str
+        The table's own folder.
+    files : sequence of DataFile
+        In the order they are to be scanned in.
+
+    Raises
+    ------
+    NoFragments
+        When there is no file.
+    SourceError
+        When a file is named twice, or two columns have one name.
+    """
+    import pyarrow.dataset as pads
+
+    if not files:
+        raise NoFragments(f"the {name} has no data file; write some rows first")
+    values = {file.path: file.values for file in files}
+    if len(values) < len(files):
+        raise SourceError(
+            f"the {name} names a file more than once, so its rows count more than once; rewrite "
+            "the table first"
+        )
+    if len(set(schema.names)) < len(schema.names):
+        raise SourceError(f"the {name} has several columns of one name; rename them first")
+    root = root.rstrip("/")
+    fragments = tuple(
+        Fragment(file.path, _key(file.path, root), _guarantee(file.values)) for file in files
+    )
+    return SnapshotSource(
+        schema, pads.ParquetFileFormat(), filesystem, root, fragments, name, values
+    )
+
+
+def _key(path: str, root: str) -> str:
+    """The path below the root, so that a table can be moved; the whole one when it is elsewhere."""
+    return posixpath.relpath(path, root) if path.startswith(f"{root}/") else path
+
+
+def _guarantee(values: Mapping[str, pa.Scalar]) -> pc.Expression:
+    """What holds for every row, for pyarrow to fill columns in by and to pass over files by."""
+    known = [
+        pc.field(name) == value if value.is_valid else pc.field(name).is_null()
+        for name, value in values.items()
+    ]
+    return reduce(and_, known) if known else pc.scalar(True)
+
+
+def _python(value: pa.Scalar) -> Any:
+    if isinstance(value, pa.TimestampScalar) and value.type.unit == "ns":
+        # Python's own datetime would lose digits.
+        return value.value
+    return value.as_py()
