@@ -81,7 +81,7 @@ OPENERS = {
     "ParquetDataset",
     "make_fragment",
 }
-INDEX_FILES = ["index.catalog", "index.table", "index.sliced"]
+INDEX_FILES = ["index.catalog", "index.table", "index.sliced", "spark.manager_log"]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ ZoneBloomError
 │   ├── IndexNotFound (KeyError)        no index of that name
 │   ├── IndexExists                     a name taken, and ``replace=False``
 │   ├── CommitConflict                  another writer changed what this one built on
+│   ├── InvalidState                    an index in a state in which that cannot be done
 │   └── CorruptIndex                    bytes on disk that are not what was written
 ├── EngineError (RuntimeError)          a build engine that cannot run
 └── MissingDependency (ImportError)     an optional package is needed
@@ -84,6 +85,10 @@ class IndexExists(CatalogError):
 
 class CommitConflict(CatalogError):
     """Another writer committed a change this one cannot be put on top of."""
+
+
+class InvalidState(CatalogError):
+    """An index is deleted, or an action on it is under way or was never ended."""
 
 
 class CorruptIndex(CatalogError):

@@ -42,7 +42,11 @@ def layout_for(layout: str, segments: Sequence[Segment]) -> str:
 
 
 def arrange(
-    catalog: Catalog, name: str, segments: Sequence[Segment], layout: str
+    catalog: Catalog,
+    name: str,
+    segments: Sequence[Segment],
+    layout: str,
+    most_tables: int = _MANY_TABLES,
 ) -> tuple[Segment, ...]:
     """Bring the segments of an index to a layout, and many of them to one.
 
@@ -54,6 +58,8 @@ def arrange(
     segments : sequence of Segment
         All of one index.
     layout : {"auto", "table", "sliced"}
+    most_tables : int
+        That may stay; of sliced ones it is one.
 
     Returns
     -------
@@ -69,7 +75,7 @@ def arrange(
     tables = [segment for segment in segments if segment.layout != "pages"]
     wanted = layout_for(layout, tables)
     alike = all(segment.layout == wanted for segment in tables)
-    if alike and len(tables) <= (1 if wanted == "sliced" else _MANY_TABLES):
+    if alike and len(tables) <= (1 if wanted == "sliced" else most_tables):
         return tuple(segments)
     path = catalog.segment_path(name, wanted)
     catalog.filesystem.create_dir(posixpath.dirname(path), recursive=True)

@@ -5,16 +5,27 @@ Names are handed on when they are first used: pyspark is imported no sooner.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zonebloom.spark.frames import SparkPlan, plan, register, scan
+    from zonebloom.spark.manager import BFIndexConfig, IndexManager
 
-__all__ = ["SparkPlan", "plan", "register", "scan"]
+_HOMES = {
+    "BFIndexConfig": "manager",
+    "IndexManager": "manager",
+    "SparkPlan": "frames",
+    "plan": "frames",
+    "register": "frames",
+    "scan": "frames",
+}
+
+__all__ = ["BFIndexConfig", "IndexManager", "SparkPlan", "plan", "register", "scan"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import pyspark  # noqa: F401
@@ -24,9 +35,7 @@ def __getattr__(name: str) -> Any:
         raise MissingDependency(
             "zonebloom.spark needs PySpark; run pip install 'zonebloom[spark]'"
         ) from error
-    from zonebloom.spark import frames
-
-    return getattr(frames, name)
+    return getattr(import_module(f"zonebloom.spark.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

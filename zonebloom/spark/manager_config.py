@@ -1,0 +1,231 @@
+"""What an `IndexManager` can be told: of the session by its conf, of an index by its config.
+
+Keys are read from ``spark.conf`` each time they are used. ``spark-submit --conf`` and
+``spark-defaults.conf`` take only keys that begin with ``spark.``, so each may be written with
+that in front as well; without it wins.
+
+    key                                                default   meaning
+    zonebloom.apply.enabled                            true      whether indices are used; what
+                                                                 enable() and disable() set
+    zonebloom.system.path                              (1)       folder of the records of indices
+    zonebloom.index.maxBytes                           8g        an index estimated larger is not
+                                                                 built
+    zonebloom.index.hybridscan.enabled                 true      whether an index is used while
+                                                                 files were added, changed or
+                                                                 deleted since
+    zonebloom.index.hybridscan.maxAppendedRatio        0.3       share of the bytes now there, that
+                                                                 may have been added or changed
+    zonebloom.index.hybridscan.maxDeletedRatio         0.2       share of the bytes indexed, that
+                                                                 may be gone or changed
+    zonebloom.index.cache.expiryDurationInSeconds      300       how long records read are believed
+                                                                 when a query is planned
+
+(1) ``zonebloom_indexes`` in ``spark.sql.warehouse.dir``.
+
+The names and defaults are Hyperspace's, but one: its hybrid scan is off by default, for it puts
+a union and a shuffle into the plan. Here files the index does not know stay in the read as they
+are, at no other cost and never at that of a row, so it is on. Keys that begin with
+``spark.hyperspace`` are Hyperspace's own and are not read: a session that uses both must be able
+to tell each what it means.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
+
+from zonebloom.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APPLY_ENABLED = "zonebloom.apply.enabled"
+SYSTEM_PATH = "zonebloom.system.path"
+MAX_BYTES = "zonebloom.index.maxBytes"
+HYBRID_ENABLED = "zonebloom.index.hybridscan.enabled"
+MAX_APPENDED_RATIO = "zonebloom.index.hybridscan.maxAppendedRatio"
+MAX_DELETED_RATIO = "zonebloom.index.hybridscan.maxDeletedRatio"
+CACHE_SECONDS = "zonebloom.index.cache.expiryDurationInSeconds"
+
+DEFAULTS = {
+    APPLY_ENABLED: "true",
+    MAX_BYTES: "8g",
+    HYBRID_ENABLED: "true",
+    MAX_APPENDED_RATIO: "0.3",
+    MAX_DELETED_RATIO: "0.2",
+    CACHE_SECONDS: "300",
+}
+_SYSTEM_FOLDER = "zonebloom_indexes"
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BFIndexConfig:
+    """What `IndexManager.create_index` is to build.
+
+    Parameters
+    ----------
+    name : str
+        Of the index, one of its own in the system folder.
+    columns : list of str
+        Each with filters of its own: an index of several columns is not one of their
+        combinations. Leaves of structs as "a.b".
+    expected_num_items : int, optional
+        Distinct values of a column in the whole dataset, that its global filter is sized for;
+        the number of rows by default.
+    fpp : float
+        Target false positive probability of the global filters, between 0 and 1. Filters of
+        zones keep Lance's own defaults.
+
+    Raises
+    ------
+    InvalidArgument
+    """
+
+    name: str
+    columns: Sequence[str]
+    expected_num_items: int | None = None
+    fpp: float = 0.01
+
+    def __post_init__(self) -> None:
+        require_name(self.name)
+        if isinstance(self.columns, str) or not all(isinstance(c, str) for c in self.columns):
+            raise InvalidArgument(f"columns is {self.columns!r}; give a list of names of columns")
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if not self.columns:
+            raise InvalidArgument("columns is empty; name at least one")
+        items = self.expected_num_items
+        if items is not None and (isinstance(items, bool) or not isinstance(items, int)):
+            raise InvalidArgument(f"expected_num_items is {items!r}; give a whole number")
+        if items is not None and items < 1:
+            raise InvalidArgument(f"expected_num_items is {items}; give at least 1")
+        if isinstance(self.fpp, bool) or not isinstance(self.fpp, int | float):
+            raise InvalidArgument(f"fpp is {self.fpp!r}; give a number between 0 and 1")
+        if not 0.0 < self.fpp < 1.0:
+            raise InvalidArgument(f"fpp is {self.fpp!r}; give a number between 0 and 1, excluded")
+
+
+def require_name(name: Any) -> str:
+    """A name that an index can have, or none.
+
+    Raises
+    ------
+    InvalidArgument
+    """
+    fits = isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= 80
+    if not fits or not name.isprintable() or "/" in name or name.startswith("."):
+        raise InvalidArgument(
+            f"{name!r} cannot name an index; give up to 80 bytes of printable characters without "
+            "'/', the first of them no dot"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The keys of a session, read at one moment.
+
+    Attributes
+    ----------
+    apply_enabled, hybrid_enabled : bool
+    system_path : str
+    max_bytes : int
+    max_appended_ratio, max_deleted_ratio : float
+    cache_seconds : float
+    """
+
+    apply_enabled: bool
+    system_path: str
+    max_bytes: int
+    hybrid_enabled: bool
+    max_appended_ratio: float
+    max_deleted_ratio: float
+    cache_seconds: float
+
+
+def read_settings(spark: SparkSession) -> Settings:
+    """Read the keys of a session.
+
+    Raises
+    ------
+    InvalidArgument
+        Naming the key whose value does not fit.
+    """
+
+    def get(key: str, convert: Callable[[str], T], expected: str) -> T:
+        value = _get(spark, key)
+        try:
+            return convert(DEFAULTS[key] if value is None else value)
+        except ValueError as error:
+            raise InvalidArgument(f"{key} is {value!r}; set it to {expected}") from error
+
+    return Settings(
+        get(APPLY_ENABLED, _boolean, "true or false"),
+        _system_path(spark),
+        get(MAX_BYTES, _bytes, 'a number of bytes, such as "512m" or "8g"'),
+        get(HYBRID_ENABLED, _boolean, "true or false"),
+        get(MAX_APPENDED_RATIO, _ratio, "a number from 0 to 1"),
+        get(MAX_DELETED_RATIO, _ratio, "a number from 0 to 1"),
+        get(CACHE_SECONDS, _seconds, "a number of seconds, 0 or more"),
+    )
+
+
+def _get(spark: SparkSession, key: str) -> str | None:
+    value = spark.conf.get(key, None)
+    return spark.conf.get(f"spark.{key}", None) if value is None else value
+
+
+def _boolean(text: str) -> bool:
+    known = {"true": True, "false": False}
+    if text.strip().lower() not in known:
+        raise ValueError(text)
+    return known[text.strip().lower()]
+
+
+def _ratio(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(text)
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", text.lower())
+    if found is None:
+        raise ValueError(text)
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _system_path(spark: SparkSession) -> str:
+    given = _get(spark, SYSTEM_PATH)
+    path = given or f"{spark.conf.get('spark.sql.warehouse.dir')}/{_SYSTEM_FOLDER}"
+    local = local_path(path)
+    if local is None:
+        raise InvalidArgument(
+            f"records of indices would be kept in {path}, which is no folder of this machine; set "
+            f"{SYSTEM_PATH} to a local or mounted one (the indices themselves stay beside the data)"
+        )
+    return local
+
+
+def local_path(path: str) -> str | None:
+    """A path or file URI as a path of this machine, None for another file system's."""
+    scheme = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]+):", path)
+    if scheme is None:
+        return os.path.abspath(os.path.expanduser(path))
+    if scheme[1].lower() != "file":
+        return None
+    return "/" + unquote(path[len("file:") :]).lstrip("/")

@@ -1,0 +1,266 @@
+"""The record of an index: a log of its states, one small file each.
+
+    <system path>/
+      <name>/
+        00000000000000000001.json    CREATING: what is to be built
+        00000000000000000002.json    ACTIVE
+        ...                          the last is how things are
+        .lock                        held by the process whose action is under way
+
+An action writes its transitional state first and the stable one when it is done. An entry is
+written whole under a name of its own and then linked to its number, which fails if the number
+is taken: of two managers that begin at once, one is told so, on file systems without working
+locks too. The lock is let go by the operating system when its process ends, so a transitional
+state under a free lock is what a crash left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from filelock import FileLock, Timeout
+
+from zonebloom.errors import CommitConflict, CorruptIndex
+from zonebloom.index.catalog import now
+
+FORMAT_VERSION = 1
+_ENTRY_NAME = re.compile(r"(\d{20})\.json")
+
+
+class State(StrEnum):
+    """States of an index, as Hyperspace names them."""
+
+    ACTIVE = "ACTIVE"
+    CREATING = "CREATING"
+    DELETING = "DELETING"
+    DELETED = "DELETED"
+    REFRESHING = "REFRESHING"
+    VACUUMING = "VACUUMING"
+    RESTORING = "RESTORING"
+    OPTIMIZING = "OPTIMIZING"
+    DOESNOTEXIST = "DOESNOTEXIST"
+    CANCELLING = "CANCELLING"
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether no action is under way."""
+        return self in (State.ACTIVE, State.DELETED, State.DOESNOTEXIST)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One entry of the log.
+
+    Attributes
+    ----------
+    name : str
+    state : State
+    action : str
+        That led here: "create", "refresh incremental", "cancel" and so on.
+    number : int
+        Of the entry, from 1.
+    time : str
+        UTC.
+    message : str
+        Why the action failed, when the entry puts things back.
+    path : str
+        Folder, file or URI of the data.
+    index_dir : str
+        Folder of the catalog, in the file system of the data.
+    columns : tuple of str
+    expected_num_items : int
+    fpp : float
+    source_bytes : int
+        Of the files indexed, at the last refresh that read them.
+    accepted : str
+        Fingerprint of the files as the last refresh found them; see `manager_source.Drift`.
+    created_at : str
+    """
+
+    name: str
+    state: State = State.DOESNOTEXIST
+    action: str = ""
+    number: int = 0
+    time: str = ""
+    message: str = ""
+    path: str = ""
+    index_dir: str = ""
+    columns: tuple[str, ...] = ()
+    expected_num_items: int = 0
+    fpp: float = 0.0
+    source_bytes: int = 0
+    accepted: str = ""
+    created_at: str = ""
+
+    @property
+    def indices(self) -> dict[str, str]:
+        """Names of the indices in the catalog of the data, by column."""
+        return {column: f"{self.name}.{column}" for column in self.columns}
+
+
+class IndexLog:
+    """The log of one index."""
+
+    def __init__(self, folder: Path, name: str):
+        self._folder = folder
+        self.name = name
+
+    def latest(self) -> Record:
+        """The last entry; of a log without one, that there is no index.
+
+        Raises
+        ------
+        CorruptIndex
+            When it cannot be read.
+        """
+        numbers = self._numbers()
+        return self._read(numbers[-1]) if numbers else Record(self.name)
+
+    def latest_stable(self) -> Record:
+        """The last entry of a stable state.
+
+        Raises
+        ------
+        CorruptIndex
+        """
+        for number in reversed(self._numbers()):
+            found = self._read(number)
+            if found.state.is_stable:
+                return found
+        return Record(self.name)
+
+    def history(self) -> list[Record]:
+        """All entries, the first first.
+
+        Raises
+        ------
+        CorruptIndex
+        """
+        return [self._read(number) for number in self._numbers()]
+
+    def append(self, record: Record, after: int) -> Record:
+        """Write an entry as the one that follows another.
+
+        Raises
+        ------
+        CommitConflict
+            When another manager wrote one meanwhile.
+        """
+        written = replace(record, number=after + 1, time=now())
+        self._folder.mkdir(parents=True, exist_ok=True)
+        document = {"format_version": FORMAT_VERSION, **asdict(written)}
+        draft = self._folder / f".{uuid.uuid4().hex}"
+        try:
+            with open(draft, "wb") as file:
+                file.write(json.dumps(document, indent=1).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(draft, self._folder / f"{written.number:020d}.json")
+        except FileExistsError:
+            raise CommitConflict(
+                f"another manager changed index {self.name!r} meanwhile; look at "
+                f"index({self.name!r}) and try again"
+            ) from None
+        finally:
+            draft.unlink(missing_ok=True)
+        return written
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of the index.
+
+        Raises
+        ------
+        CommitConflict
+            At once, when another process or thread holds it.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self._folder / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            state = self.latest().state
+            raise CommitConflict(
+                f"index {self.name!r} is {state}: another process or thread is at work on it; "
+                "wait until that is done, or stop it"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _numbers(self) -> list[int]:
+        try:
+            names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+        found = (_ENTRY_NAME.fullmatch(name) for name in names)
+        return sorted(int(each[1]) for each in found if each)
+
+    def _read(self, number: int) -> Record:
+        path = self._folder / f"{number:020d}.json"
+        try:
+            document = json.loads(path.read_bytes())
+            if document.pop("format_version") > FORMAT_VERSION:
+                raise ValueError("it was written by a newer zonebloom; update this one")
+            found = _from_json(document)
+            if (found.name, found.number) != (self.name, number):
+                raise ValueError(f"it is entry {found.number} of index {found.name!r}")
+            return found
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise CorruptIndex(
+                f"{path} cannot be read ({error}); restore it, or remove the folder, which forgets "
+                "the index (its filters stay in the catalog of the data)"
+            ) from error
+
+
+class System:
+    """The system folder: the logs of all indices.
+
+    Parameters
+    ----------
+    path : str
+        A folder of this machine; made when the first index is.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def log(self, name: str) -> IndexLog:
+        """The log of an index, whether there is one or not."""
+        return IndexLog(Path(self.path) / quote(name, safe=""), name)
+
+    def logs(self) -> list[IndexLog]:
+        """The logs there are, by name."""
+        try:
+            found = [each.name for each in os.scandir(self.path) if each.is_dir()]
+        except FileNotFoundError:
+            return []
+        names = (unquote(each) for each in found if not each.startswith("."))
+        return [self.log(name) for name in sorted(names)]
+
+
+def _from_json(document: dict[str, Any]) -> Record:
+    columns = document.pop("columns")
+    if not isinstance(columns, list):
+        raise ValueError("its columns are no list")
+    record = Record(**{**document, "state": State(document["state"]), "columns": tuple(columns)})
+    texts = (record.name, record.action, record.time, record.message, record.path)
+    texts += (record.accepted, record.created_at, record.index_dir, *record.columns)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("one of its texts is none")
+    if not all(isinstance(n, int) for n in (record.expected_num_items, record.source_bytes)):
+        raise ValueError("one of its numbers is none")
+    if not isinstance(record.fpp, int | float):
+        raise ValueError("one of its numbers is none")
+    return record

@@ -1,0 +1,230 @@
+"""What an index is made over: from a DataFrame to a folder, and how that folder changed since.
+
+Of a DataFrame only the plain read of Parquet files is taken: a filter or a projection in it
+would mean that rows or names in the index are others than those of the files.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow.fs as pafs
+import xxhash
+
+from zonebloom.dataset import Dataset, dataset
+from zonebloom.errors import InvalidArgument
+from zonebloom.index.catalog import Catalog
+from zonebloom.spark.manager_config import local_path
+from zonebloom.spark.manager_log import Record
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
+# Spark's names of what pyarrow knows as one file system.
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+_HOW = "give spark.read.parquet(path) as it is, or the path itself"
+
+
+def open_source(
+    source: DataFrame | str | os.PathLike[str], index_dir: str | None
+) -> tuple[Dataset, str]:
+    """Open the files of a DataFrame, or of a path, as one dataset.
+
+    Returns
+    -------
+    Dataset
+    str
+        The path that opens it again.
+
+    Raises
+    ------
+    InvalidArgument
+        When the DataFrame is more than a read of the Parquet files of one folder.
+    NoFragments, FragmentUnreadable, SourceError
+    """
+    if isinstance(source, str | os.PathLike):
+        path = arrow_path(os.fspath(source))
+        return dataset(path, index_dir=index_dir), path
+    roots = _root_paths(source)
+    files = {arrow_path(unquote(file)) for file in source.inputFiles()}
+    if not files:
+        raise InvalidArgument("the DataFrame reads no file; write some first")
+    found: Dataset | None = None
+    root = roots[0] if len(roots) == 1 else _common_folder(files)
+    if root is not None:
+        found = dataset(root, index_dir=index_dir)
+        here = {_without_scheme(file) for file in found.files}
+        if here == {_without_scheme(file) for file in files}:
+            return found, root
+    there = "" if found is None else f" of the {len(found.files):,} in {root}"
+    raise InvalidArgument(
+        f"the DataFrame reads {len(files):,} files{there}; an index is over all files of one "
+        "folder, or over one file: read the folder, or make an index for each"
+    )
+
+
+def catalog_of(record: Record) -> Catalog:
+    """The catalog an index lies in, whether its data is still there or not."""
+    filesystem: pafs.FileSystem = pafs.LocalFileSystem()
+    if "://" in record.path:
+        filesystem, _ = pafs.FileSystem.from_uri(record.path)
+    return Catalog(filesystem, record.index_dir)
+
+
+def open_recorded(record: Record) -> Dataset:
+    """Open what an index was made over, as it is now.
+
+    Raises
+    ------
+    NoFragments, FragmentUnreadable, SourceError
+    """
+    return dataset(record.path, index_dir=record.index_dir)
+
+
+def arrow_path(path: str) -> str:
+    """A path as Spark writes it, as pyarrow takes it; not URL-decoded."""
+    if path.startswith("file:"):
+        return "/" + path[len("file:") :].lstrip("/")
+    scheme, mark, rest = path.partition("://")
+    if mark:
+        return f"{_SCHEMES.get(scheme, scheme)}://{rest}"
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _without_scheme(path: str) -> str:
+    return path.partition("://")[2] or path
+
+
+def _common_folder(files: set[str]) -> str | None:
+    folders = {posixpath.dirname(file) for file in files}
+    return folders.pop() if len(folders) == 1 else None
+
+
+def _root_paths(frame: Any) -> list[str]:
+    """Paths the read of a frame was given."""
+    if hasattr(frame, "_jdf"):
+        return _classic_root_paths(frame._jdf.queryExecution().analyzed())
+    # Connect: the client's own record of what it asked for.
+    plan = getattr(frame, "_plan", None)
+    if type(plan).__name__ != "DataSource" or getattr(plan, "_format", None) != "parquet":
+        given = type(frame).__name__ if plan is None else type(plan).__name__
+        raise InvalidArgument(f"a {given} is no plain read of Parquet files; {_HOW}")
+    paths: list[str] = getattr(plan, "_paths", None) or []
+    # Of relative ones and patterns the server knows what they mean; its files say.
+    if not all(re.match(r"/|\w+:/", path) and not re.search(r"[*?\[{]", path) for path in paths):
+        return []
+    return [path if local_path(path) is None else arrow_path(path) for path in paths]
+
+
+def _classic_root_paths(plan: Any) -> list[str]:
+    while plan.nodeName() in ("SubqueryAlias", "View"):
+        plan = plan.child()
+    simple = plan.getClass().getSimpleName()
+    if simple != "LogicalRelation":
+        raise InvalidArgument(f"a DataFrame of {simple} is no plain read of Parquet files; {_HOW}")
+    relation = plan.relation()
+    if relation.getClass().getSimpleName() != "HadoopFsRelation":
+        raise InvalidArgument(f"a {relation.toString()} relation is no read of files; {_HOW}")
+    kind = relation.fileFormat().getClass().getName()
+    if kind != _PARQUET:
+        raise InvalidArgument(f"the DataFrame reads files of {kind}, not of Parquet; {_HOW}")
+    roots = relation.location().rootPaths()
+    return [arrow_path(roots.apply(i).toString()) for i in range(roots.size())]
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The files of an index as they are now, against those it was built of.
+
+    A file written anew is one that was appended and one that was deleted, as in Hyperspace.
+
+    Attributes
+    ----------
+    num_files, num_bytes : int
+        That are there now.
+    num_appended, appended_bytes : int
+        Of these, that the index does not hold.
+    num_deleted, deleted_bytes : int
+        That the index holds and are not there any more.
+    indexed_bytes : int
+        Of the files the index was built of.
+    fingerprint : str
+        XXH3-64 over the paths, sizes and times of the files that are there.
+    """
+
+    num_files: int
+    num_bytes: int
+    num_appended: int
+    appended_bytes: int
+    num_deleted: int
+    deleted_bytes: int
+    indexed_bytes: int
+    fingerprint: str
+
+    @property
+    def appended_ratio(self) -> float:
+        """Share of the bytes now there that the index does not hold."""
+        return self.appended_bytes / self.num_bytes if self.num_bytes else 0.0
+
+    @property
+    def deleted_ratio(self) -> float:
+        """Share of the bytes indexed that are there no more."""
+        return self.deleted_bytes / self.indexed_bytes if self.indexed_bytes else 0.0
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the files are those that were indexed."""
+        return self.num_appended == 0 and self.num_deleted == 0
+
+
+def measure_drift(opened: Dataset, names: Sequence[str], source_bytes: int = 0) -> Drift:
+    """Compare a dataset with what some of its indices hold.
+
+    Parameters
+    ----------
+    opened : Dataset
+    names : sequence of str
+        Indices in its catalog; one that is not there holds nothing.
+    source_bytes : int
+        Of the files indexed, for those that the catalog has forgotten since.
+    """
+    version = opened._version
+    entries = [version.indices.get(name) for name in names]
+    held = [
+        frozenset(i for part in entry.tables for i in part.fragment_ids) if entry else frozenset()
+        for entry in entries
+    ]
+    covered = frozenset.intersection(*held) if held else frozenset()
+    files = list(zip(opened._source.fragments, opened._source.identities(), strict=True))
+    present = [(fragment.key, identity) for fragment, identity in files if identity is not None]
+    common = total = same = 0
+    for key, identity in present:
+        total += identity.size
+        known = version.fragments.get(key)
+        if known is not None and known.fragment_id in covered and known.identity == identity:
+            same += 1
+            common += identity.size
+    sizes = [f.identity.size for f in version.fragments.values() if f.fragment_id in covered]
+    indexed = sum(sizes) if len(sizes) == len(covered) else max(source_bytes, common)
+    listing = "\n".join(f"{key}\0{i.size}\0{i.mtime_ns}" for key, i in sorted(present, key=_key))
+    return Drift(
+        len(present),
+        total,
+        len(present) - same,
+        total - common,
+        len(covered) - same,
+        indexed - common if len(covered) > same else 0,
+        indexed,
+        xxhash.xxh3_64_hexdigest(listing.encode()),
+    )
+
+
+def _key(file: tuple[str, Any]) -> str:
+    return file[0]

@@ -1,0 +1,108 @@
+"""Figures of indices as rows of a DataFrame, with the names Hyperspace gives them."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from zonebloom.dataset import Dataset
+from zonebloom.errors import ZoneBloomError
+from zonebloom.index.catalog import TABLE_FILES, Catalog
+from zonebloom.spark.manager_log import Record
+from zonebloom.spark.manager_source import Drift, catalog_of, measure_drift, open_recorded
+
+KIND = "BloomFilter"
+
+SUMMARY_DDL = (
+    "name string, indexedColumns array<string>, indexLocation string, state string, kind string, "
+    "numIndexFiles bigint, sizeIndexFiles bigint, numSourceFiles bigint, sizeSourceFiles bigint, "
+    "numAppendedFiles bigint, sizeAppendedFiles bigint, numDeletedFiles bigint, "
+    "sizeDeletedFiles bigint, indexContentPaths array<string>"
+)
+EXTENDED_DDL = SUMMARY_DDL + (
+    ", sourcePath string, expectedNumItems bigint, fpp double, numZones bigint, "
+    "createdAt string, updatedAt string, message string, "
+    "log array<struct<number: bigint, state: string, action: string, time: string, "
+    "message: string>>"
+)
+
+
+class Statistics:
+    """Figures of indices; data and catalogs that several share are looked at once."""
+
+    def __init__(self) -> None:
+        self._opened: dict[tuple[str, str], Dataset | str] = {}
+
+    def summary(self, record: Record) -> tuple[Any, ...]:
+        """One row of `SUMMARY_DDL`; null where the data cannot be looked at."""
+        catalog = catalog_of(record)
+        files = _files(catalog, record)
+        drift = self._drift(record)
+        known = drift if isinstance(drift, Drift) else None
+        return (
+            record.name,
+            list(record.columns),
+            catalog.folder,
+            str(record.state),
+            KIND,
+            len(files),
+            sum(size for _, size in files),
+            known and known.num_files - known.num_appended + known.num_deleted,
+            known and known.indexed_bytes,
+            known and known.num_appended,
+            known and known.appended_bytes,
+            known and known.num_deleted,
+            known and known.deleted_bytes,
+            [path for path, _ in files],
+        )
+
+    def extended(self, record: Record, history: list[Record]) -> tuple[Any, ...]:
+        """One row of `EXTENDED_DDL`."""
+        entries = catalog_of(record).latest().indices
+        drift = self._drift(record)
+        return (
+            *self.summary(record),
+            record.path,
+            record.expected_num_items,
+            record.fpp,
+            sum(
+                segment.num_zones
+                for name in record.indices.values()
+                if name in entries
+                for segment in entries[name].segments
+            ),
+            record.created_at,
+            record.time,
+            drift if isinstance(drift, str) else record.message,
+            [(e.number, str(e.state), e.action, e.time, e.message) for e in history],
+        )
+
+    def _drift(self, record: Record) -> Drift | str:
+        key = (record.path, record.index_dir)
+        if key not in self._opened:
+            try:
+                self._opened[key] = open_recorded(record)
+            except (ZoneBloomError, OSError) as error:
+                self._opened[key] = f"the data cannot be looked at: {error}"
+        opened = self._opened[key]
+        if isinstance(opened, str):
+            return opened
+        return measure_drift(opened, list(record.indices.values()), record.source_bytes)
+
+
+def _files(catalog: Catalog, record: Record) -> list[tuple[str, int]]:
+    """Files of an index, with their sizes."""
+    entries = catalog.latest().indices
+    found: dict[str, int] = {}
+    for entry in (entries[name] for name in record.indices.values() if name in entries):
+        for segment in entry.segments:
+            path = posixpath.join(catalog.folder, "segments", segment.name)
+            selector = pafs.FileSelector(path, allow_not_found=True)
+            for info in catalog.filesystem.get_file_info(selector):
+                # The filters of such a segment are in another by now; `vacuum` deletes these.
+                is_left_over = segment.layout == "pages" and info.base_name in TABLE_FILES
+                if info.type == pafs.FileType.File and not is_left_over:
+                    found[info.path] = info.size or 0
+    return sorted(found.items())
