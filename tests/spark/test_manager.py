@@ -1,0 +1,683 @@
+"""IndexManager: the life of an index, over files that come, change and go."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import run_python
+
+import zonebloom as zb
+from zonebloom.errors import (
+    ColumnNotFound,
+    CommitConflict,
+    EngineError,
+    FragmentUnreadable,
+    IndexExists,
+    IndexNotFound,
+    InvalidArgument,
+    InvalidState,
+    NoFragments,
+    StaleIndexWarning,
+    UnsupportedType,
+)
+from zonebloom.spark import BFIndexConfig, IndexManager
+from zonebloom.spark.manager_checks import estimate
+from zonebloom.spark.manager_config import SYSTEM_PATH
+
+ROWS = 1_000
+COUNTS = ["Source", "Appended", "Deleted"]
+
+
+def table(number: int, rows: int = ROWS) -> pa.Table:
+    """Rows of one file: ids of its own, names that files share."""
+    random = np.random.default_rng(number)
+    ids = np.arange(rows) + number * 1_000_000
+    names = [None if i % 9 == 0 else f"n{i}" for i in random.integers(0, 500, rows)]
+    return pa.table(
+        {
+            "id": pa.array(random.permutation(ids)),
+            "Name": pa.array(names),
+            "flag": pa.array([bool(i % 2) for i in range(rows)]),
+            "st": pa.array([{"a": int(i)} for i in ids], pa.struct([("a", pa.int32())])),
+            "tags": pa.array([["x"]] * rows),
+        }
+    )
+
+
+def write(lake: Path, number: int, rows: int = ROWS) -> None:
+    pq.write_table(table(number, rows), lake / f"{number}.parquet")
+
+
+@pytest.fixture
+def lake(tmp_path):
+    folder = tmp_path / "a lake"
+    folder.mkdir()
+    for number in range(3):
+        write(folder, number)
+    return folder
+
+
+@pytest.fixture
+def manager(spark, tmp_path):
+    before = set(spark.conf.getAll)
+    spark.conf.set(SYSTEM_PATH, str(tmp_path / "system"))
+    yield IndexManager(spark)
+    for key in set(spark.conf.getAll) - before:
+        spark.conf.unset(key)
+
+
+@pytest.fixture
+def ids(manager, spark, lake):
+    """An index over two columns of the lake."""
+    manager.create_index(spark.read.parquet(str(lake)), BFIndexConfig("ids", ["id", "Name"]))
+    return manager
+
+
+def state(manager, name="ids"):
+    return manager.index(name).first().state
+
+
+def states(manager, name="ids"):
+    return [each.state for each in manager.index(name).first().log]
+
+
+def counts(manager):
+    row = manager.indexes().first()
+    return [row[f"num{each}Files"] for each in COUNTS]
+
+
+def in_catalog(lake):
+    return sorted(zb.dataset(lake)._version.indices)
+
+
+def brute_force(lake, column, value):
+    """Ids of the rows whose column is a value, without any index."""
+    whole = pa.concat_tables(pq.read_table(each) for each in sorted(lake.glob("*.parquet")))
+    return sorted(r["id"] for r in whole.to_pylist() if r[column] == value)
+
+
+def assert_right(lake, covered):
+    """The index finds the rows that are there, and covers so many files."""
+    dataset = zb.dataset(lake)
+    for each in dataset.describe_indices():
+        assert each.num_fragments_indexed == covered
+    for column, value in [
+        ("id", 5),
+        ("id", 1_000_007),
+        ("id", 2_000_400),
+        ("id", 7_000_003),
+        ("id", 999_999),
+        ("Name", "n7"),
+        ("Name", "nobody"),
+    ]:
+        filter = [(column, "=", value)]
+        with warnings.catch_warnings():
+            # Files not as they were indexed are told of, once.
+            warnings.simplefilter("ignore", StaleIndexWarning)
+            found = dataset.to_table(filter=filter)
+        assert sorted(found["id"].to_pylist()) == brute_force(lake, column, value)
+
+
+# The life of an index
+
+
+def test_an_index_from_its_making_to_its_end(manager, spark, lake, tmp_path):
+    frame = spark.read.parquet(str(lake))
+    assert manager.indexes().collect() == []
+    manager.create_index(frame, BFIndexConfig("ids", ["id", "name"], 5_000, fpp=0.02))
+    assert in_catalog(lake) == ["ids.Name", "ids.id"]
+    assert_right(lake, 3)
+    row = manager.index("ids").first()
+    assert (row.name, row.state, row.kind) == ("ids", "ACTIVE", "BloomFilter")
+    assert row.indexedColumns == ["id", "Name"]
+    assert row.indexLocation == str(lake / "_zonebloom")
+    assert (row.expectedNumItems, row.fpp, row.sourcePath) == (5_000, 0.02, str(lake))
+    assert (row.numSourceFiles, row.numAppendedFiles, row.numDeletedFiles) == (3, 0, 0)
+    assert row.sizeSourceFiles == sum(each.stat().st_size for each in lake.glob("*.parquet"))
+    files = [Path(each) for each in row.indexContentPaths]
+    assert all(each.is_file() for each in files) and len(set(files)) == row.numIndexFiles
+    assert row.sizeIndexFiles == sum(each.stat().st_size for each in files)
+    # Three files of 1,000 rows: a zone each, twice.
+    assert row.numZones == 6
+    assert manager.indexes().first() == row[: len(manager.indexes().columns)]
+
+    manager.delete_index("ids")
+    assert state(manager) == "DELETED"
+    assert in_catalog(lake) == ["ids.Name", "ids.id"]
+    manager.restore_index("ids")
+    assert state(manager) == "ACTIVE"
+    manager.delete_index("ids")
+    manager.vacuum_index("ids")
+    assert manager.indexes().collect() == []
+    assert in_catalog(lake) == []
+    assert not any(each.exists() for each in files)
+    with pytest.raises(IndexNotFound, match="no index 'ids'"):
+        manager.index("ids")
+
+    # The name is free again.
+    manager.create_index(frame, BFIndexConfig("ids", ["id"]))
+    assert states(manager) == [
+        *("CREATING", "ACTIVE", "DELETING", "DELETED", "RESTORING", "ACTIVE"),
+        *("DELETING", "DELETED", "VACUUMING", "DOESNOTEXIST", "CREATING", "ACTIVE"),
+    ]
+    assert manager.index("ids").first().expectedNumItems == 3 * ROWS
+
+
+def test_transitions_that_are_none_are_refused_and_change_nothing(ids, spark, lake):
+    frame = spark.read.parquet(str(lake))
+    unknown = [
+        *(ids.delete_index, ids.restore_index, ids.vacuum_index, ids.refresh_index),
+        *(ids.optimize_index, ids.cancel, ids.index),
+    ]
+    for action in unknown:
+        with pytest.raises(IndexNotFound, match=r"no index 'none'; indexes\(\)"):
+            action("none")
+    config = BFIndexConfig("ids", ["id"])
+    with pytest.raises(IndexExists, match="there is an index 'ids' already"):
+        ids.create_index(frame, config)
+    for action, why in [
+        (ids.restore_index, "nothing to restore"),
+        (ids.vacuum_index, "call delete_index first"),
+        (ids.cancel, "none to cancel"),
+    ]:
+        with pytest.raises(InvalidState, match=f"'ids' is ACTIVE.*{why}"):
+            action("ids")
+    ids.delete_index("ids")
+    for action, why in [
+        (ids.delete_index, "deleted already"),
+        (ids.refresh_index, "call restore_index first"),
+        (ids.optimize_index, "call restore_index first"),
+        (ids.cancel, "none to cancel"),
+    ]:
+        with pytest.raises(InvalidState, match=f"'ids' is DELETED.*{why}"):
+            action("ids")
+    with pytest.raises(IndexExists, match="restore it or vacuum it first"):
+        ids.create_index(frame, config)
+    assert states(ids) == ["CREATING", "ACTIVE", "DELETING", "DELETED"]
+    # Nothing was made in the system folder for names there are not.
+    assert os.listdir(ids._system().path) == ["ids"]
+
+
+def test_modes_there_are_not(ids):
+    for action in (ids.refresh_index, ids.optimize_index):
+        with pytest.raises(InvalidArgument, match="mode is 'fast'; it is one of"):
+            action("ids", mode="fast")
+    assert states(ids) == ["CREATING", "ACTIVE"]
+
+
+# Refresh
+
+
+def change(lake):
+    """One file more, one written anew, one gone."""
+    write(lake, 7)
+    pq.write_table(table(1).slice(0, 700), lake / "1.parquet")
+    (lake / "2.parquet").unlink()
+
+
+def test_full_refresh_builds_anew(ids, lake):
+    before = set(zb.dataset(lake)._version.indices["ids.id"].segments)
+    change(lake)
+    assert counts(ids) == [3, 2, 2]
+    assert_right(lake, 1)
+    ids.refresh_index("ids")
+    assert counts(ids) == [3, 0, 0]
+    assert_right(lake, 3)
+    assert before.isdisjoint(zb.dataset(lake)._version.indices["ids.id"].segments)
+
+
+def test_incremental_refresh_reads_what_changed(ids, lake):
+    write(lake, 7)
+    pq.write_table(table(1).slice(0, 700), lake / "1.parquet")
+    seen = []
+    ids.refresh_index(
+        "ids", mode="incremental", progress=lambda done, total: seen.append((done, total))
+    )
+    # Rows of the two files that are new, not of those that are as they were.
+    assert {total for _, total in seen} == {ROWS + 700}
+    assert counts(ids) == [4, 0, 0]
+    assert_right(lake, 4)
+    (lake / "2.parquet").unlink()
+    ids.refresh_index("ids", mode="incremental")
+    assert counts(ids) == [3, 0, 0]
+    assert_right(lake, 3)
+    # Nothing to do is done in no time, and leaves the catalog as it is.
+    version = zb.dataset(lake).version
+    ids.refresh_index("ids", mode="incremental")
+    assert zb.dataset(lake).version == version
+    assert state(ids) == "ACTIVE"
+
+
+def test_quick_refresh_reads_nothing(ids, lake):
+    change(lake)
+    version = zb.dataset(lake).version
+    ids.refresh_index("ids", mode="quick")
+    assert zb.dataset(lake).version == version
+    assert counts(ids) == [3, 2, 2]
+    assert_right(lake, 1)
+    row = ids.index("ids").first()
+    sizes = {each.name: each.stat().st_size for each in lake.glob("*.parquet")}
+    assert row.sizeAppendedFiles == sizes["1.parquet"] + sizes["7.parquet"]
+    assert row.log[-1].action == "refresh quick"
+
+
+def test_optimize_merges_segments(ids, lake):
+    for number in (3, 4):
+        write(lake, number)
+        ids.refresh_index("ids", mode="incremental")
+    tables = {n: len(e.tables) for n, e in zb.dataset(lake)._version.indices.items()}
+    assert tables == {"ids.id": 3, "ids.Name": 3}
+    write(lake, 5)
+    ids.optimize_index("ids", mode="quick")
+    entries = zb.dataset(lake)._version.indices
+    assert {n: len(e.tables) for n, e in entries.items()} == {"ids.id": 1, "ids.Name": 1}
+    # It reads no data: the last file is not in it.
+    assert_right(lake, 5)
+    size = ids.index("ids").first().sizeIndexFiles
+    ids.optimize_index("ids", mode="full")
+    assert zb.dataset(lake)._version.indices == entries
+    assert ids.index("ids").first().sizeIndexFiles == size
+    assert zb.dataset(lake).validate_index("ids.id") == 5
+
+
+def test_an_index_dropped_behind_the_managers_back(ids, lake):
+    zb.dataset(lake).drop_index("ids.Name")
+    with pytest.raises(IndexNotFound, match=r"ids\.Name.*mode='full'"):
+        ids.refresh_index("ids", mode="incremental")
+    assert state(ids) == "ACTIVE"
+    ids.refresh_index("ids", mode="full")
+    assert_right(lake, 3)
+    ids.delete_index("ids")
+    zb.dataset(lake).drop_index("ids.id")
+    with pytest.raises(IndexNotFound, match=r"ids\.id is not in the catalog"):
+        ids.restore_index("ids")
+    assert state(ids) == "DELETED"
+    ids.vacuum_index("ids")
+    assert in_catalog(lake) == []
+
+
+def test_data_that_is_gone(ids, lake):
+    lake.rename(lake.parent / "elsewhere")
+    row = ids.index("ids").first()
+    assert row.numSourceFiles is None and "cannot be looked at" in row.message
+    assert ids.indexes().first().numAppendedFiles is None
+    for mode in ("full", "incremental", "quick"):
+        with pytest.raises(NoFragments):
+            ids.refresh_index("ids", mode=mode)
+    assert state(ids) == "ACTIVE"
+    ids.delete_index("ids")
+    ids.vacuum_index("ids")
+    assert ids.indexes().collect() == []
+    assert not lake.exists()
+
+
+# What goes wrong on the way
+
+
+def test_a_build_that_fails_puts_the_state_back_and_says_why(manager, spark, lake):
+    frame = spark.read.parquet(str(lake))
+    good = (lake / "1.parquet").read_bytes()
+    # Its footer is whole, the pages are not.
+    torn = bytearray(good)
+    torn[4:-8_000] = b"\xff" * (len(good) - 8_004)
+    (lake / "1.parquet").write_bytes(torn)
+    with pytest.raises(FragmentUnreadable, match=r"1\.parquet"):
+        manager.create_index(frame, BFIndexConfig("ids", ["id"]))
+    assert manager.indexes().collect() == []
+    assert in_catalog(lake) == []
+    history = manager._system().log("ids").history()
+    assert [(str(e.state), e.action) for e in history] == [
+        ("CREATING", "create"),
+        ("DOESNOTEXIST", "create failed"),
+    ]
+    assert "1.parquet" in history[-1].message
+
+    (lake / "1.parquet").write_bytes(good)
+    manager.create_index(spark.read.parquet(str(lake)), BFIndexConfig("ids", ["id"]))
+    (lake / "1.parquet").write_bytes(torn)
+    for mode in ("full", "incremental"):
+        with pytest.raises(FragmentUnreadable, match=r"1\.parquet"):
+            manager.refresh_index("ids", mode=mode)
+    row = manager.index("ids").first()
+    assert row.state == "ACTIVE" and row.log[-1].action == "refresh incremental failed"
+    assert "1.parquet" in row.message
+    (lake / "1.parquet").write_bytes(good)
+    manager.refresh_index("ids", mode="incremental")
+    assert_right(lake, 3)
+
+
+KILLED = """
+    import os, signal, sys
+    from zonebloom.spark.manager_actions import Actions
+    from zonebloom.spark.manager_log import Record, System
+    from zonebloom.spark.manager_source import open_source
+
+    def die(done, total):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    actions = Actions(System(sys.argv[1]), False)
+    opened, path = open_source(sys.argv[2], None)
+    if sys.argv[3] == "create":
+        record = Record(
+            "ids", path=path, index_dir=opened.index_dir, columns=("id", "Name"),
+            expected_num_items=9, fpp=0.1,
+        )
+        actions.create(opened, record, die)
+    else:
+        actions.refresh("ids", sys.argv[3], die)
+"""
+
+
+def kill_within(manager, lake, action):
+    """Have another process begin an action, and kill it while it builds."""
+    with pytest.raises(AssertionError):
+        run_python(KILLED, manager._system().path, lake, action)
+
+
+def test_a_creation_whose_process_was_killed(manager, spark, lake):
+    kill_within(manager, lake, "create")
+    frame = spark.read.parquet(str(lake))
+    assert state(manager) == "CREATING"
+    for action in [
+        lambda: manager.create_index(frame, BFIndexConfig("ids", ["id"])),
+        lambda: manager.delete_index("ids"),
+        lambda: manager.refresh_index("ids"),
+    ]:
+        with pytest.raises(InvalidState, match=r"is CREATING.*cancel\('ids'\) first"):
+            action()
+    manager.cancel("ids")
+    assert manager.indexes().collect() == []
+    manager.create_index(frame, BFIndexConfig("ids", ["id"]))
+    assert_right(lake, 3)
+
+
+@pytest.mark.parametrize("mode", ["full", "incremental"])
+def test_a_refresh_whose_process_was_killed(ids, lake, mode):
+    change(lake)
+    kill_within(ids, lake, mode)
+    assert state(ids) == "REFRESHING"
+    with pytest.raises(InvalidState, match="is REFRESHING"):
+        ids.optimize_index("ids")
+    # What was there before is there still, and right.
+    assert_right(lake, 1)
+    ids.cancel("ids")
+    assert states(ids)[-3:] == ["REFRESHING", "CANCELLING", "ACTIVE"]
+    ids.refresh_index("ids", mode=mode)
+    assert_right(lake, 3)
+
+
+def test_two_managers_at_once(manager, spark, lake):
+    """Of creations of one name one is made; of refreshes at once none harms another."""
+    other = IndexManager(spark)
+    outcomes = []
+
+    def create(one):
+        try:
+            one.create_index(str(lake), BFIndexConfig("ids", ["id"]))
+            outcomes.append("made")
+        except (IndexExists, CommitConflict) as error:
+            outcomes.append(type(error).__name__)
+
+    def refresh(one):
+        try:
+            one.refresh_index("ids", "full")
+            outcomes.append("made")
+        except CommitConflict as error:
+            outcomes.append(type(error).__name__)
+
+    for action in (create, refresh):
+        outcomes.clear()
+        threads = [threading.Thread(target=action, args=(one,)) for one in (manager, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert "made" in outcomes and len(outcomes) == 2
+        assert action is refresh or outcomes.count("made") == 1
+        assert state(manager) == "ACTIVE"
+        assert_right(lake, 3)
+
+
+def test_a_catalog_that_has_the_name_already(manager, lake):
+    zb.dataset(lake).create_scalar_index("id", name="ids.id", spark=False)
+    with pytest.raises(IndexExists, match=r"has an index 'ids\.id' already.*drop_index"):
+        manager.create_index(str(lake), BFIndexConfig("ids", ["id"]))
+    assert in_catalog(lake) == ["ids.id"]
+    assert manager.indexes().collect() == []
+
+
+# What is refused before any work
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "says"),
+    [
+        (["nope"], ColumnNotFound, "no column 'nope'"),
+        (["id", "st.b"], ColumnNotFound, r"no column 'st\.b'"),
+        (["flag"], UnsupportedType, "'flag' has type bool"),
+        (["st"], UnsupportedType, r"leaves instead: st\.a"),
+        (["tags"], UnsupportedType, "'tags'"),
+        (["id", "id"], InvalidArgument, "'id' is given twice"),
+        (["id", "ID"], InvalidArgument, "'id' is given twice"),
+        (["year"], InvalidArgument, "'year' is read from the paths"),
+    ],
+)
+def test_columns_that_cannot_be_indexed(manager, spark, tmp_path, columns, error, says):
+    folder = tmp_path / "parts" / "year=2024"
+    folder.mkdir(parents=True)
+    write(folder, 0)
+    frame = spark.read.parquet(str(tmp_path / "parts"))
+    with pytest.raises(error, match=says):
+        manager.create_index(frame, BFIndexConfig("ids", columns))
+    assert manager.indexes().collect() == []
+    assert not (tmp_path / "parts" / "_zonebloom").exists()
+
+
+def test_a_leaf_and_names_as_the_session_compares_them(manager, spark, lake):
+    frame = spark.read.parquet(str(lake))
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    with pytest.raises(ColumnNotFound, match="'name'"):
+        manager.create_index(frame, BFIndexConfig("ids", ["name"]))
+    spark.conf.set("spark.sql.caseSensitive", "false")
+    manager.create_index(frame, BFIndexConfig("ids", ["name", "ST.a"]))
+    assert manager.index("ids").first().indexedColumns == ["Name", "st.a"]
+    found = zb.dataset(lake).search("st.a = 1000003").to_table()
+    assert [Path(p).name for p in found["path"].to_pylist()] == ["1.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"name": ""}, "cannot name an index"),
+        ({"name": "a/b"}, "cannot name an index"),
+        ({"name": ".."}, "cannot name an index"),
+        ({"name": "a\nb"}, "cannot name an index"),
+        ({"name": "x" * 81}, "cannot name an index"),
+        ({"name": 5}, "cannot name an index"),
+        ({"columns": []}, "columns is empty"),
+        ({"columns": "id"}, "give a list"),
+        ({"columns": [1]}, "give a list"),
+        ({"fpp": 0.0}, "fpp is 0.0"),
+        ({"fpp": 1.0}, "fpp is 1.0"),
+        ({"fpp": float("nan")}, "fpp is nan"),
+        ({"fpp": "0.1"}, "fpp is '0.1'"),
+        ({"fpp": True}, "fpp is True"),
+        ({"expected_num_items": 0}, "expected_num_items is 0"),
+        ({"expected_num_items": 1.5}, "expected_num_items is 1.5"),
+        ({"expected_num_items": True}, "expected_num_items is True"),
+    ],
+)
+def test_configurations_that_are_none(arguments, says):
+    with pytest.raises(InvalidArgument, match=says):
+        BFIndexConfig(**{"name": "ids", "columns": ["id"], **arguments})
+
+
+def test_frames_that_are_more_than_a_read(manager, spark, lake, tmp_path):
+    frame = spark.read.parquet(str(lake))
+    config = BFIndexConfig("ids", ["id"])
+    csv = tmp_path / "csv"
+    frame.select("id").write.csv(str(csv), header=True)
+    for given in [
+        frame.where("id = 5"),
+        frame.select("id"),
+        frame.limit(5),
+        frame.union(frame),
+        spark.range(5),
+        spark.createDataFrame([(1,)], "id int"),
+        spark.read.csv(str(csv), header=True),
+        spark.read.parquet(str(lake / "0.parquet"), str(lake / "1.parquet")),
+        spark.read.option("pathGlobFilter", "0*").parquet(str(lake)),
+    ]:
+        with pytest.raises(InvalidArgument, match=r"plain read|not of Parquet|all files of one"):
+            manager.create_index(given, config)
+    with pytest.raises(InvalidArgument, match="give a BFIndexConfig"):
+        manager.create_index(frame, {"name": "ids"})
+    with pytest.raises(EngineError, match="give a SparkSession"):
+        IndexManager("local[2]")
+    assert not (lake / "_zonebloom").exists()
+
+
+def test_frames_and_paths_that_name_the_folder(manager, spark, lake):
+    frame = spark.read.parquet(str(lake))
+    frame.createOrReplaceTempView("lake_view")
+    sources = [
+        frame.alias("x"),
+        spark.table("lake_view"),
+        spark.read.parquet(str(lake / "*.parquet")),
+        lake,
+        f"file://{lake}",
+        spark.read.parquet(str(lake / "1.parquet")),
+    ]
+    for number, source in enumerate(sources):
+        manager.create_index(source, BFIndexConfig(f"i{number}", ["id"]))
+    rows = {row.name: row for row in manager.indexes().collect()}
+    assert [rows[f"i{n}"].numSourceFiles for n in range(6)] == [3, 3, 3, 3, 3, 1]
+    assert len({manager.index(f"i{n}").first().sourcePath for n in range(5)}) == 1
+
+
+def test_partitions_and_a_folder_for_the_index(manager, spark, tmp_path):
+    parts = tmp_path / "parts"
+    for year in (2023, 2024):
+        folder = parts / f"year={year}"
+        folder.mkdir(parents=True)
+        write(folder, year)
+    frame = spark.read.parquet(str(parts))
+    manager.create_index(frame, BFIndexConfig("ids", ["id"]), index_dir=str(tmp_path / "aside"))
+    assert not (parts / "_zonebloom").exists()
+    row = manager.index("ids").first()
+    assert row.indexLocation == str(tmp_path / "aside") and row.numSourceFiles == 2
+    write(parts / "year=2024", 9)
+    assert counts(manager) == [2, 1, 0]
+    manager.refresh_index("ids", "incremental")
+    assert counts(manager) == [3, 0, 0]
+
+
+# Sizes
+
+
+def test_an_index_larger_than_allowed_is_refused_with_the_numbers(manager, spark, lake):
+    frame = spark.read.parquet(str(lake))
+    manager._spark.conf.set("zonebloom.index.maxBytes", "150k")
+    with pytest.raises(InvalidArgument) as refused:
+        manager.create_index(frame, BFIndexConfig("ids", ["id", "Name"], 10_000))
+    # Six zones of 32 KiB, and 10,000 items at 1 % twice.
+    text = str(refused.value)
+    for part in ["2 columns of 3 zones (3,000 rows), 196.6 kB", "for 10,000 items", "153.6 kB"]:
+        assert part in text
+    assert not (lake / "_zonebloom").exists()
+    manager._spark.conf.set("zonebloom.index.maxBytes", "10m")
+    with pytest.raises(InvalidArgument, match="over 128 MiB; give a larger fpp"):
+        manager.create_index(frame, BFIndexConfig("ids", ["id"], 10**9))
+    manager.create_index(frame, BFIndexConfig("ids", ["id", "Name"], 10_000))
+
+
+def test_estimates_hold_against_what_is_built(manager, spark, lake):
+    for number in range(3, 70):
+        write(lake, number, rows=500)
+    dataset = zb.dataset(lake)
+    guess = estimate(dataset, 2, None, 0.01)
+    assert guess.is_sampled and "about" in str(guess)
+    rows = dataset.count_rows()
+    assert guess.num_rows == pytest.approx(rows, rel=0.1)
+    assert guess.num_zones == pytest.approx(70, rel=0.1)
+    exact = estimate(zb.dataset(lake / "1.parquet"), 1, 100, 0.01)
+    assert (exact.num_rows, exact.num_zones, exact.is_sampled) == (ROWS, 1, False)
+    assert exact.zone_bytes == 32 << 10
+
+
+# The conf
+
+
+def test_keys_are_read_and_written_in_two_ways(manager, spark):
+    assert manager.is_enabled() is True
+    manager.disable()
+    assert manager.is_enabled() is False and manager.isEnabled() is False
+    assert IndexManager(spark).is_enabled() is False
+    manager.enable()
+    assert manager.is_enabled() is True
+    spark.conf.unset("zonebloom.apply.enabled")
+    spark.conf.set("spark.zonebloom.apply.enabled", "FALSE")
+    assert manager.is_enabled() is False
+    spark.conf.set("zonebloom.apply.enabled", "true")
+    assert manager.is_enabled() is True
+    # Hyperspace's own keys are its own.
+    spark.conf.set("spark.hyperspace.apply.enabled", "false")
+    assert manager.is_enabled() is True
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("zonebloom.apply.enabled", "yes"),
+        ("zonebloom.index.maxBytes", "many"),
+        ("zonebloom.index.maxBytes", "-5"),
+        ("zonebloom.index.hybridscan.enabled", "1"),
+        ("zonebloom.index.hybridscan.maxAppendedRatio", "1.5"),
+        ("zonebloom.index.hybridscan.maxDeletedRatio", "nan"),
+        ("zonebloom.index.cache.expiryDurationInSeconds", "-1"),
+        ("zonebloom.index.cache.expiryDurationInSeconds", "inf"),
+        ("zonebloom.system.path", "hdfs://host/indexes"),
+    ],
+)
+def test_values_that_do_not_fit_are_named(manager, spark, key, value):
+    spark.conf.set(key, value)
+    with pytest.raises(InvalidArgument) as refused:
+        manager.is_enabled()
+    assert key in str(refused.value) and value in str(refused.value)
+
+
+def test_every_key_is_in_the_table_with_its_default():
+    from zonebloom.spark import manager_config
+
+    for key, default in manager_config.DEFAULTS.items():
+        assert f"\n    {key} " in manager_config.__doc__
+        line = next(t for t in manager_config.__doc__.splitlines() if t.startswith(f"    {key} "))
+        assert line.split()[1] == default
+
+
+def test_the_default_system_path_is_in_the_warehouse(manager, spark):
+    spark.conf.unset(SYSTEM_PATH)
+    warehouse = spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")
+    assert manager._system().path == f"{warehouse}/zonebloom_indexes"
+    assert not Path(warehouse, "zonebloom_indexes").exists()
+
+
+def test_hyperspaces_spelling(manager, spark, lake):
+    frame = spark.read.parquet(str(lake))
+    manager.createIndex(frame, BFIndexConfig("ids", ["id"]))
+    write(lake, 5)
+    manager.refreshIndex("ids", mode="incremental")
+    manager.optimizeIndex(indexName="ids", mode="full")
+    assert counts(manager) == [4, 0, 0]
+    manager.deleteIndex("ids")
+    manager.restoreIndex("ids")
+    manager.deleteIndex(indexName="ids")
+    manager.vacuumIndex("ids")
+    assert manager.indexes().collect() == []
