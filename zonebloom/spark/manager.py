@@ -12,30 +12,29 @@ file may match when a zone of it may.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from zonebloom.errors import EngineError, InvalidArgument
+from zonebloom.errors import InvalidArgument
 from zonebloom.spark.hyperspace_names import HyperspaceNames
 from zonebloom.spark.manager_actions import Actions, Progress
 from zonebloom.spark.manager_checks import estimate, require_size, resolve_columns
 from zonebloom.spark.manager_config import (
-    APPLY_ENABLED,
     BFIndexConfig,
     read_settings,
     require_name,
 )
-from zonebloom.spark.manager_log import Record, State, System
+from zonebloom.spark.manager_log import Record, State
+from zonebloom.spark.manager_queries import Queries
 from zonebloom.spark.manager_source import open_source
 from zonebloom.spark.manager_states import no_index
 from zonebloom.spark.manager_stats import EXTENDED_DDL, SUMMARY_DDL, Statistics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
-class IndexManager(HyperspaceNames):
+class IndexManager(Queries, HyperspaceNames):
     """Manages indices over Parquet files that Spark reads.
 
     Parameters
@@ -49,12 +48,6 @@ class IndexManager(HyperspaceNames):
     EngineError
         When it is no session.
     """
-
-    def __init__(self, spark: SparkSession):
-        if not hasattr(spark, "conf") or not hasattr(spark, "createDataFrame"):
-            raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession")
-        self._spark = spark
-        self._records: tuple[float, str, list[Record]] | None = None
 
     # Life of an index
 
@@ -221,43 +214,9 @@ class IndexManager(HyperspaceNames):
         row = Statistics().extended(record, log.history())
         return self._spark.createDataFrame([row], EXTENDED_DDL)
 
-    def _system(self) -> System:
-        return System(read_settings(self._spark).system_path)
-
     def _latest(self) -> list[Record]:
         found = [log.latest() for log in self._system().logs()]
         return [each for each in found if each.state != State.DOESNOTEXIST]
-
-    def _cached(self) -> list[Record]:
-        """Records as they were at most so long ago as the conf allows."""
-        settings = read_settings(self._spark)
-        now = time.monotonic()
-        if self._records is None or (
-            now - self._records[0] >= settings.cache_seconds
-            or self._records[1] != settings.system_path
-        ):
-            self._records = (now, settings.system_path, self._latest())
-        return self._records[2]
-
-    # Use
-
-    def enable(self) -> None:
-        """Have indices used: sets ``zonebloom.apply.enabled`` in the session."""
-        self._spark.conf.set(APPLY_ENABLED, "true")
-
-    def disable(self) -> None:
-        """Have no index used by any manager of the session."""
-        self._spark.conf.set(APPLY_ENABLED, "false")
-
-    def is_enabled(self) -> bool:
-        """Whether indices are used.
-
-        Raises
-        ------
-        InvalidArgument
-            When a key of the conf does not fit.
-        """
-        return read_settings(self._spark).apply_enabled
 
     def __repr__(self) -> str:
         found = ", ".join(f"{each.name} ({each.state})" for each in self._latest()) or "no index"

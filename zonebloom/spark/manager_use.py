@@ -1,0 +1,246 @@
+"""Which of a manager's indices answer for a query, and why others do not.
+
+    relation of the plan -> records over its files -> verdicts -> catalog with those indices alone
+
+An index answers while its stable state is ACTIVE and its files are those it was built of, or are
+known to a quick refresh, or hybrid scan allows for what changed. A refresh or merge under way
+changes nothing of that: the catalog holds what was there before until it is done. Files an index
+does not hold are read whatever is decided here.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
+from zonebloom.index.catalog import Catalog
+from zonebloom.spark.answers import AnsweringFiles, ListedFile
+from zonebloom.spark.lookup import Lookup, _filesystem, _keys, root_of
+from zonebloom.spark.manager_config import (
+    HYBRID_ENABLED,
+    MAX_APPENDED_RATIO,
+    MAX_DELETED_RATIO,
+    Settings,
+)
+from zonebloom.spark.manager_log import Record, State
+from zonebloom.spark.manager_source import Drift, measure_drift, open_recorded
+from zonebloom.spark.options import plain_path
+from zonebloom.spark.pruned import Note, Reason
+from zonebloom.spark.pruning import Pruning
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class IndexReason(Enum):
+    """Why an index of a manager is not asked at all; the value is for people."""
+
+    APPLY_DISABLED = "indices are disabled in the session"
+    NOT_ACTIVE = "the index is not ACTIVE"
+    OTHER_SOURCE = "the query does not read what the index is over"
+    DATA_UNREADABLE = "the files of the index cannot be looked at"
+    MISSING = "its filters are not in the catalog any more"
+    HYBRID_SCAN_DISABLED = "its files changed, and hybrid scan is disabled"
+    TOO_MUCH_APPENDED = "more was appended than hybrid scan allows"
+    TOO_MUCH_DELETED = "more was deleted than hybrid scan allows"
+    OTHER_CATALOG = "an index in another folder answers for the relation"
+    OTHER_INDEX = "another index on the column answers"
+    COLUMN_NOT_IN_FILTER = "no filter on the column reaches the scan"
+
+
+# Of these a user wants to hear when a query runs.
+_WARNED = (
+    IndexReason.DATA_UNREADABLE,
+    IndexReason.MISSING,
+    IndexReason.HYBRID_SCAN_DISABLED,
+    IndexReason.TOO_MUCH_APPENDED,
+    IndexReason.TOO_MUCH_DELETED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether an index may answer for a relation.
+
+    Attributes
+    ----------
+    record : Record
+    reason : IndexReason or None
+        None when it may.
+    text : str
+        A sentence for people, with numbers.
+    """
+
+    record: Record
+    reason: IndexReason | None = None
+    text: str = ""
+
+
+def judge(record: Record, settings: Settings) -> Verdict:
+    """Say whether an index may answer, by its state and its files as they are now."""
+    name = record.name
+
+    def refused(reason: IndexReason, text: str) -> Verdict:
+        return Verdict(record, reason, f"index {name!r} is not used: {text}")
+
+    if record.state != State.ACTIVE:
+        return refused(IndexReason.NOT_ACTIVE, f"it is {record.state}")
+    try:
+        opened = open_recorded(record)
+        gone = [each for each in record.indices.values() if each not in opened._version.indices]
+        if gone:
+            text = f"{', '.join(gone)} is not in {record.index_dir}; refresh it with mode='full'"
+            return refused(IndexReason.MISSING, text)
+        drift = measure_drift(opened, list(record.indices.values()), record.source_bytes)
+    except (ZoneBloomError, OSError, pa.ArrowException) as error:
+        return refused(IndexReason.DATA_UNREADABLE, str(error))
+    if drift.is_none or drift.fingerprint == record.accepted:
+        return Verdict(record)
+    found = _too_much(drift, settings)
+    if found is None:
+        return Verdict(record)
+    return refused(found[0], f"{found[1]}; call refresh_index({name!r}, mode='incremental')")
+
+
+def _too_much(drift: Drift, settings: Settings) -> tuple[IndexReason, str] | None:
+    """Why files that changed are too many for hybrid scan, None when they are not."""
+    if not settings.hybrid_enabled:
+        text = (
+            f"{drift.num_appended:,} files were appended and {drift.num_deleted:,} deleted since, "
+            f"and {HYBRID_ENABLED} is false"
+        )
+        return IndexReason.HYBRID_SCAN_DISABLED, text
+    for reason, ratio, most, count, key, done in (
+        (
+            IndexReason.TOO_MUCH_APPENDED,
+            drift.appended_ratio,
+            settings.max_appended_ratio,
+            drift.num_appended,
+            MAX_APPENDED_RATIO,
+            "appended",
+        ),
+        (
+            IndexReason.TOO_MUCH_DELETED,
+            drift.deleted_ratio,
+            settings.max_deleted_ratio,
+            drift.num_deleted,
+            MAX_DELETED_RATIO,
+            "deleted",
+        ),
+    ):
+        if ratio > most:
+            return (
+                reason,
+                f"{count:,} files, {ratio:.0%} of the bytes, were {done}, {key} is {most}",
+            )
+    return None
+
+
+class ManagedLookup(Lookup):
+    """Asks only the indices of a manager that may answer.
+
+    Parameters
+    ----------
+    records : sequence of Record
+    settings : Settings
+
+    Attributes
+    ----------
+    verdicts : dict of str to list of Verdict
+        Of the indices over the files of each root, as Spark names it.
+    """
+
+    def __init__(self, records: Sequence[Record], settings: Settings):
+        super().__init__(None)
+        self._records = records
+        self._settings = settings
+        self.verdicts: dict[str, list[Verdict]] = {}
+
+    def _open(self, root: str, files: Sequence[ListedFile]) -> AnsweringFiles | Note:
+        try:
+            filesystem, base = _filesystem(root)
+        except (OSError, pa.ArrowException, NotImplementedError) as error:
+            return Note(Reason.NO_INDEX, f"pyarrow cannot look into {root}: {error}")
+        there = {base + each.path.removeprefix(root): each for each in files}
+        related = [each for each in self._records if is_over(each, root)]
+        verdicts = [judge(each, self._settings) for each in related]
+        self.verdicts[root] = verdicts
+        answering: AnsweringFiles | None = None
+        for folder in dict.fromkeys(each.record.index_dir for each in verdicts if not each.reason):
+            usable = [v.record for v in verdicts if not v.reason and v.record.index_dir == folder]
+            if answering is None:
+                answering = _answering(Catalog(filesystem, folder), usable, there)
+                continue
+            self.verdicts[root] = [
+                replace(v, reason=IndexReason.OTHER_CATALOG, text=IndexReason.OTHER_CATALOG.value)
+                if v.record in usable
+                else v
+                for v in self.verdicts[root]
+            ]
+        if answering is None:
+            return Note(Reason.NO_INDEX, f"the manager has no index to use over {root}")
+        return answering
+
+    def of_relation(self, name: str) -> list[Verdict]:
+        """Verdicts for a relation, by the name it has in a plan."""
+        root = root_of(name.partition(" and ")[0], self.verdicts)
+        return [] if root is None else self.verdicts[root]
+
+
+def _answering(
+    catalog: Catalog, records: Sequence[Record], there: dict[str, ListedFile]
+) -> AnsweringFiles | None:
+    """The files with those indices alone, None when the catalog knows none of them."""
+    version = catalog.latest()
+    names = {name for record in records for name in record.indices.values()}
+    allowed = {name: entry for name, entry in version.indices.items() if name in names}
+    keys = _keys(catalog.folder, there, version, True)
+    if not keys:
+        return None
+    return AnsweringFiles(catalog, replace(version, indices=allowed), keys, there)
+
+
+def is_over(record: Record, root: str) -> bool:
+    """Whether an index is over files of a relation's root: the same folder, or one in another."""
+    one, other = record.path.rstrip("/"), plain_path(root).rstrip("/")
+    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
+
+
+def is_over_relation(record: Record, name: str) -> bool:
+    """The same, of a relation by the name it has in a plan."""
+    return is_over(record, re.sub(r" and [\d,]+ more$", "", name))
+
+
+class ManagedPruning:
+    """A frame, and what a manager's indices leave of it.
+
+    Parameters
+    ----------
+    df : DataFrame
+    records : sequence of Record
+    settings : Settings
+    """
+
+    def __init__(self, df: DataFrame, records: Sequence[Record], settings: Settings):
+        self.lookup = ManagedLookup(records, settings)
+        self._pruning = Pruning(df, self.lookup)
+        self.plan = self._pruning.plan
+
+    def frame(self) -> DataFrame:
+        """The frame with fewer files, or the same."""
+        return self._pruning.frame()
+
+    def warn(self, stacklevel: int) -> None:
+        """Give the warnings of a query that runs."""
+        for each in self._pruning.warnings:
+            warnings.warn(each, stacklevel=stacklevel + 1)
+        verdicts = [each for found in self.lookup.verdicts.values() for each in found]
+        for each in dict.fromkeys(v.text for v in verdicts if v.reason in _WARNED):
+            warnings.warn(each, IndexNotUsedWarning, stacklevel=stacklevel + 1)
