@@ -5,16 +5,42 @@ Names are handed on when they are first used: pyspark is imported no sooner.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zonebloom.spark.frames import SparkPlan, plan, register, scan
+    from zonebloom.spark.pruned import PrunePlan, Reason
+    from zonebloom.spark.pruning import prune, prune_plan
+    from zonebloom.spark.reread import read_pruned
 
-__all__ = ["SparkPlan", "plan", "register", "scan"]
+_HOMES = {
+    "PrunePlan": "pruned",
+    "Reason": "pruned",
+    "SparkPlan": "frames",
+    "plan": "frames",
+    "prune": "pruning",
+    "prune_plan": "pruning",
+    "read_pruned": "reread",
+    "register": "frames",
+    "scan": "frames",
+}
+
+__all__ = [
+    "PrunePlan",
+    "Reason",
+    "SparkPlan",
+    "plan",
+    "prune",
+    "prune_plan",
+    "read_pruned",
+    "register",
+    "scan",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import pyspark  # noqa: F401
@@ -24,9 +50,7 @@ def __getattr__(name: str) -> Any:
         raise MissingDependency(
             "zonebloom.spark needs PySpark; run pip install 'zonebloom[spark]'"
         ) from error
-    from zonebloom.spark import frames
-
-    return getattr(frames, name)
+    return getattr(import_module(f"zonebloom.spark.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
