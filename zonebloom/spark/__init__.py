@@ -11,17 +11,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zonebloom.spark.frames import SparkPlan, plan, register, scan
     from zonebloom.spark.manager import BFIndexConfig, IndexManager
+    from zonebloom.spark.pruned import PrunePlan, Reason
+    from zonebloom.spark.pruning import prune, prune_plan
+    from zonebloom.spark.reread import read_pruned
 
 _HOMES = {
     "BFIndexConfig": "manager",
     "IndexManager": "manager",
+    "PrunePlan": "pruned",
+    "Reason": "pruned",
     "SparkPlan": "frames",
     "plan": "frames",
+    "prune": "pruning",
+    "prune_plan": "pruning",
+    "read_pruned": "reread",
     "register": "frames",
     "scan": "frames",
 }
 
-__all__ = ["BFIndexConfig", "IndexManager", "SparkPlan", "plan", "register", "scan"]
+__all__ = [
+    "BFIndexConfig",
+    "IndexManager",
+    "PrunePlan",
+    "Reason",
+    "SparkPlan",
+    "plan",
+    "prune",
+    "prune_plan",
+    "read_pruned",
+    "register",
+    "scan",
+]
 
 
 def __getattr__(name: str) -> Any:

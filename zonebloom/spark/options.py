@@ -62,7 +62,7 @@ class Options:
             raise InvalidArgument(f"there is no option {', '.join(unknown)}; there is {known}")
         source: str | list[str] = given.get("path", "")
         if not source and "paths" in given:
-            source = [_plain_path(each) for each in _json_list("paths", given["paths"])]
+            source = [plain_path(each) for each in _json_list("paths", given["paths"])]
         if not source:
             raise InvalidArgument("no path is given; write .load(path), or OPTIONS (path '...')")
         if "filter" in given and "prune" in given:
@@ -71,7 +71,7 @@ class Options:
         if not parallelism.isdecimal():
             raise InvalidArgument(f"parallelism is {parallelism!r}; give a whole number")
         return cls(
-            _plain_path(source) if isinstance(source, str) else source,
+            plain_path(source) if isinstance(source, str) else source,
             _names(given["columns"]) if "columns" in given else None,
             given.get("filter"),
             given.get("prune"),
@@ -81,7 +81,7 @@ class Options:
         )
 
 
-def _plain_path(path: str) -> str:
+def plain_path(path: str) -> str:
     """A path as pyarrow knows it: Spark writes file:/x, and s3a for s3."""
     if path.startswith("file:"):
         return "/" + path.removeprefix("file:").lstrip("/")

@@ -88,7 +88,7 @@ def opaque_columns(schema: pa.Schema, known: Mapping[str, st.DataType]) -> froze
     for name, told in {**_told_by_spark(schema), **known}.items():
         if name in schema.names:
             try:
-                same = _spark_type(schema.field(name).type, name).json() == told.json()
+                same = spark_type(schema.field(name).type, name).json() == told.json()
             except UnsupportedType:
                 same = False
             if not same:
@@ -114,14 +114,20 @@ def _of_column(field: pa.Field, told: st.DataType | None) -> st.DataType:
             f"column {field.name!r} is {told.simpleString()}, which no Python data source of "
             "Spark can give; leave it out with columns"
         )
-    return _spark_type(field.type, field.name) if told is None else told
+    return spark_type(field.type, field.name) if told is None else told
 
 
-def _spark_type(arrow: pa.DataType, column: str) -> st.DataType:
+def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
+    """The type ``spark.read.parquet`` shows for an Arrow type; the column is named in errors.
+
+    Raises
+    ------
+    UnsupportedType
+    """
     if isinstance(arrow, pa.BaseExtensionType):
-        return _spark_type(arrow.storage_type, column)
+        return spark_type(arrow.storage_type, column)
     if isinstance(arrow, pa.DictionaryType):
-        return _spark_type(arrow.value_type, column)
+        return spark_type(arrow.value_type, column)
     for is_type, spark in _PLAIN:
         if is_type(arrow):
             return spark()
@@ -141,13 +147,13 @@ def _spark_type(arrow: pa.DataType, column: str) -> st.DataType:
     if pt.is_time(arrow) and arrow.unit != "ns":
         return st.TimeType()
     if isinstance(arrow, _LISTS):
-        return st.ArrayType(_spark_type(arrow.value_type, column), True)
+        return st.ArrayType(spark_type(arrow.value_type, column), True)
     if isinstance(arrow, pa.MapType):
-        key = _spark_type(arrow.key_type, column)
-        return st.MapType(key, _spark_type(arrow.item_type, column), True)
+        key = spark_type(arrow.key_type, column)
+        return st.MapType(key, spark_type(arrow.item_type, column), True)
     if isinstance(arrow, pa.StructType):
         return st.StructType(
-            [st.StructField(each.name, _spark_type(each.type, column)) for each in arrow]
+            [st.StructField(each.name, spark_type(each.type, column)) for each in arrow]
         )
     raise UnsupportedType(
         f"column {column!r} is {arrow}, for which Spark has no type; leave it out with columns"

@@ -1,0 +1,145 @@
+"""What pruning a frame did, relation by relation, and why it did no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from zonebloom.display import bytes_text
+
+
+class Reason(Enum):
+    """Why a relation, or a part of its filter, is not pruned; the value is for people."""
+
+    UNSUPPORTED_SESSION = "the session gives no access to plans"
+    UNSUPPORTED_RELATION = "the relation is none of Parquet files that Spark lists"
+    CACHED = "a cached frame answers for it"
+    NOT_SCANNED = "the plan reads it only in a subquery, or not at all"
+    NO_FILTER = "no filter reaches the scan"
+    NO_INDEX = "there is no index"
+    NO_INDEX_ON_COLUMN = "no index on the column"
+    INDEX_DAMAGED = "an index is there and cannot be used"
+    NEW_FILES = "files the index does not know"
+    STALE_FILES = "files changed since they were indexed, or since Spark listed them"
+    FILTER_NOT_ANSWERED = "a part of the filter no index answers"
+    SHARED_RELATION = "several scans share the relation, and it keeps what any of them needs"
+    ALL_FILES_KEPT = "every file may hold rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One reason, with what it is about.
+
+    Attributes
+    ----------
+    reason : Reason
+    text : str
+        A sentence for people, perhaps with names and counts.
+    """
+
+    reason: Reason
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedRelation:
+    """One relation of a plan.
+
+    Attributes
+    ----------
+    name : str
+        Root paths, or the kind of relation.
+    filter : str or None
+        What the index was asked, joined by OR where several scans share the relation; None when
+        it was not asked.
+    num_files, num_bytes : int
+        That Spark would read, after its own pruning of partitions; 0 when they were not listed.
+    kept_files, kept_bytes : int
+        That may hold rows.
+    kept_paths : tuple of str
+        In Spark's order and words: ``file:/lake/a.parquet``.
+    indices : tuple of str
+        Names of the indices that answered.
+    notes : tuple of Note
+        Why no more was left out.
+    """
+
+    name: str
+    filter: str | None = None
+    num_files: int = 0
+    num_bytes: int = 0
+    kept_files: int = 0
+    kept_bytes: int = 0
+    kept_paths: tuple[str, ...] = field(default=(), repr=False)
+    indices: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether files are left out."""
+        return self.kept_files < self.num_files
+
+    @property
+    def reasons(self) -> frozenset[Reason]:
+        """The reasons among the notes."""
+        return frozenset(note.reason for note in self.notes)
+
+    def __str__(self) -> str:
+        lines = [f"Relation {self.name}"]
+        if self.filter is not None:
+            lines.append(f"  filter: {self.filter}")
+        if self.indices:
+            lines.append(f"  indices: {', '.join(self.indices)}")
+        if self.num_files:
+            lines.append(
+                f"  files: {self.kept_files:,} of {self.num_files:,} kept, "
+                f"{bytes_text(self.kept_bytes)} of {bytes_text(self.num_bytes)}"
+            )
+        lines += [f"  {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    """What `zonebloom.spark.prune` does to a frame; `str` and HTML show it.
+
+    Attributes
+    ----------
+    relations : tuple of PrunedRelation
+        Those of the plan's tree, in its order.
+    notes : tuple of Note
+        About the frame as a whole.
+    """
+
+    relations: tuple[PrunedRelation, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether any relation leaves files out."""
+        return any(each.is_pruned for each in self.relations)
+
+    @property
+    def reasons(self) -> frozenset[Reason]:
+        """All reasons of the plan and its relations."""
+        own = frozenset(note.reason for note in self.notes)
+        return own.union(*(each.reasons for each in self.relations))
+
+    def __str__(self) -> str:
+        kept = sum(each.kept_files for each in self.relations)
+        count = sum(each.num_files for each in self.relations)
+        lines = [f"ZoneBloomPrune: {kept:,} of {count:,} files kept"]
+        lines += [f"  {note}" for note in self.notes]
+        for each in self.relations:
+            lines += [f"  {line}" for line in str(each).splitlines()]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from zonebloom.display import lines_html
+
+        return lines_html(str(self))

@@ -1,0 +1,146 @@
+"""read_pruned(): the files that may hold rows, read anew by Spark's own reader.
+
+It needs no access to plans, so it works over Spark Connect too; in classic sessions
+`zonebloom.spark.prune` does the same for a frame made already.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from zonebloom.errors import InvalidArgument
+from zonebloom.predicates import ast
+from zonebloom.predicates.spark import to_spark_filter
+from zonebloom.spark.answers import ListedFile
+from zonebloom.spark.frames import Path, _of_session, _quoted, _whole
+from zonebloom.spark.lookup import Lookup, root_of
+from zonebloom.spark.types import opaque_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_GLOB = re.compile(r"[{}\[\]*?\\]")
+_LOCAL = re.compile(r"^(file:)?/+")
+_PARTITION = re.compile(r"(?:^|/)([^/=]+)=")
+
+
+def read_pruned(
+    spark: SparkSession,
+    path: Path,
+    filter: str,
+    columns: Sequence[str] | None = None,
+    *,
+    index_dir: str | None = None,
+) -> DataFrame:
+    """Read the Parquet files that may hold rows of a filter, with Spark's own reader.
+
+    As ``spark.read.parquet(path).where(filter)``, but that files are left out in which, as the
+    index says, no row can match. `zonebloom.spark.scan` leaves out zones within files too, and
+    is quicker for few rows; this one keeps Spark's vectorised reader with its pruning of
+    columns, and suits filters that many rows of few files match.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Classic or Connect; this process must see the files at the paths Spark does.
+    path : path, URI, glob, or list of them
+        As ``spark.read.parquet`` takes it.
+    filter : str
+        A condition in Spark SQL.
+    columns : list of str, optional
+        All by default.
+    index_dir : str, optional
+        Folder of the index, when it is not beside the data.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        It names the kept files one by one; a thousand of them take Spark seconds to look up.
+
+    Raises
+    ------
+    InvalidArgument
+        When the filter is no text.
+
+    Warns
+    -----
+    IndexNotUsedWarning, StaleIndexWarning
+    """
+    if not isinstance(filter, str):
+        raise InvalidArgument(
+            f'filter is a {type(filter).__name__}; give Spark SQL text, such as "id = 42"'
+        )
+    if isinstance(columns, str):
+        raise InvalidArgument(f"columns is {columns!r}; give a list: [{columns!r}]")
+    named = [path] if not isinstance(path, Sequence) or isinstance(path, str) else list(path)
+    roots = [_plain(_whole(each)) for each in named]
+    whole = spark.read.parquet(*map(_whole, named))
+    kept = _kept(spark, whole, roots, filter, index_dir)
+    found = whole if kept is None else _reread(spark, whole, roots, kept)
+    # Without a file left, the filter is still to be one that Spark understands.
+    found = found.where(filter) if kept != [] else whole.where(filter).where("false")
+    return found.select(*map(_quoted, columns)) if columns is not None else found
+
+
+def _kept(
+    spark: SparkSession, whole: DataFrame, roots: list[str], filter: str, index_dir: str | None
+) -> list[str] | None:
+    """Paths of the files to read, None when that is all of them, or not to be told."""
+    # What Spark calls inputFiles is written as in URLs.
+    paths = [_plain(unquote(each)) for each in whole.inputFiles()]
+    below = [root_of(path, roots) for path in paths]
+    is_glob = any(root is None for root in below)
+    from_paths = {
+        unquote(name).lower()
+        for path, root in zip(paths, below, strict=True)
+        for name in _PARTITION.findall(path.removeprefix(root or ""))
+    }
+    known = {field.name: field.dataType for field in whole.schema}
+    partitioned = from_paths & {name.lower() for name in known}
+    if is_glob and partitioned:
+        # Which folder the values begin below is Spark's secret.
+        return None
+    zone, _ = _of_session(spark)
+
+    def predicate(schema: pa.Schema) -> ast.Predicate:
+        opaque = opaque_columns(schema, known)
+        opaque |= {name for name in schema.names if name.lower() in partitioned}
+        return to_spark_filter(filter, schema, opaque, zone).predicate
+
+    files = [ListedFile(each, -1, -1) for each in paths]
+    ignores_case = str(spark.conf.get("spark.sql.caseSensitive")).lower() != "true"
+    asked = paths if is_glob else roots
+    answer = Lookup(index_dir).keep(asked, files, predicate, ignores_case)
+    for each in answer.warnings:
+        warnings.warn(each, stacklevel=3)
+    found = [path for path in paths if path in answer.paths]
+    return None if len(found) == len(paths) else found
+
+
+def _reread(
+    spark: SparkSession, whole: DataFrame, roots: list[str], kept: Sequence[str]
+) -> DataFrame:
+    """Kept files, each group below the root its partition values begin at."""
+    groups: dict[str | None, list[str]] = {}
+    for path in kept:
+        groups.setdefault(root_of(path, roots), []).append(path)
+    frames = []
+    for root, paths in groups.items():
+        reader = spark.read.schema(whole.schema)
+        # A file named by itself is no folder to begin at.
+        if root is not None and root not in paths:
+            reader = reader.option("basePath", root)
+        frames.append(reader.parquet(*(_GLOB.sub(r"\\\g<0>", each) for each in paths)))
+    return reduce(lambda one, other: one.unionAll(other), frames, *([] if frames else [whole]))
+
+
+def _plain(path: str) -> str:
+    """A path as Spark names it in plans: inputFiles has more slashes."""
+    return _LOCAL.sub("file:/", path).rstrip("/")
