@@ -89,7 +89,7 @@ def drop_for_good(catalog: Catalog, names: Iterable[str]) -> None:
     """
     gone = set(names)
     entries = catalog.latest_for_writing().indices
-    segments = [s.name for name, e in entries.items() if name in gone for s in e.segments]
+    folders = {each for name in gone.intersection(entries) for each in entries[name].folders}
     if not gone.intersection(entries):
         return
 
@@ -98,12 +98,12 @@ def drop_for_good(catalog: Catalog, names: Iterable[str]) -> None:
         return replace(latest, indices=left)
 
     catalog.commit(change)
-    _delete_unnamed(catalog, segments)
+    _delete_unnamed(catalog, folders)
 
 
 def _delete_unnamed(catalog: Catalog, prefixes: Iterable[str]) -> None:
     """Delete segments of finished builds, but those the newest version names."""
     entries = catalog.latest_for_writing().indices.values()
-    named = [segment.name for entry in entries for segment in entry.segments]
+    named = {folder for entry in entries for folder in entry.folders}
     for prefix in prefixes:
         catalog.delete_segments(prefix, keep=named)

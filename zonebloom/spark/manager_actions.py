@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from zonebloom.builder import Wanted
 from zonebloom.dataset import Dataset
 from zonebloom.errors import IndexExists, IndexNotFound, InvalidArgument
 from zonebloom.index.catalog import now
 from zonebloom.index.compact import compact, drop_for_good
+from zonebloom.index.global_filter import GlobalSize
+from zonebloom.index.zones import ZoneParameters
 from zonebloom.spark.manager_log import IndexLog, Record, State, System
 from zonebloom.spark.manager_source import catalog_of, measure_drift, open_recorded
 from zonebloom.spark.manager_states import TRANSITIONS, require_state, require_unstable
@@ -237,8 +240,13 @@ class Actions:
         log.append(back, started.number)
 
     def _build(self, opened: Dataset, record: Record, progress: Progress) -> None:
-        for column, name in record.indices.items():
-            opened.create_scalar_index(column, name=name, spark=self._spark, progress=progress)
+        size = GlobalSize(record.expected_num_items, record.fpp)
+        wanted = [
+            Wanted(name, opened._column(column), ZoneParameters(), size)
+            for column, name in record.indices.items()
+        ]
+        version = opened._builder.build(wanted, "auto", True, self._spark, progress)
+        opened._use(version)
 
 
 def _as_indexed(record: Record) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ZoneBloomError
-from zonebloom.index.catalog import TABLE_FILES, Catalog
+from zonebloom.index.catalog import MERGED_FILES, Catalog
 from zonebloom.spark.manager_log import Record
 from zonebloom.spark.manager_source import Drift, catalog_of, measure_drift, open_recorded
 
@@ -23,6 +23,7 @@ SUMMARY_DDL = (
 )
 EXTENDED_DDL = SUMMARY_DDL + (
     ", sourcePath string, expectedNumItems bigint, fpp double, numZones bigint, "
+    "globalFilterBytes bigint, "
     "createdAt string, updatedAt string, message string, "
     "log array<struct<number: bigint, state: string, action: string, time: string, "
     "message: string>>"
@@ -60,19 +61,16 @@ class Statistics:
 
     def extended(self, record: Record, history: list[Record]) -> tuple[Any, ...]:
         """One row of `EXTENDED_DDL`."""
-        entries = catalog_of(record).latest().indices
+        there = catalog_of(record).latest().indices
+        entries = [there[name] for name in record.indices.values() if name in there]
         drift = self._drift(record)
         return (
             *self.summary(record),
             record.path,
             record.expected_num_items,
             record.fpp,
-            sum(
-                segment.num_zones
-                for name in record.indices.values()
-                if name in entries
-                for segment in entries[name].segments
-            ),
+            sum(segment.num_zones for entry in entries for segment in entry.segments),
+            sum(e.global_filter.num_bytes for e in entries if e.global_filter is not None),
             record.created_at,
             record.time,
             drift if isinstance(drift, str) else record.message,
@@ -97,12 +95,13 @@ def _files(catalog: Catalog, record: Record) -> list[tuple[str, int]]:
     entries = catalog.latest().indices
     found: dict[str, int] = {}
     for entry in (entries[name] for name in record.indices.values() if name in entries):
-        for segment in entry.segments:
-            path = posixpath.join(catalog.folder, "segments", segment.name)
+        # The filters of such a segment are in another by now; `vacuum` deletes these.
+        emptied = {segment.name for segment in entry.segments if segment.layout == "pages"}
+        for folder in entry.folders:
+            path = posixpath.join(catalog.folder, "segments", folder)
             selector = pafs.FileSelector(path, allow_not_found=True)
             for info in catalog.filesystem.get_file_info(selector):
-                # The filters of such a segment are in another by now; `vacuum` deletes these.
-                is_left_over = segment.layout == "pages" and info.base_name in TABLE_FILES
+                is_left_over = folder in emptied and info.base_name in MERGED_FILES
                 if info.type == pafs.FileType.File and not is_left_over:
                     found[info.path] = info.size or 0
     return sorted(found.items())

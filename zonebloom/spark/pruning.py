@@ -82,7 +82,7 @@ def prune(df: DataFrame, *, index_dir: str | None = None) -> DataFrame:
     >>> lake = spark.read.parquet("lake")                           # doctest: +SKIP
     >>> zonebloom.spark.prune(lake.where("id = 42")).show()         # doctest: +SKIP
     """
-    pruning = _Pruning(df, index_dir)
+    pruning = Pruning(df, Lookup(index_dir))
     for each in pruning.warnings:
         warnings.warn(each, stacklevel=2)
     return pruning.frame()
@@ -103,7 +103,7 @@ def prune_plan(df: DataFrame, *, index_dir: str | None = None) -> PrunePlan:
     ------
     InvalidArgument
     """
-    return _Pruning(df, index_dir).plan
+    return Pruning(df, Lookup(index_dir)).plan
 
 
 @dataclass(slots=True)
@@ -115,12 +115,12 @@ class _Decision:
     scans: Sequence[Scan] = ()
 
 
-class _Pruning:
+class Pruning:
     """A frame and what is decided of its relations."""
 
-    def __init__(self, df: DataFrame, index_dir: str | None):
+    def __init__(self, df: DataFrame, lookup: Lookup):
         self._df = df
-        self._lookup = Lookup(index_dir)
+        self._lookup = lookup
         self._decisions: list[_Decision] = []
         self.warnings: list[ZoneBloomWarning] = []
         self.plan = self._decide()
