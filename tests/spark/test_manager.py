@@ -30,6 +30,7 @@ from zonebloom.errors import (
 from zonebloom.spark import BFIndexConfig, IndexManager
 from zonebloom.spark.manager_checks import estimate
 from zonebloom.spark.manager_config import SYSTEM_PATH
+from zonebloom.spark.manager_source import open_source
 
 ROWS = 1_000
 COUNTS = ["Source", "Appended", "Deleted"]
@@ -108,6 +109,11 @@ def assert_right(lake, covered):
     dataset = zb.dataset(lake)
     for each in dataset.describe_indices():
         assert each.num_fragments_indexed == covered
+    for column in ("id", "Name"):
+        over_all = dataset.global_filter(column)
+        if over_all is not None:
+            assert len(over_all.covered) == covered
+            assert len(over_all.missing) == len(dataset.files) - covered
     for column, value in [
         ("id", 5),
         ("id", 1_000_007),
@@ -146,6 +152,9 @@ def test_an_index_from_its_making_to_its_end(manager, spark, lake, tmp_path):
     assert row.sizeIndexFiles == sum(each.stat().st_size for each in files)
     # Three files of 1,000 rows: a zone each, twice.
     assert row.numZones == 6
+    made = zb.dataset(lake).global_filter("Name")
+    assert (made.num_items, made.probability, len(made.covered)) == (5_000, 0.02, 3)
+    assert row.globalFilterBytes == 2 * made.sbbf.num_bytes
     assert manager.indexes().first() == row[: len(manager.indexes().columns)]
 
     manager.delete_index("ids")
@@ -544,7 +553,7 @@ def test_frames_that_are_more_than_a_read(manager, spark, lake, tmp_path):
     assert not (lake / "_zonebloom").exists()
 
 
-def test_frames_and_paths_that_name_the_folder(manager, spark, lake):
+def test_frames_and_paths_that_name_the_folder(spark, lake):
     frame = spark.read.parquet(str(lake))
     frame.createOrReplaceTempView("lake_view")
     sources = [
@@ -555,11 +564,10 @@ def test_frames_and_paths_that_name_the_folder(manager, spark, lake):
         f"file://{lake}",
         spark.read.parquet(str(lake / "1.parquet")),
     ]
-    for number, source in enumerate(sources):
-        manager.create_index(source, BFIndexConfig(f"i{number}", ["id"]))
-    rows = {row.name: row for row in manager.indexes().collect()}
-    assert [rows[f"i{n}"].numSourceFiles for n in range(6)] == [3, 3, 3, 3, 3, 1]
-    assert len({manager.index(f"i{n}").first().sourcePath for n in range(5)}) == 1
+    opened = [open_source(source, None) for source in sources]
+    assert [len(each.files) for each, _ in opened] == [3, 3, 3, 3, 3, 1]
+    assert [path for _, path in opened] == [*[str(lake)] * 5, str(lake / "1.parquet")]
+    assert {each.index_dir for each, _ in opened} == {str(lake / "_zonebloom")}
 
 
 def test_partitions_and_a_folder_for_the_index(manager, spark, tmp_path):

@@ -34,6 +34,13 @@ _OF_RELATION = (
     Reason.NO_FILTER,
     Reason.INDEX_DAMAGED,
 )
+# Of an index that answered, these say why it left out no more.
+_BESIDES = (
+    Reason.NEW_FILES,
+    Reason.STALE_FILES,
+    Reason.SHARED_RELATION,
+    Reason.INDEX_DAMAGED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,12 +282,12 @@ def _of_column(
 ) -> list[tuple[IndexReason | Reason | None, str]]:
     if index in relation.indices:
         found: list[tuple[IndexReason | Reason | None, str]] = []
+        notes = [(note.reason, note.text) for note in relation.notes if note.reason in _BESIDES]
         if relation.is_pruned:
             found.append((None, _used(relation)))
-        else:
+        elif Reason.INDEX_DAMAGED not in relation.reasons:
             found.append((Reason.ALL_FILES_KEPT, Reason.ALL_FILES_KEPT.value))
-        gaps = (Reason.NEW_FILES, Reason.STALE_FILES, Reason.SHARED_RELATION)
-        return found + [(n.reason, n.text) for n in relation.notes if n.reason in gaps]
+        return found + notes
     for other in (each.record for each in verdicts if each.record.indices.get(column) != index):
         if other.indices.get(column) in relation.indices:
             text = f"index {other.name!r}, made later, answers for {column}"

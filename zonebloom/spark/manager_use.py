@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
 from zonebloom.index.catalog import Catalog
-from zonebloom.spark.answers import AnsweringFiles, ListedFile
+from zonebloom.predicates import ast
+from zonebloom.spark.answers import Answer, AnsweringFiles, ListedFile
 from zonebloom.spark.lookup import Lookup, _filesystem, _keys, root_of
 from zonebloom.spark.manager_config import (
     HYBRID_ENABLED,
@@ -50,7 +51,6 @@ class IndexReason(Enum):
     HYBRID_SCAN_DISABLED = "its files changed, and hybrid scan is disabled"
     TOO_MUCH_APPENDED = "more was appended than hybrid scan allows"
     TOO_MUCH_DELETED = "more was deleted than hybrid scan allows"
-    OTHER_CATALOG = "an index in another folder answers for the relation"
     OTHER_INDEX = "another index on the column answers"
     COLUMN_NOT_IN_FILTER = "no filter on the column reaches the scan"
 
@@ -172,26 +172,51 @@ class ManagedLookup(Lookup):
         related = [each for each in self._records if is_over(each, root)]
         verdicts = [judge(each, self._settings) for each in related]
         self.verdicts[root] = verdicts
-        answering: AnsweringFiles | None = None
-        for folder in dict.fromkeys(each.record.index_dir for each in verdicts if not each.reason):
-            usable = [v.record for v in verdicts if not v.reason and v.record.index_dir == folder]
-            if answering is None:
-                answering = _answering(Catalog(filesystem, folder), usable, there)
-                continue
-            self.verdicts[root] = [
-                replace(v, reason=IndexReason.OTHER_CATALOG, text=IndexReason.OTHER_CATALOG.value)
-                if v.record in usable
-                else v
-                for v in self.verdicts[root]
-            ]
-        if answering is None:
+        usable: dict[str, list[Record]] = {}
+        for each in verdicts:
+            if each.reason is None:
+                usable.setdefault(each.record.index_dir, []).append(each.record)
+        answering = [
+            _answering(Catalog(filesystem, folder), records, there)
+            for folder, records in usable.items()
+        ]
+        found = [each for each in answering if each is not None]
+        if not found:
             return Note(Reason.NO_INDEX, f"the manager has no index to use over {root}")
-        return answering
+        return found[0] if len(found) == 1 else _SeveralCatalogs(found)
 
     def of_relation(self, name: str) -> list[Verdict]:
         """Verdicts for a relation, by the name it has in a plan."""
         root = root_of(name.partition(" and ")[0], self.verdicts)
         return [] if root is None else self.verdicts[root]
+
+
+class _SeveralCatalogs(AnsweringFiles):
+    """The same files, known to catalogs in several folders; what one excludes is excluded."""
+
+    def __init__(self, parts: Sequence[AnsweringFiles]):
+        self._parts = parts
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._parts[0].schema
+
+    def ask(self, predicate: ast.Predicate, ignores_case: bool) -> Answer:
+        """Files that hold no row for which a predicate is true."""
+        answers = [each.ask(predicate, ignores_case) for each in self._parts]
+        notes = dict.fromkeys(note for answer in answers for note in answer.notes)
+        # What one catalog leaves unanswered another may answer.
+        unanswered = (Reason.NO_INDEX_ON_COLUMN, Reason.FILTER_NOT_ANSWERED)
+        return Answer(
+            set().union(*(answer.excluded for answer in answers)),
+            answers[0].predicate,
+            tuple(name for answer in answers for name in answer.indices),
+            tuple(
+                note
+                for note in notes
+                if note.reason not in unanswered or all(note in a.notes for a in answers)
+            ),
+        )
 
 
 def _answering(

@@ -1,0 +1,388 @@
+"""IndexManager and queries: apply, explain, why_not, hybrid scan."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import zonebloom as zb
+from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
+from zonebloom.spark import BFIndexConfig, IndexManager, Reason
+from zonebloom.spark.manager_config import SYSTEM_PATH
+from zonebloom.spark.manager_log import State
+from zonebloom.spark.manager_use import IndexReason
+
+ROWS = 500
+FILES = 6
+
+
+def write(lake: Path, number: int, rows: int = ROWS) -> None:
+    """A file whose ids no other has; every file holds the name "everywhere"."""
+    ids = np.random.default_rng(number).permutation(rows) + number * 1_000
+    names = ["everywhere", None, *(f"n{i}" for i in ids[2:])]
+    pq.write_table(pa.table({"id": ids, "Name": names, "x": ids % 7}), lake / f"{number}.parquet")
+
+
+def make_lake(folder: Path, files: int = FILES) -> Path:
+    folder.mkdir(parents=True)
+    for number in range(files):
+        write(folder, number)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Files that no test changes."""
+    return make_lake(tmp_path_factory.mktemp("use") / "the lake")
+
+
+@pytest.fixture
+def conf(spark):
+    """The session's conf, with keys set in a test forgotten after it."""
+    before = set(spark.conf.getAll)
+    yield spark.conf
+    for key in set(spark.conf.getAll) - before:
+        spark.conf.unset(key)
+
+
+@pytest.fixture(scope="module")
+def system(spark, lake, tmp_path_factory):
+    """A system folder with an index over the lake."""
+    folder = str(tmp_path_factory.mktemp("system"))
+    spark.conf.set(SYSTEM_PATH, folder)
+    manager = IndexManager(spark)
+    manager.create_index(str(lake), BFIndexConfig("ids", ["id", "Name"]))
+    spark.conf.unset(SYSTEM_PATH)
+    return folder
+
+
+@pytest.fixture
+def manager(spark, conf, system):
+    conf.set(SYSTEM_PATH, system)
+    return IndexManager(spark)
+
+
+@pytest.fixture
+def changing(spark, conf, tmp_path):
+    """A manager and a lake of its own, to be changed."""
+    conf.set(SYSTEM_PATH, str(tmp_path / "system"))
+    manager = IndexManager(spark)
+    lake = make_lake(tmp_path / "lake")
+    manager.create_index(str(lake), BFIndexConfig("ids", ["id"]))
+    return manager, lake
+
+
+def rows(frame):
+    return sorted(map(repr, frame.collect()))
+
+
+def expected(spark, conf, frame):
+    """What Spark itself answers, its own pushdown off."""
+    conf.set("spark.sql.parquet.filterPushdown", "false")
+    found = rows(frame)
+    conf.unset("spark.sql.parquet.filterPushdown")
+    return found
+
+
+def files(frame):
+    return sorted(int(Path(each).stem) for each in frame.inputFiles())
+
+
+# apply
+
+
+@pytest.mark.parametrize(
+    ("condition", "kept"),
+    [
+        ("id = 2003", [2]),
+        ("id IN (1, 5001, 77777)", [0, 5]),
+        ("name = 'n3004' OR id = 4001", [3, 4]),
+        ("id = 77777", []),
+        ("Name = 'everywhere'", [0, 1, 2, 3, 4, 5]),
+        ("id = 2003 AND x > 3", [2]),
+        ("Name <=> NULL AND id = 1001", [1]),
+        ("x = 3", [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_files_are_left_out_and_no_row_is(manager, spark, conf, lake, condition, kept):
+    frame = spark.read.parquet(str(lake)).where(condition)
+    pruned = manager.apply(frame)
+    assert files(pruned) == kept
+    assert rows(pruned) == expected(spark, conf, frame)
+
+
+def test_disabled_indices_leave_the_frame_as_it_is(manager, spark, lake):
+    frame = spark.read.parquet(str(lake)).where("id = 2003")
+    manager.disable()
+    assert manager.apply(frame) is frame
+    found = manager.why_not(frame)
+    assert found.reasons == {IndexReason.APPLY_DISABLED}
+    assert "disabled" in str(manager.explanation(frame))
+    manager.enable()
+    assert files(manager.apply(frame)) == [2]
+
+
+def test_only_indices_of_the_manager_are_asked(manager, spark, conf, lake, tmp_path):
+    conf.set(SYSTEM_PATH, str(tmp_path))
+    frame = spark.read.parquet(str(lake)).where("id = 2003")
+    assert manager.apply(frame) is frame
+    assert str(manager.why_not(frame)).startswith("there is no index")
+
+
+# Hybrid scan
+
+
+def test_files_within_the_ratios_are_read_along(changing, spark, conf):
+    manager, lake = changing
+    write(lake, 7)
+    frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
+    with pytest.warns(StaleIndexWarning, match=r"7\.parquet"):
+        pruned = manager.apply(frame)
+    assert files(pruned) == [2, 7]
+    assert rows(pruned) == expected(spark, conf, frame)
+    assert manager.why_not(frame).reasons == {Reason.NEW_FILES}
+    assert manager.why_not(frame).is_used
+
+    # A file written anew is neither trusted nor lost, and counts on both sides.
+    write(lake, 2, rows=ROWS - 100)
+    frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004, 1)")
+    with pytest.warns(StaleIndexWarning):
+        pruned = manager.apply(frame)
+    assert files(pruned) == [0, 2, 7]
+    assert rows(pruned) == expected(spark, conf, frame)
+    assert Reason.STALE_FILES in manager.why_not(frame).reasons
+
+
+def test_more_than_the_ratios_allow_and_what_to_do(changing, spark, conf):
+    manager, lake = changing
+    for number in (7, 8, 9):
+        write(lake, number)
+    frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
+
+    def refused(reason, text):
+        with pytest.warns(IndexNotUsedWarning, match=text):
+            left = manager.apply(frame)
+        assert left is frame
+        found = manager.why_not(frame)
+        assert found.reasons == {reason} and not found.is_used
+        assert rows(left) == expected(spark, conf, frame)
+
+    refused(IndexReason.TOO_MUCH_APPENDED, r"3 files, 3\d% of the bytes, were appended.*0\.3")
+    conf.set("zonebloom.index.hybridscan.maxAppendedRatio", "0.5")
+    with pytest.warns(StaleIndexWarning):
+        assert files(manager.apply(frame)) == [2, 7, 8, 9]
+    conf.set("zonebloom.index.hybridscan.enabled", "false")
+    refused(IndexReason.HYBRID_SCAN_DISABLED, "3 files were appended and 0 deleted.*is false")
+    # A quick refresh takes note of the files, and nothing is said of them any more.
+    manager.refresh_index("ids", mode="quick")
+    with pytest.warns(StaleIndexWarning):
+        pruned = manager.apply(frame)
+    assert files(pruned) == [2, 7, 8, 9]
+    assert rows(pruned) == expected(spark, conf, frame)
+    # But of files that change after it there is.
+    for number in (4, 5):
+        (lake / f"{number}.parquet").unlink()
+    frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
+    conf.set("zonebloom.index.hybridscan.enabled", "true")
+    refused(IndexReason.TOO_MUCH_DELETED, r"2 files, 3\d% of the bytes, were deleted.*0\.2")
+    manager.refresh_index("ids", mode="incremental")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pruned = manager.apply(frame)
+    assert files(pruned) == [2, 7]
+    assert rows(pruned) == expected(spark, conf, frame)
+
+
+def test_deleted_and_restored_and_what_a_manager_remembers(changing, spark, conf):
+    manager, lake = changing
+    other = IndexManager(spark)
+    frame = spark.read.parquet(str(lake)).where("id = 2003")
+    assert files(other.apply(frame)) == [2]
+    manager.delete_index("ids")
+    assert manager.apply(frame) is frame
+    assert manager.why_not(frame, "ids").reasons == {IndexReason.NOT_ACTIVE}
+    # The other manager read the records a moment ago, and may believe them for so long.
+    assert files(other.apply(frame)) == [2]
+    conf.set("zonebloom.index.cache.expiryDurationInSeconds", "0")
+    assert other.apply(frame) is frame
+    manager.restore_index("ids")
+    assert files(other.apply(frame)) == [2]
+
+
+def test_a_refresh_that_never_ended_leaves_the_index_in_use(changing, spark):
+    manager, lake = changing
+    frame = spark.read.parquet(str(lake)).where("id = 2003")
+    log = manager._system().log("ids")
+    latest = log.latest()
+    log.append(replace(latest, state=State.REFRESHING), latest.number)
+    manager = IndexManager(spark)
+    assert files(manager.apply(frame)) == [2]
+
+
+# why_not
+
+
+def test_a_reason_for_every_index_and_column(manager, spark, lake):
+    frame = spark.read.parquet(str(lake))
+
+    def reasons(query):
+        found = manager.why_not(query)
+        assert {row.index for row in found.rows} == {"ids"}
+        return {row.column: row.reason for row in found.rows}
+
+    assert reasons(frame.where("id = 2003")) == {
+        "id": None,
+        "Name": IndexReason.COLUMN_NOT_IN_FILTER,
+    }
+    assert reasons(frame.where("id > 5 AND upper(name) = 'X'")) == {
+        "id": Reason.FILTER_NOT_ANSWERED,
+        "Name": Reason.FILTER_NOT_ANSWERED,
+    }
+    assert reasons(frame.where("Name = 'everywhere'")) == {
+        "id": IndexReason.COLUMN_NOT_IN_FILTER,
+        "Name": Reason.ALL_FILES_KEPT,
+    }
+    assert reasons(frame) == {"": Reason.NO_FILTER}
+    assert reasons(frame.where("id = 5 AND 1 = 0")) == {"": Reason.NOT_SCANNED}
+    assert reasons(spark.range(5)) == {"": IndexReason.OTHER_SOURCE}
+    cached = frame.where("id > -1").cache()
+    try:
+        assert reasons(cached.where("id = 2003")) == {"": Reason.CACHED}
+    finally:
+        cached.unpersist()
+
+
+def test_each_relation_of_a_join_has_its_own(manager, spark, lake, tmp_path):
+    other = make_lake(tmp_path / "other", files=2)
+    left, right = spark.read.parquet(str(lake)), spark.read.parquet(str(other))
+    query = left.where("id = 2003").join(right, "x")
+    found = manager.why_not(query)
+    assert {row.relation for row in found.rows if row.reason is None} == {f"file:{lake}"}
+    assert files(manager.apply(left.where("id = 2003"))) == [2]
+    assert rows(manager.apply(query)) == rows(query)
+
+
+def test_another_index_on_the_column_and_in_another_folder(changing, spark, tmp_path):
+    manager, lake = changing
+    frame = spark.read.parquet(str(lake)).where("id = 2003")
+    manager.create_index(str(lake), BFIndexConfig("later", ["id"]))
+    found = {row.index: row.reason for row in manager.why_not(frame).rows}
+    assert found == {"ids": IndexReason.OTHER_INDEX, "later": None}
+    manager.delete_index("later")
+    found = {row.index: row.reason for row in manager.why_not(frame).rows}
+    assert found == {"ids": None, "later": IndexReason.NOT_ACTIVE}
+    aside = str(tmp_path / "aside")
+    manager.create_index(str(lake), BFIndexConfig("aside", ["Name"]), index_dir=aside)
+    found = {row.index: row.reason for row in manager.why_not(frame).rows}
+    assert found == {
+        "ids": None,
+        "later": IndexReason.NOT_ACTIVE,
+        "aside": IndexReason.COLUMN_NOT_IN_FILTER,
+    }
+    # Both folders are asked: each index excludes what it can.
+    both = spark.read.parquet(str(lake)).where("id IN (2003, 3003) AND Name = 'n3003'")
+    assert files(manager.apply(both)) == [3]
+    assert manager.why_not(both).reasons == {IndexReason.NOT_ACTIVE}
+    with pytest.raises(IndexNotFound, match="no index 'nope'"):
+        manager.why_not(frame, "nope")
+
+
+def test_indices_that_are_lost_or_damaged(changing, spark, conf):
+    manager, lake = changing
+    frame = spark.read.parquet(str(lake)).where("id = 2003")
+    for table in (lake / "_zonebloom" / "segments").glob("*/bloomfilter.arrow"):
+        data = bytearray(table.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        table.write_bytes(data)
+    with pytest.warns(IndexNotUsedWarning):
+        left = manager.apply(frame)
+    assert rows(left) == expected(spark, conf, frame)
+    assert Reason.INDEX_DAMAGED in manager.why_not(frame).reasons
+    zb.dataset(lake).drop_index("ids.id")
+    with pytest.warns(IndexNotUsedWarning, match=r"ids\.id is not in.*mode='full'"):
+        assert manager.apply(frame) is frame
+    assert manager.why_not(frame).reasons == {IndexReason.MISSING}
+    manager.refresh_index("ids", mode="full")
+    assert files(manager.apply(frame)) == [2]
+    for file in lake.glob("*.parquet"):
+        file.unlink()
+    assert manager.why_not(frame).reasons == {IndexReason.DATA_UNREADABLE}
+
+
+# explain
+
+
+class Tags(HTMLParser):
+    """Fails on a tag that is not closed in its order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+        self.text = []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def html_text(made):
+    tags = Tags()
+    tags.feed(made._repr_html_())
+    tags.close()
+    assert tags.open == []
+    return "".join(tags.text)
+
+
+def test_explain_shows_both_plans_and_what_differs(manager, spark, lake, capsys):
+    frame = spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>&'")
+    manager.explain(frame)
+    printed = capsys.readouterr().out
+    with_indices, rest = printed.split("Plan without indices:")
+    without, used = rest.split("Indices used:")
+    assert "Plan with indices:" in with_indices
+    marked = [line for line in with_indices.splitlines() if line.startswith("<----")]
+    assert len(marked) == 1 and "FileScan parquet" in marked[0] and marked[0].endswith("---->")
+    assert "FileScan parquet" in without and "<----" not in without
+    assert "ids.id: 1 of 6 files of" in used
+
+    said = []
+    manager.explain(frame, True, said.append)
+    manager.explain(frame, verbose=True, redirectFunc=said.append)
+    assert capsys.readouterr().out == "" and said[0] == said[1]
+    assert "filter: id = 2003" in said[0] and "not answered by an index: Name <" in said[0]
+
+    made = manager.explanation(frame)
+    assert repr(made) + "\n" == printed
+    shown = html_text(made)
+    assert "<b>&" in shown and "ids.id: 1 of 6 files" in shown
+    assert made._repr_html_().count("LightGreen") == 1
+
+
+def test_explain_where_nothing_is_left_out(manager, spark, lake):
+    frame = spark.read.parquet(str(lake)).groupBy("x").count()
+    made = manager.explanation(frame)
+    assert made.with_indices == made.without_indices
+    assert "none; IndexManager.why_not(df) says why" in str(made)
+    assert "<----" not in str(made) and "LightGreen" not in html_text(made)
+
+
+def test_why_not_as_text_and_html(manager, spark, lake):
+    frame = spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>'")
+    brief, full = manager.why_not(frame), manager.whyNot(frame, indexName="ids", extended=True)
+    assert [row.reason for row in brief.rows] == [row.reason for row in full.rows]
+    assert "FILTER_NOT_ANSWERED" in str(brief) and "<b>" not in str(brief)
+    assert "Name < '<b>'" in str(full) or "Name < <b>" in str(full)
+    assert "&lt;b&gt;" in full._repr_html_() and "<b>" not in full._repr_html_()
+    html_text(full)
