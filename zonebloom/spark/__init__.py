@@ -5,12 +5,36 @@ Names are handed on when they are first used: pyspark is imported no sooner.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zonebloom.spark.frames import SparkPlan, plan, register, scan
+    from zonebloom.spark.joins import Indexed, JoinPlan, KeyFilter, explain_join, filter_join
 
-__all__ = ["SparkPlan", "plan", "register", "scan"]
+__all__ = [
+    "Indexed",
+    "JoinPlan",
+    "KeyFilter",
+    "SparkPlan",
+    "explain_join",
+    "filter_join",
+    "plan",
+    "register",
+    "scan",
+]
+
+_MODULES = {
+    "Indexed": "joins",
+    "JoinPlan": "joins",
+    "KeyFilter": "joins",
+    "SparkPlan": "frames",
+    "explain_join": "joins",
+    "filter_join": "joins",
+    "plan": "frames",
+    "register": "frames",
+    "scan": "frames",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -24,9 +48,7 @@ def __getattr__(name: str) -> Any:
         raise MissingDependency(
             "zonebloom.spark needs PySpark; run pip install 'zonebloom[spark]'"
         ) from error
-    from zonebloom.spark import frames
-
-    return getattr(frames, name)
+    return getattr(import_module(f"zonebloom.spark.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
