@@ -27,6 +27,13 @@ from zonebloom.spark.options import Options, keys_text
 NAN = float("nan")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_partitions(spark):
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    yield
+    spark.conf.unset("spark.sql.shuffle.partitions")
+
+
 @contextlib.contextmanager
 def settings(spark, **given):
     kept = {name: spark.conf.get(name, None) for name in given}
@@ -218,7 +225,7 @@ def stored_table(number, rows=400):
             "id": pa.array(some(map(int, keys)), pa.int32()),
             "big": pa.array(some(int(i) + 2**33 for i in keys), pa.int64()),
             "name": pa.array(some(f"n{i}" for i in keys)),
-            "x": pa.array(some(odd[i % 7] if i % 7 < 4 else i / 4 for i in keys), pa.float64()),
+            "x": pa.array(some(odd[i % 31] if i % 31 < 4 else i / 4 for i in keys), pa.float64()),
             "dec": pa.array(some(Decimal(int(i)) / 4 for i in keys), pa.decimal128(10, 2)),
             "d": pa.array(some(DAY + datetime.timedelta(int(i)) for i in keys), pa.date32()),
             "t": pa.array(
@@ -278,9 +285,14 @@ def others(spark):
 HOWS = ["inner", "left_semi", "left", "right"]
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("column", LOOKED_UP)
-def test_filter_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, how, column):
+def cases(columns):
+    """Every way to join by the first column, and one way by each of the others."""
+    others = [(column, HOWS[i % 4]) for i, column in enumerate(columns[1:])]
+    return [(columns[0], how) for how in HOWS] + others
+
+
+@pytest.mark.parametrize(("column", "how"), cases(LOOKED_UP))
+def test_filter_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, column, how):
     """The indexed side is the one whose keys may filter the other."""
     stored, other = oracle.select(column, "row"), others.select(column, "other")
     sides = (stored, other) if how == "left" else (other, stored)
@@ -290,9 +302,8 @@ def test_filter_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, h
     assert rows(plan.frame) == rows(sides[0].join(sides[1], column, how))
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("column", KEYS)
-def test_zones_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, how, column):
+@pytest.mark.parametrize(("column", "how"), cases(KEYS))
+def test_zones_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, column, how):
     few = others.where("other % 9 = 0").select(column, "other")
     part = zs.Indexed(folder, columns=[column, "row"])
     stored = oracle.select(column, "row")
@@ -335,11 +346,8 @@ def test_integers_of_other_widths(spark, folder, oracle, ansi):
     with settings(spark, **{"spark.sql.ansi.enabled": ansi}):
         frame = zs.filter_join(left, oracle, "id", right_index=folder)
         assert rows(frame) == rows(left.join(oracle, "id")) != []
-        shifted = left.selectExpr("id + 8589934592 AS big", "other").where("other < 2")
-        for side in (narrow, shifted):
-            frame = zs.filter_join(side, oracle, "big", right_index=folder)
-            assert rows(frame) == rows(side.join(oracle, "big"))
-        assert frame.count() > 0
+        frame = zs.filter_join(narrow, oracle, "big", right_index=folder)
+        assert rows(frame) == rows(narrow.join(oracle, "big")) == []
         few = zs.filter_join(left, zs.Indexed(folder), "id", "left")
         assert rows(few) == rows(left.join(oracle, "id", "left"))
 
@@ -552,7 +560,7 @@ def test_filters_too_large_or_too_full(spark, oracle, others):
             zs.filter_join(others, oracle, "id", right_index=held, max_filter_bytes=limit)
     held = zs.KeyFilter(large, pa.int32())
     plan = zs.explain_join(others, oracle, "id", right_index=held, max_filter_bytes=70_000)
-    assert large.nbytes > 70_000 and "filter of 65.5 kB" in plan.used[0]
+    assert large.nbytes > 70_000 and "filter of 65.5 kB" in plan.used[0], plan
     assert rows(plan.frame) == rows(others.join(oracle, "id"))
 
 

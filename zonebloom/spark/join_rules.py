@@ -25,7 +25,7 @@ from zonebloom.errors import (
 from zonebloom.predicates.spark_compare import find
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.membership import INTEGERS, KeyFilter, is_plain_text
-from zonebloom.storage.columns import Column, ColumnReader
+from zonebloom.storage.columns import Column, ColumnsReader
 from zonebloom.values import leaf_type
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # A filter that lets more through than this costs more than it saves.
 _MOST_PASS = 0.5
 # Folding makes room at the price of keys that pass in vain.
-_FOLDED_PASS = 0.1
+_FOLDED_PASS = (0.01, 0.02, 0.05, 0.1)
 # The options of a load hold the keys, and go to several processes.
 _MOST_KEY_BYTES = 4 << 20
 _SMALL_BYTES = 64 << 20
@@ -115,15 +115,15 @@ def _with_missing(
             )
         grown = Sbbf.from_bytes(sbbf.to_bytes())
         for each in missing:
-            reader = ColumnReader(
+            reader = ColumnsReader(
                 source.format,
                 source.filesystem,
                 each.fragment.path,
-                Column((name,), column_type),
+                [Column((name,), column_type)],
                 source.schema,
             )
             for run in reader.runs(False):
-                for values in reader.read(run):
+                for (values,) in reader.read(run):
                     grown.insert(values)
     except (FragmentUnreadable, SchemaMismatch) as error:
         raise StepAside(f"a file the filter does not hold yet cannot be added: {error}") from error
@@ -139,8 +139,11 @@ def fitted(held: KeyFilter, max_bytes: int) -> KeyFilter:
     """
     sbbf = held.sbbf
     if sbbf.nbytes > max_bytes:
-        sbbf = sbbf.fold(_FOLDED_PASS)
-        if sbbf.nbytes > max_bytes:
+        for passing in _FOLDED_PASS:
+            sbbf = held.sbbf.fold(passing)
+            if sbbf.nbytes <= max_bytes:
+                break
+        else:
             raise StepAside(
                 f"the filter has {held.sbbf.nbytes:,} bytes and folded {sbbf.nbytes:,}, more than "
                 f"max_filter_bytes={max_bytes:,}"
