@@ -162,8 +162,9 @@ def _expressions(
     if pt.is_integer(arrow) and arrow.bit_width <= 16:
         return _in_bitmap(spark, key, held)
     value = _as_stored(key, key_type, arrow)
-    words = _words(spark, held.sbbf)
-    found = value.isNotNull() & _bits_set(_xxh64(spark, value), words, held.sbbf.num_blocks)
+    hashed = _xxh64(spark, value)
+    words = _array(spark, held.sbbf.to_bytes())
+    found = value.isNotNull() & _bits_set(hashed, words, held.sbbf.num_blocks)
     first = _first(key_type)
     return found if first is None else (key < first) | found
 
@@ -213,10 +214,6 @@ def _xxh64(spark: SparkSession, value: Column) -> Column:
     children = jvm.PythonUtils.toSeq([utils.expression(value._jc)])
     hashed = jvm.org.apache.spark.sql.catalyst.expressions.XxHash64(children, 0)
     return ClassicColumn(utils.column(hashed))
-
-
-def _words(spark: SparkSession, sbbf: Sbbf) -> Column:
-    return _array(spark, sbbf.to_bytes())
 
 
 def _array(spark: SparkSession, data: bytes) -> Column:
