@@ -91,8 +91,17 @@ def scan(
     NoFragments, FragmentUnreadable, SourceError, ColumnNotFound, UnsupportedType, InvalidArgument
         Over Connect when the frame is first used, in Spark's own words.
     """
+    return load(spark, scan_options(path, filter, columns, index_dir), filter, columns)
+
+
+def load(
+    spark: SparkSession,
+    options: dict[str, str],
+    filter: str | None,
+    columns: Sequence[str] | None,
+) -> DataFrame:
+    """Load with the options of a scan and those of the session; raises what `scan` raises."""
     register(spark)
-    options = _options(path, filter, columns, index_dir)
     zone, parallelism = _of_session(spark)
     if parallelism:
         options["parallelism"] = str(parallelism)
@@ -102,7 +111,7 @@ def scan(
         loaded = spark.read.format(NAME).options(**options).load()
         # Connect asks for the schema when it is first needed, classic sessions at once.
         found = loaded.where(filter) if filter is not None else loaded
-        return found.select(*map(_quoted, columns)) if columns is not None else found
+        return found.select(*map(quoted, columns)) if columns is not None else found
     except Exception as error:
         told = _told(error)
         if told is None:
@@ -174,7 +183,7 @@ def plan(
     ColumnNotFound, UnsupportedType
     """
     zone, parallelism = _of_session(spark)
-    options = _options(path, filter, columns, index_dir)
+    options = scan_options(path, filter, columns, index_dir)
     if zone is not None:
         options["timezone"] = zone
     options["parallelism"] = str(parallelism)
@@ -190,9 +199,15 @@ def plan(
     )
 
 
-def _options(
+def scan_options(
     path: Path, filter: str | None, columns: Sequence[str] | None, index_dir: str | None
 ) -> dict[str, str]:
+    """The options of `scan` that do not depend on the session.
+
+    Raises
+    ------
+    InvalidArgument
+    """
     if filter is not None and not isinstance(filter, str):
         raise InvalidArgument(
             f'filter is a {type(filter).__name__}; give Spark SQL text, such as "id = 42". A '
@@ -228,5 +243,6 @@ def _of_session(spark: SparkSession) -> tuple[str | None, int]:
         return None, 0
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A column's name as Spark reads it back."""
     return "`" + name.replace("`", "``") + "`"
