@@ -38,6 +38,9 @@ class KeyRanges:
         A range that is not known may hold all, and NaN may be in any.
         """
         keys = keys.drop_null()
+        if keys.type != self.minimum.type:
+            # Spark gives instants in the session's zone.
+            keys = keys.cast(self.minimum.type)
         anywhere = 0
         if pt.is_floating(keys.type):
             values = keys.to_numpy()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.types as pt
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from zonebloom.dataset import Dataset
@@ -55,7 +55,7 @@ class KeyColumns:
     def join_on(self) -> Column:
         """Keys against rows found, by Spark's own equality."""
         terms = [
-            F.col(quoted(name)) == F.col(field.name)
+            sf.col(quoted(name)) == sf.col(field.name)
             for name, field in zip(self.names, self.fields, strict=True)
         ]
         condition = terms[0]
@@ -114,7 +114,7 @@ def key_columns(
 
 def _probe(name: str, key: st.DataType, held: st.DataType) -> Column:
     """A key as the dataset's column holds it, null where no value of the column equals it."""
-    column = F.col(quoted(name))
+    column = sf.col(quoted(name))
     for side in (key, held):
         if isinstance(side, st.StringType) and getattr(side, "collation", "UTF8_BINARY") not in (
             None,
@@ -136,7 +136,7 @@ def _probe(name: str, key: st.DataType, held: st.DataType) -> Column:
             f"{held.simpleString()} first"
         )
     cast = column.try_cast(held)
-    return F.when(cast == column, cast)
+    return sf.when(cast == column, cast)
 
 
 def _is_exact(key: st.DataType, held: st.DataType) -> bool:

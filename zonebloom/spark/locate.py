@@ -9,6 +9,7 @@ by one costs more than reading the column.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ import pyarrow.types as pt
 from pyspark.sql import types as st
 
 from zonebloom.dataset import Dataset
-from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, InvalidArgument
+from zonebloom.errors import FragmentChanged, IndexNotFound, IndexNotUsedWarning, InvalidArgument
 from zonebloom.plan import FragmentPlan, ScanPlan
 from zonebloom.predicates.ast import And, Constant, IsIn, Predicate
 from zonebloom.spark.candidates import Candidates
@@ -32,6 +33,7 @@ from zonebloom.spark.pieces import cut
 from zonebloom.spark.probing import hash_rows
 from zonebloom.spark.read import RowFilter, without_fragments
 from zonebloom.spark.summary import Fragments, Summary, summarize, summary_of
+from zonebloom.storage.files import is_local
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores, in_order
 
@@ -41,12 +43,14 @@ if TYPE_CHECKING:
 # So few keys cost nothing to collect, whatever index there is.
 _FEW = 1024
 _MOST_COLLECTED = 1 << 14
-# Read here within the time Spark takes to start a job.
-_HERE_ROWS = 1 << 21
-# With more of a fragment's rows than this in zones that may hold a key, reading the columns whole
-# is quicker than page by page; of text, decoding costs more than finding the pages.
-_MOST_FIXED = 0.15
-_MOST_TEXT = 0.5
+# With more of a fragment's rows than this in zones that may hold a key, reading a column of
+# numbers whole is quicker than page by page; decoding text costs more than finding its pages.
+_MOST_FIXED = 0.4
+# Nanoseconds a row, as measured: read whole and by zones, of numbers and of text.
+_WHOLE_COST = (13, 210)
+_ZONES_COST = (40, 180)
+# What is read within the time a Spark job takes to start is read here.
+_HERE_COST = 300_000_000
 
 
 @dataclass(frozen=True)
@@ -82,21 +86,21 @@ def locate(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> Located:
         raise InvalidArgument(
             "a table in memory has no files that Spark could read; write it to Parquet first"
         )
-    search = _Search(opened, columns)
+    search = Search(opened, columns)
     few = collected(keys, columns, search.most_collected)
     if few is not None:
-        summary, plans = summary_of(few, columns), search.zones(few)
+        summary = summary_of(few, columns, search.fragments)
+        plans = search.zones(few, summary.counts)
     else:
         summary = summarize(keys, columns, search.fragments)
         plans = [plan for plan, held in zip(search.whole, summary.counts, strict=True) if held]
     candidates = search.candidates(summary)
-    rows = [len(plan.rows) if plan.rows is not None else None for plan in plans]
-    if None not in rows and sum(filter(None, rows)) <= _HERE_ROWS:
+    if few is not None and sum(map(search.cost, plans)) <= _HERE_COST:
         return _here(keys, candidates, plans, search)
     return _in_tasks(keys, candidates, plans, search)
 
 
-class _Search:
+class Search:
     """What is known of the files as they are now, for some key columns."""
 
     def __init__(self, opened: Dataset, columns: KeyColumns):
@@ -106,6 +110,7 @@ class _Search:
         self._planner = opened._planner
         self._present = self._planner.coverage().present
         self.paths = tuple(each.fragment.path for each in self._present)
+        self._num_rows = {each.fragment.path: each.num_rows for each in self._present}
         self.whole = [FragmentPlan(e.fragment, None, "", e.identity) for e in self._present]
         self._indexed = [
             entry
@@ -114,13 +119,30 @@ class _Search:
         ]
 
     @property
+    def indexed(self) -> list[str]:
+        """Key columns with an index."""
+        found = {entry.column[0] for entry in self._indexed}
+        return [name for name in self.columns.names if name in found]
+
+    def files(self) -> dict[int, int]:
+        """Numbers of the files in ``paths``, by fragment id."""
+        return {each.fragment_id: number for number, each in enumerate(self._present)}
+
+    def fragment(self, file: int) -> tuple[int, int]:
+        """Id and rows of a file."""
+        each = self._present[file]
+        return each.fragment_id, self._planner.count_rows(each)
+
+    @property
     def most_collected(self) -> int:
         """With more keys than this, about every zone holds one."""
         zones = [sum(s.num_zones for s in entry.tables) for entry in self._indexed]
         return min(max([_FEW, *zones]), _MOST_COLLECTED)
 
-    def zones(self, keys: pa.Table) -> list[FragmentPlan]:
-        """What to read for keys that are here."""
+    def zones(self, keys: pa.Table, counts: np.ndarray) -> list[FragmentPlan]:
+        """What to read for keys that are here, of fragments that may hold any by their counts."""
+        if not counts.any():
+            return []
         by_path = self.source.partition_columns()
         terms: list[Predicate] = []
         valid = np.logical_and.reduce(
@@ -128,8 +150,6 @@ class _Search:
         )
         for name, values in zip(self.columns.names, keys.columns, strict=True):
             here = values.filter(pa.array(valid)).combine_chunks().unique()
-            if not len(here):
-                return []
             arrow = self.source.schema.field(name).type
             if name in by_path and not _is_alike(here.type, arrow):
                 # The text of a path, of which Spark makes another type.
@@ -146,18 +166,38 @@ class _Search:
         nothing = RowFilter(None, frozenset(self.columns.names))
         plan = self._planner.plan(self.columns.names, nothing, predicate, described=False)
         identity = {each.fragment.path: each.identity for each in self._present}
-        return [self._settled(each, identity.get(each.fragment.path)) for each in plan.fragments]
+        held = {path for path, count in zip(self.paths, counts, strict=True) if count}
+        return [
+            self._settled(each, identity.get(each.fragment.path))
+            for each in plan.fragments
+            if each.fragment.path in held
+        ]
 
     def _settled(self, plan: FragmentPlan, identity: Any) -> FragmentPlan:
         """A plan tied to the file as it is now; one of many rows reads all."""
-        plan = replace(plan, identity=plan.identity or identity)
+        if plan.identity not in (None, identity):
+            raise FragmentChanged(
+                f"{plan.fragment.path} changed while keys were to be located in it; call again"
+            )
+        plan = replace(plan, identity=identity)
         if plan.rows is None or plan.pages is None or not plan.pages.num_rows:
             return plan
-        texts = [not _is_fixed(each) for each in self.columns.schema.types]
-        most = _MOST_TEXT if any(texts) else _MOST_FIXED
-        if len(plan.rows) <= most * plan.pages.num_rows:
+        if self._has_text or len(plan.rows) <= _MOST_FIXED * plan.pages.num_rows:
             return plan
         return replace(plan, rows=None, pages=None)
+
+    @property
+    def _has_text(self) -> bool:
+        return not all(map(_is_fixed, self.columns.schema.types))
+
+    def cost(self, plan: FragmentPlan) -> float:
+        """What reading a plan takes one core, about, ns."""
+        if plan.rows is not None:
+            return len(plan.rows) * _ZONES_COST[self._has_text]
+        rows = self._num_rows.get(plan.fragment.path)
+        if rows is None or not is_local(self.source.filesystem):
+            return math.inf
+        return rows * _WHOLE_COST[self._has_text]
 
     @property
     def fragments(self) -> Fragments:
@@ -192,7 +232,7 @@ class _Search:
 
     def _ranges(self, number: int, name: str) -> KeyRanges | None:
         wanted = self.columns.schema.types[number]
-        if not can_order(wanted) or not hasattr(self._opened, "key_ranges"):
+        if not can_order(wanted):
             return None
         try:
             table: Any = self._opened.key_ranges(name)
@@ -232,7 +272,7 @@ class _Search:
 
 
 def _here(
-    keys: DataFrame, candidates: Candidates, plans: Sequence[FragmentPlan], search: _Search
+    keys: DataFrame, candidates: Candidates, plans: Sequence[FragmentPlan], search: Search
 ) -> Located:
     """Read in this process."""
     with ThreadPoolExecutor(cores()) as pool:
@@ -243,7 +283,7 @@ def _here(
 
 
 def _in_tasks(
-    keys: DataFrame, candidates: Candidates, plans: Sequence[FragmentPlan], search: _Search
+    keys: DataFrame, candidates: Candidates, plans: Sequence[FragmentPlan], search: Search
 ) -> Located:
     """Read in a Spark job."""
     spark = keys.sparkSession
@@ -286,4 +326,4 @@ def _is_alike(one: pa.DataType, other: pa.DataType) -> bool:
     texts = (pt.is_string, pt.is_large_string)
     if any(test(one) for test in texts):
         return any(test(other) for test in texts)
-    return pt.is_integer(one) and pt.is_integer(other) or one == other
+    return (pt.is_integer(one) and pt.is_integer(other)) or one == other

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from zonebloom.spark.intervals import KeyRanges, count_in_all
 from zonebloom.spark.keys import KeyColumns
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _CHUNK_WORDS = 1 << 16
 # What the driver takes in at most; spark.driver.maxResultSize is 1 GiB by default.
 _COLLECTED_BYTES = 1 << 27
-_SCHEMA = pa.schema([("chunk", pa.int32()), ("words", pa.binary()), ("counts", pa.list_(pa.int64()))])
+_SCHEMA = pa.schema(
+    [("chunk", pa.int32()), ("words", pa.binary()), ("counts", pa.list_(pa.int64()))]
+)
 _DDL = "chunk int, words binary, counts array<bigint>"
 
 
@@ -99,8 +101,8 @@ def summarize(frame: DataFrame, columns: KeyColumns, fragments: Fragments) -> Su
     columns : KeyColumns
     fragments : Fragments
     """
-    part = frame.select(F.spark_partition_id().alias("part"))
-    row: Any = part.agg(F.count(F.lit(1)), F.max("part")).first()
+    part = frame.select(sf.spark_partition_id().alias("part"))
+    row: Any = part.agg(sf.count(sf.lit(1)), sf.max("part")).first()
     num_keys, num_tasks = int(row[0]), (row[1] or 0) + 1
     num_words = filter_words(num_keys)
     work = _summarizer(num_words, columns.schema.types, fragments)
@@ -119,12 +121,15 @@ def summarize(frame: DataFrame, columns: KeyColumns, fragments: Fragments) -> Su
     return Summary(num_keys, words, counts)
 
 
-def summary_of(table: pa.Table, columns: KeyColumns) -> Summary:
-    """The same of keys that are here, without counts."""
+def summary_of(table: pa.Table, columns: KeyColumns, fragments: Fragments) -> Summary:
+    """The same of keys that are here."""
     words = np.zeros(filter_words(table.num_rows), dtype=np.uint32)
-    arrays = [column.combine_chunks() for column in table.columns]
-    insert_rows(words, hash_rows(arrays, columns.schema.types))
-    return Summary(table.num_rows, words, np.empty(0, dtype=np.int64))
+    arrays, types = [column.combine_chunks() for column in table.columns], columns.schema.types
+    hashed = hash_rows(arrays, types)
+    insert_rows(words, hashed)
+    if hashed.valid is not None:
+        arrays = [each.filter(pa.array(hashed.valid)) for each in arrays]
+    return Summary(table.num_rows, words, fragments.count_keys(arrays, types))
 
 
 def _summarizer(

@@ -11,12 +11,12 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.spark.frames import _told
-from zonebloom.spark.keys import FOUND, KeyColumns, key_columns, kept, quoted
+from zonebloom.spark.keys import FOUND, KeyColumns, kept, key_columns, quoted
 from zonebloom.spark.load import _with_instants
 from zonebloom.spark.locate import Located, locate
 from zonebloom.spark.options import _plain_path
@@ -96,10 +96,10 @@ def tag_location(
     rows = found.frame.hint("broadcast" if found.num_rows <= _BROADCAST_ROWS else "merge")
     tagged = held.join(rows, columns.join_on(), "left")
     return tagged.select(
-        *(F.col(quoted(name)) for name in keys.columns),
-        F.col("fragment_id"),
+        *(sf.col(quoted(name)) for name in keys.columns),
+        sf.col("fragment_id"),
         _path(found).alias("path"),
-        F.col("row_offset"),
+        sf.col("row_offset"),
     )
 
 
@@ -140,13 +140,13 @@ def files_with_keys(
         columns = key_columns(keys, opened, names, instants)
         return ask(kept(keys, materialize), columns, opened)
     columns, held, found = _located(keys, ds, on, partition_by, materialize)
-    distinct = held.select(*(F.col(quoted(name)) for name in columns.names)).distinct()
+    distinct = held.select(*(sf.col(quoted(name)) for name in columns.names)).distinct()
     rows = found.frame.hint("broadcast" if found.num_rows <= _BROADCAST_ROWS else "merge")
-    ids = [F.col(field.name) for field in columns.fields]
+    ids = [sf.col(field.name) for field in columns.fields]
     counted = (
         distinct.join(rows, columns.join_on(), "inner")
         .groupBy("file", "fragment_id")
-        .agg(F.count_distinct(*ids).alias("num_keys"), F.count(F.lit(1)).alias("num_rows"))
+        .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
     )
     return counted.select(_path(found).alias("path"), "fragment_id", "num_keys", "num_rows")
 
@@ -187,6 +187,6 @@ def _opened(ds: Any, on: Names, partition_by: Names) -> tuple[Dataset, list[str]
 
 def _path(found: Located) -> Column:
     # One text, as a list of many literals makes a plan that is slow to send; no path holds NUL.
-    paths = F.split(F.lit("\0".join(found.paths)), "\0")
+    paths = sf.split(sf.lit("\0".join(found.paths)), "\0")
     # Not element_at: with ANSI on it is taken for never null, and inserts for found.
-    return F.get(paths, F.col("file").cast("int"))
+    return sf.get(paths, sf.col("file").cast("int"))
