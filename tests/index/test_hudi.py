@@ -124,7 +124,7 @@ def test_bounds_and_counts_are_those_of_the_files(lake):
                 continue
             low, high = (found[end] for end in ("minValue", "maxValue"))
             assert {k for k, v in low.items() if v is not None} == {WRAPPERS[number]}
-            ends = pc.min_max(values)
+            ends = pc.call_function("min_max", [values])
             low, high = (end[WRAPPERS[number]]["value"] for end in (low, high))
             if name == "t":
                 # Whole microseconds about the nanoseconds.

@@ -94,7 +94,7 @@ class _Asking:
         """Rows of a zone of the first index asked."""
         return next(
             entry.parameters.number_of_items
-            for entry in reversed(self.version.indices.values())
+            for entry in reversed(list(self.version.indices.values()))
             if entry.column == (self.indexed[0],)
         )
 
