@@ -8,13 +8,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zonebloom.spark.executors import ExecutorReport, check_executors
     from zonebloom.spark.frames import SparkPlan, plan, register, scan
+    from zonebloom.spark.ship import send_package
 
-__all__ = ["SparkPlan", "plan", "register", "scan"]
+# Module of each name.
+_HOMES = {
+    "ExecutorReport": "executors",
+    "SparkPlan": "frames",
+    "check_executors": "executors",
+    "plan": "frames",
+    "register": "frames",
+    "scan": "frames",
+    "send_package": "ship",
+}
+
+__all__ = [
+    "ExecutorReport",
+    "SparkPlan",
+    "check_executors",
+    "plan",
+    "register",
+    "scan",
+    "send_package",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import pyspark  # noqa: F401
@@ -24,9 +45,9 @@ def __getattr__(name: str) -> Any:
         raise MissingDependency(
             "zonebloom.spark needs PySpark; run pip install 'zonebloom[spark]'"
         ) from error
-    from zonebloom.spark import frames
+    from importlib import import_module
 
-    return getattr(frames, name)
+    return getattr(import_module(f"zonebloom.spark.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
