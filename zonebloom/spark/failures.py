@@ -25,6 +25,7 @@ _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 # Names of ours that another version does not have.
 _OTHER_VERSION = re.compile(
     r"Can't get attribute '\w+' on <module 'zonebloom|cannot import name '\w+' from 'zonebloom"
+    r"|No module named 'zonebloom\."
 )
 _NOT_STARTED = (
     "Error from python worker",
@@ -71,6 +72,12 @@ def told(error: Exception) -> Exception | None:
         return EngineError(
             f"Python does not start on Spark's executors{_last_of_traceback(text)}: {_set_python()}"
         )
+    if _OTHER_VERSION.search(text):
+        return EngineError(
+            "Spark's executors have another zonebloom than this process: install "
+            f"{__version__} there, or send it to those of this session with "
+            "zonebloom.spark.send_package(spark)"
+        )
     if found := _NO_MODULE.search(text):
         return _no_module(found[1])
     if found := _PACKAGE.search(text):
@@ -78,12 +85,6 @@ def told(error: Exception) -> Exception | None:
         return EngineError(
             f"Spark has {there} where it needs {found[1]} {found[2]} or newer: install it for "
             f"the Python of the driver and of the executors, or {_set_python()}"
-        )
-    if _OTHER_VERSION.search(text):
-        return EngineError(
-            "Spark's executors have another zonebloom than this process: install "
-            f"{__version__} there, or send it to those of this session with "
-            "zonebloom.spark.send_package(spark)"
         )
     if found := _NO_PROGRAM.search(text):
         return EngineError(f"there is no {found[1]} on Spark's executors: {_set_python()}")

@@ -87,7 +87,6 @@ def scan(
     EngineError
         When Spark's Python processes cannot run this package.
     NoFragments, FragmentUnreadable, SourceError, ColumnNotFound, UnsupportedType, InvalidArgument
-        Over Connect when the frame is first used, in Spark's own words.
     """
     register(spark)
     options = _options(path, filter, columns, index_dir)
@@ -98,14 +97,17 @@ def scan(
         options["timezone"] = zone
     try:
         loaded = spark.read.format(NAME).options(**options).load()
-        # Connect asks for the schema when it is first needed, classic sessions at once.
         kept = loaded.where(filter) if filter is not None else loaded
-        return kept.select(*map(_quoted, columns)) if columns is not None else kept
+        found = kept.select(*map(_quoted, columns)) if columns is not None else kept
+        # Connect would only find out what is wrong when the frame is used, and say it in other
+        # words; classic sessions have asked for the schema by now.
+        found.schema  # noqa: B018
+        return found
     except Exception as error:
-        found = told(error)
-        if found is None:
+        cause = told(error)
+        if cause is None:
             raise
-        raise found from error
+        raise cause from error
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import time
 import traceback
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 RESULTS = "results.json"
 
 
@@ -25,7 +25,7 @@ def names_of(namespace) -> list[str]:
 
 def run(script: str, folder: Path, **environment: str) -> dict[str, str]:
     """What each check of a script said, "" when nothing; and how long each took in ``seconds``."""
-    paths = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "spark")]
+    paths = [str(ROOT), str(ROOT / "tests")]
     given = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
     given |= {"PYTHONPATH": os.pathsep.join(paths), **environment}
     done = subprocess.run(
@@ -102,10 +102,16 @@ def write_lake(folder: Path, files: int = 3, rows: int = 30_000) -> None:
         pq.write_table(pa.table(columns), folder / f"{number}.parquet", row_group_size=11_000)
 
 
-def segments(lake: Path) -> list[tuple[str, bytes]]:
+def segments(index: Path) -> list[tuple[str, bytes]]:
     """Every file of the segments of an index, by its contents: names are new for each build."""
-    found = (lake / "_zonebloom" / "segments").rglob("*.arrow")
+    found = (index / "segments").rglob("*.arrow")
     return sorted((path.name, path.read_bytes()) for path in found)
+
+
+def some_id(lake: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(lake / "1.parquet", columns=["id"])["id"][5_000].as_py()
 
 
 def rows_of(found) -> list[tuple]:
