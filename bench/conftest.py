@@ -15,16 +15,18 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
+from zonebloom.engines import spark_session
 
 _FILES = 4
 _ROW_GROUP_ROWS = 1_000_000
 _RESULTS: list[tuple[str, str, float, float]] = []
-# What was looked up, bytes read at most, and their share of the bytes of the zone's pages.
-BYTES: list[tuple[str, int, float]] = []
+# Sentences below the table: what was read, or shuffled.
+NOTES: list[str] = []
 # The recipe of the README; ids and uuids have no repeats a dictionary could use.
 PAGED = {
     "write_page_index": True,
@@ -56,6 +58,33 @@ def lake(request: pytest.FixtureRequest) -> Path:
             )
         done.touch()
     return folder
+
+
+@pytest.fixture(scope="session")
+def lake16(lake: Path) -> Path:
+    """The same rows in sixteen files."""
+    folder = lake.with_name(f"{lake.name}-16")
+    if not (folder / "_done").exists():
+        folder.mkdir(exist_ok=True)
+        dataset = pads.dataset(lake, format="parquet")
+        rows = dataset.count_rows() // 16
+        batches = dataset.to_batches(batch_size=rows, use_threads=False)
+        held = pa.Table.from_batches(batches)
+        for number in range(16):
+            pq.write_table(
+                held.slice(number * rows, rows), folder / f"part-{number:02d}.parquet", **PAGED
+            )
+        (folder / "_done").touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """A warm session of two cores."""
+    session = spark_session("local[2]", "zonebloom-bench")
+    session.range(10).mapInArrow(lambda batches: batches, "id bigint").count()
+    yield session
+    session.stop()
 
 
 def _rows(random: np.random.Generator, count: int) -> pa.Table:
@@ -155,11 +184,7 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
         label = name.removeprefix("test_").replace("_", " ")
         share = f"{mine / theirs:.2g}"
         lines.append(f"| {label} | {peer} | {_text(mine)} | {_text(theirs)} | {share} |")
-    lines += [
-        f"\n{what}: at most {num_bytes / 1000:,.0f} kB read, {share:.2f} of the bytes of the pages "
-        "that hold its zone."
-        for what, num_bytes, share in BYTES
-    ]
+    lines += [f"\n{note}" for note in NOTES]
     terminalreporter.write_line("\n" + "\n".join(lines))
     if config.getoption("--readme"):
         _write_readme(config.rootpath / "README.md", lines)

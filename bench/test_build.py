@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -58,23 +57,3 @@ def test_build_in_process(versus, lake, lance_lake, column):
         rounds=7,
     )
     shutil.rmtree(folder)
-
-
-def test_build_on_spark(versus, lake, monkeypatch):
-    """A warm session, against the same build in this process."""
-    from pyspark.sql import SparkSession
-
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    )
-    dataset = zb.dataset(lake)
-    try:
-        versus(
-            lambda: dataset.create_scalar_index("id", spark=spark),
-            {"in process": lambda: dataset.create_scalar_index("id", spark=False)},
-            rounds=3,
-        )
-    finally:
-        spark.stop()
-        shutil.rmtree(lake / "_zonebloom")

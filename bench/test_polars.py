@@ -9,19 +9,12 @@ import numpy as np
 import polars as pl
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
-from bench.test_lookup import PAGED, rewritten
 from zonebloom.polars import scan
 from zonebloom.predicates import to_predicate
 from zonebloom.predicates.polars import translate_polars
-
-
-@pytest.fixture(scope="module")
-def paged(lake: Path) -> Path:
-    return rewritten(lake, "paged", **PAGED)
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +22,6 @@ def indexed(paged: Path, tmp_path_factory: pytest.TempPathFactory):
     dataset = zb.dataset(paged, index_dir=str(tmp_path_factory.mktemp("index")))
     dataset.create_scalar_index("id", spark=False)
     return dataset
-
-
-@pytest.fixture(scope="module")
-def keys(paged: Path) -> list[int]:
-    """Present keys from every file, the same each run."""
-    random = np.random.default_rng(5)
-    found = []
-    for path in sorted(paged.glob("*.parquet")):
-        ids = pq.read_table(path, columns=["id"])["id"]
-        found += ids.take(random.integers(0, len(ids), 50)).to_pylist()
-    return found
 
 
 def theirs(paged: Path) -> pl.LazyFrame:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import zonebloom as zb
 from zonebloom.index.catalog import Catalog
 from zonebloom.index.table import ZoneTable, read_table
+from zonebloom.index.zones import ZoneJoiner
 from zonebloom.ranges import RowRanges, by_fragment
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -164,6 +165,7 @@ class CountingFileSystem(pafs.FileSystemHandler):
         self.data_bytes = 0
         self.data_reads = 0
         self.index_bytes = 0
+        self.opens = 0
 
     def wrapped(self) -> pafs.PyFileSystem:
         return pafs.PyFileSystem(self)
@@ -225,6 +227,7 @@ class _CountedFile:
         self._file = open(path, "rb")  # noqa: SIM115
         self._owner = owner
         self._is_index = "_zonebloom" in path
+        owner.opens += not self._is_index
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(size if size is not None else -1)
@@ -398,3 +401,9 @@ def sql_literal(arrow_type: pa.DataType, raw: Any) -> str | None:
     zone = "" if arrow_type.tz is None else "+00:00"
     day = f"{moment.year:04d}-{moment.month:02d}-{moment.day:02d}"
     return f"TIMESTAMP '{day} {moment.time().isoformat()}{tail}{zone}'"
+
+
+def joined(runs, parameters):
+    """Runs of one fragment put together."""
+    joiner = ZoneJoiner(parameters)
+    return [zones for run in runs for zones in joiner.add(run)] + list(joiner.finish())

@@ -33,7 +33,7 @@ from zonebloom.ranges import OFFSET_BITS
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.sizing import false_positive_probability
 from zonebloom.scan import require_column
-from zonebloom.storage.columns import Column, ColumnReader, TableColumn
+from zonebloom.storage.columns import Column, ColumnsReader, TableColumns
 from zonebloom.storage.files import ReadCounter, counted
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores
@@ -263,11 +263,11 @@ class _Sample:
         if not self.zones:
             return _Pace(0.0, 0.0)
         if isinstance(self._source, TableSource):
-            return _measure_pace(TableColumn(self._source.table, column), self._parameters)
+            return _measure_pace(TableColumns(self._source.table, [column]), self._parameters)
         fragment = self.zones[0].fragment.fragment
         source = self._source
         filesystem = counted(source.filesystem, self.counter)
-        reader = ColumnReader(source.format, filesystem, fragment.path, column, source.schema)
+        reader = ColumnsReader(source.format, filesystem, fragment.path, [column], source.schema)
         try:
             return _measure_pace(reader, self._parameters)
         except FragmentUnreadable as error:
@@ -350,7 +350,7 @@ class _Pace:
     row_group_rows: float
 
 
-def _measure_pace(reader: ColumnReader | TableColumn, parameters: ZoneParameters) -> _Pace:
+def _measure_pace(reader: ColumnsReader | TableColumns, parameters: ZoneParameters) -> _Pace:
     run = reader.runs(split=True)[0]
     arrays = reader.read(run)
     seconds, rows, array = 0.0, 0, pa.nulls(0, pa.int64())
@@ -360,7 +360,8 @@ def _measure_pace(reader: ColumnReader | TableColumn, parameters: ZoneParameters
         batch = next(arrays, None)
         if batch is None:
             break
-        array, rows = batch, len(batch)
+        (array,) = batch
+        rows = len(array)
         seconds = time.perf_counter() - started
     read = seconds / max(rows, 1)
     groups = len(run.row_groups or ())

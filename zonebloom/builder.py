@@ -14,16 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zonebloom.errors import CatalogError, ZoneBloomError
-from zonebloom.index.build import (
-    TrainedSegment,
-    TrainFragment,
-    commit_index,
-    cut_tasks,
-    train_locally,
-)
-from zonebloom.index.catalog import Catalog, IndexEntry, Segment, Version
-from zonebloom.index.coverage import PresentFragment, cover
+from zonebloom.index.build import NewIndex, commit_indices, cut_tasks, train_locally
+from zonebloom.index.catalog import Catalog, GlobalFilterEntry, IndexEntry, Segment, Version
+from zonebloom.index.coverage import Coverage, PresentFragment, cover
+from zonebloom.index.global_filter import GlobalSize, Part, merge_parts
 from zonebloom.index.layout import arrange
+from zonebloom.index.train import TrainColumn, TrainedTask, TrainFragment
 from zonebloom.index.zones import ZoneParameters
 from zonebloom.planner import Planner
 from zonebloom.progress import reporting
@@ -61,6 +57,61 @@ class Refreshed:
     changed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An index to be built.
+
+    Attributes
+    ----------
+    name : str
+    column : Column
+    parameters : ZoneParameters
+    over_all : GlobalSize or None
+        Of its global filter, if it is to have one.
+    """
+
+    name: str
+    column: Column
+    parameters: ZoneParameters
+    over_all: GlobalSize | None = None
+
+    @property
+    def to_train(self) -> TrainColumn:
+        """What tasks are told of it."""
+        num_bytes = 0 if self.over_all is None else self.over_all.num_bytes
+        return TrainColumn(self.column, self.parameters, num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What is to be done to bring an index up to date.
+
+    Attributes
+    ----------
+    kept : tuple of Segment
+    missing : tuple of PresentFragment
+        To be read.
+    num_dropped : int
+        Fragments forgotten.
+    alive : frozenset of int
+        Fragments that are as they were indexed.
+    """
+
+    entry: IndexEntry
+    column: Column
+    kept: tuple[Segment, ...]
+    missing: tuple[PresentFragment, ...]
+    num_dropped: int
+    alive: frozenset[int]
+
+    @property
+    def to_train(self) -> TrainColumn:
+        """What tasks are told of it."""
+        stored = self.entry.global_filter
+        size = None if stored is None else GlobalSize(stored.num_items, stored.probability)
+        return Wanted(self.entry.name, self.column, self.entry.parameters, size).to_train
+
+
 class Builder:
     """Builds the indices of one dataset.
 
@@ -79,15 +130,13 @@ class Builder:
 
     def build(
         self,
-        name: str,
-        column: Column,
-        parameters: ZoneParameters,
+        indices: Sequence[Wanted],
         layout: str,
         replace_existing: bool,
         spark: Any,
         progress: Progress,
     ) -> Version:
-        """Index every fragment, and commit.
+        """Index every fragment in one pass over it, and commit all indices at once.
 
         Raises
         ------
@@ -95,31 +144,40 @@ class Builder:
         """
         base = self._planner.version
         coverage = cover(self._source.fragments, self._source.identities(), base)
+        fragments = _keyed(coverage.present)
+        ids = [fragment.fragment_id for _, fragment in fragments]
 
-        def commit(prefix: str) -> tuple[Version, tuple[Segment, ...]]:
-            trained = self._train(prefix, column, parameters, coverage.present, spark, progress)
-            segments = arrange(
-                self._catalog, f"{prefix}-all", [each.segment for each in trained], layout
-            )
-            version = commit_index(
+        def commit(prefix: str) -> Version:
+            columns = [each.to_train for each in indices]
+            trained = self._train(prefix, columns, coverage.present, spark, progress)
+            made = []
+            for number, each in enumerate(indices):
+                segments = [task.segments[number] for task in trained]
+                over_all = None
+                if each.over_all is not None:
+                    name, parts = f"{prefix}-{number}-keys", _parts(trained, number)
+                    over_all = merge_parts(self._catalog, name, each.over_all, parts, ids)
+                arranged = arrange(self._catalog, f"{prefix}-{number}-all", segments, layout)
+                made.append(NewIndex(each.name, each.column, each.parameters, arranged, over_all))
+            return commit_indices(
                 self._catalog,
                 base,
-                name,
-                column,
-                parameters,
-                _keyed(coverage.present),
-                segments,
+                made,
+                fragments,
                 _rows(trained),
                 replace_existing=replace_existing,
             )
-            return version, segments
 
         return self._cleanly(commit)
 
     def refresh(
-        self, entry: IndexEntry, column: Column, layout: str, spark: Any, progress: Progress
-    ) -> tuple[Version, Refreshed]:
-        """Index what an index does not cover, forget what is gone, and arrange its segments.
+        self,
+        indices: Sequence[tuple[IndexEntry, Column]],
+        layout: str,
+        spark: Any,
+        progress: Progress,
+    ) -> tuple[Version, list[Refreshed]]:
+        """Index what indices do not cover, forget what is gone, and arrange their segments.
 
         Raises
         ------
@@ -127,43 +185,100 @@ class Builder:
         """
         base = self._planner.version
         coverage = cover(self._source.fragments, self._source.identities(), base)
+        changes = [self._change(entry, column, base, coverage) for entry, column in indices]
+
+        def commit(prefix: str) -> Version:
+            trained = self._train_missing(prefix, changes, spark, progress)
+            made = []
+            for number, (change, tasks) in enumerate(zip(changes, trained, strict=True)):
+                entry, at = change.entry, f"{prefix}-{number}"
+                added = [task.segments[place] for task, place in tasks]
+                segments = arrange(self._catalog, f"{at}-all", [*change.kept, *added], layout)
+                over_all = self._over_all(f"{at}-keys", change, tasks)
+                if segments != entry.segments or over_all != entry.global_filter:
+                    made.append(
+                        NewIndex(
+                            entry.name, change.column, entry.parameters, segments, over_all, entry
+                        )
+                    )
+            if not made:
+                return base
+            read = {each.fragment_id: each for change in changes for each in change.missing}
+            return commit_indices(
+                self._catalog,
+                base,
+                made,
+                _keyed(list(read.values())),
+                _rows([task for tasks in trained for task, _ in tasks]),
+                replace_existing=True,
+            )
+
+        version = self._cleanly(commit)
+        done = []
+        for change in changes:
+            now = version.indices[change.entry.name]
+            done.append(
+                Refreshed(
+                    now.name,
+                    len(change.missing),
+                    change.num_dropped,
+                    now.layout,
+                    len(now.tables),
+                    now != change.entry,
+                )
+            )
+        return version, done
+
+    def _change(
+        self, entry: IndexEntry, column: Column, base: Version, coverage: Coverage
+    ) -> _Change:
+        """What is to be done to bring an index up to date."""
         covered = {i for segment in entry.tables for i in segment.fragment_ids}
         alive = coverage.live | self._elsewhere(base, covered)
         items = entry.parameters.number_of_items
         zones = {k.fragment_id: -(-k.num_rows // items) for k in base.fragments.values()}
         kept = _still_used(entry.segments, alive, coverage.live, zones)
         left = {i for segment in kept if segment.layout != "pages" for i in segment.fragment_ids}
-        missing = [each for each in coverage.present if each.fragment_id not in left]
-        dropped = len(covered - alive)
-        added: list[Segment] = []
+        missing = tuple(each for each in coverage.present if each.fragment_id not in left)
+        return _Change(entry, column, tuple(kept), missing, len(covered - alive), alive)
 
-        def commit(prefix: str) -> tuple[Version, tuple[Segment, ...]]:
-            trained = []
-            if missing:
-                trained = self._train(prefix, column, entry.parameters, missing, spark, progress)
-            added.extend(each.segment for each in trained)
-            segments = arrange(self._catalog, f"{prefix}-all", [*kept, *added], layout)
-            if segments == entry.segments:
-                return base, segments
-            version = commit_index(
-                self._catalog,
-                base,
-                entry.name,
-                column,
-                entry.parameters,
-                _keyed(missing),
-                segments,
-                _rows(trained),
-                replace_existing=True,
-                expected=entry,
-            )
-            return version, segments
+    def _train_missing(
+        self, prefix: str, changes: Sequence[_Change], spark: Any, progress: Progress
+    ) -> list[list[tuple[TrainedTask, int]]]:
+        """Train what each index misses: those that miss the same files in one pass.
 
-        version = self._cleanly(commit)
-        now = version.indices[entry.name]
-        changed = version is not base
-        done = Refreshed(entry.name, len(missing), dropped, now.layout, len(now.tables), changed)
-        return version, done
+        Returns
+        -------
+        list of list of (TrainedTask, int)
+            For each change, the tasks and which of their columns is its.
+        """
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for number, change in enumerate(changes):
+            alike.setdefault(tuple(e.fragment_id for e in change.missing), []).append(number)
+        found: list[list[tuple[TrainedTask, int]]] = [[] for _ in changes]
+        for group, numbers in enumerate(each for ids, each in alike.items() if ids):
+            columns = [changes[number].to_train for number in numbers]
+            missing = changes[numbers[0]].missing
+            trained = self._train(f"{prefix}-{group}", columns, missing, spark, progress)
+            for place, number in enumerate(numbers):
+                found[number] = [(task, place) for task in trained]
+        return found
+
+    def _over_all(
+        self, segment: str, change: _Change, tasks: Sequence[tuple[TrainedTask, int]]
+    ) -> GlobalFilterEntry | None:
+        """The global filter of an index with the keys of new files, as it was without any."""
+        before = change.entry.global_filter
+        if before is None:
+            return None
+        held = [i for i in before.fragment_ids if i in change.alive]
+        if not tasks:
+            return replace(before, fragment_ids=tuple(held))
+        added = [each.fragment_id for each in change.missing]
+        parts = _parts([task for task, _ in tasks], tasks[0][1])
+        size = GlobalSize(before.num_items, before.probability)
+        ids = [*held, *(i for i in added if i not in held)]
+        return merge_parts(self._catalog, segment, size, parts, ids, before)
 
     def _elsewhere(self, base: Version, covered: set[int]) -> set[int]:
         """Indexed fragments that are none of this dataset's, but still are as they were.
@@ -187,12 +302,11 @@ class Builder:
     def _train(
         self,
         prefix: str,
-        column: Column,
-        parameters: ZoneParameters,
+        columns: Sequence[TrainColumn],
         fragments: Sequence[PresentFragment],
         spark: Any,
         progress: Progress,
-    ) -> list[TrainedSegment]:
+    ) -> list[TrainedTask]:
         source = self._source
         table = source.table if isinstance(source, TableSource) else None
         tasks = cut_tasks(
@@ -201,13 +315,13 @@ class Builder:
             source.format,
             source.filesystem,
             source.schema,
-            column,
-            parameters,
+            columns,
             [fragment for _, fragment in _keyed(fragments)],
             table,
         )
         total = sum(self._planner.count_rows(each) for each in fragments) if progress else 0
-        with reporting(progress, total, f"indexing {column.name}") as report:
+        names = ", ".join(each.column.name for each in columns)
+        with reporting(progress, total, f"indexing {names}") as report:
             # Rows in memory are here, not where Spark's workers are.
             session = None if table is not None else _session(spark)
             if session is None:
@@ -216,11 +330,11 @@ class Builder:
 
             return train_on_spark(session, tasks, progress=report, num_rows=total)
 
-    def _cleanly(self, commit: Callable[[str], tuple[Version, tuple[Segment, ...]]]) -> Version:
+    def _cleanly(self, commit: Callable[[str], Version]) -> Version:
         """Run a build under a prefix of its own, and delete what its version does not name."""
         prefix = self._catalog.new_segment_prefix()
         try:
-            version, segments = commit(prefix)
+            version = commit(prefix)
         except BaseException as error:
             self._delete_unnamed(prefix)
             if isinstance(error, OSError) and not isinstance(error, ZoneBloomError):
@@ -229,9 +343,14 @@ class Builder:
                     "another index_dir"
                 ) from error
             raise
-        self._catalog.delete_segments(prefix, keep=[segment.name for segment in segments])
+        entries = list(version.indices.values())
+        named = {name for entry in entries for name in entry.folders}
+        self._catalog.delete_segments(prefix, keep=named)
         self._catalog.delete_tables(
-            [s.name for s in segments if s.layout == "pages" and s.name.startswith(prefix)]
+            segment.name
+            for entry in entries
+            for segment in entry.segments
+            if segment.layout == "pages" and segment.name.startswith(prefix)
         )
         return version
 
@@ -243,9 +362,7 @@ class Builder:
             # What it names is not known; `vacuum` deletes the segments later.
             return
         entries = newest.indices.values()
-        self._catalog.delete_segments(
-            prefix, keep=[segment.name for entry in entries for segment in entry.segments]
-        )
+        self._catalog.delete_segments(prefix, keep={n for entry in entries for n in entry.folders})
 
 
 def _still_used(
@@ -276,7 +393,11 @@ def _keyed(fragments: Sequence[PresentFragment]) -> list[tuple[str, TrainFragmen
     ]
 
 
-def _rows(trained: Sequence[TrainedSegment]) -> dict[int, int]:
+def _parts(trained: Sequence[TrainedTask], number: int) -> list[Part]:
+    return [part for task in trained if (part := task.parts[number]) is not None]
+
+
+def _rows(trained: Sequence[TrainedTask]) -> dict[int, int]:
     return {i: count for each in trained for i, count in each.num_rows.items()}
 
 

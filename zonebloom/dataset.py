@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from zonebloom.builder import Builder, Refreshed
+from zonebloom.builder import Builder, Refreshed, Wanted
 from zonebloom.errors import (
     ColumnNotFound,
     CorruptIndex,
@@ -36,6 +36,8 @@ from zonebloom.index.describe import (
     describe,
     describe_embedded,
 )
+from zonebloom.index.global_filter import DEFAULT_PROBABILITY as GLOBAL_PROBABILITY
+from zonebloom.index.global_filter import GlobalFilter, GlobalSize
 from zonebloom.index.layout import require_layout
 from zonebloom.index.maintain import Vacuumed, vacuum
 from zonebloom.index.many import SCHEMA
@@ -201,7 +203,7 @@ class DatasetOptimizer:
         # A change is made to what is newest, whatever this dataset has read so far.
         opened.checkout_latest()
         names = list(opened._version.indices) if index_names is None else list(index_names)
-        return [opened._optimize_index(name, layout, spark, progress) for name in names]
+        return opened._optimize(names, layout, spark, progress)
 
 
 class Dataset:
@@ -259,6 +261,9 @@ class Dataset:
         fold: bool = False,
         max_false_zones: float | None = None,
         layout: Literal["auto", "table", "sliced"] = "auto",
+        global_filter: bool = False,
+        expected_num_items: int | None = None,
+        global_probability: float = GLOBAL_PROBABILITY,
         spark: SparkSession | Literal[False] | None = None,
         progress: bool | Callable[[int, int], Any] | None = None,
     ) -> None:
@@ -268,7 +273,7 @@ class Dataset:
         ----------
         column : str or list of str
             A column, a leaf of a struct as "a.b", or several, each with an index of its own;
-            they are made one after another, and those made before one fails stay.
+            files are read once for all of them, and all are committed at once.
         index_type : str or IndexConfig
             "BLOOMFILTER", or a configuration with its parameters.
         name : str, optional
@@ -290,6 +295,12 @@ class Dataset:
         layout : {"auto", "table", "sliced"}
             A filter after another, or bit by bit of all filters, which answers a key from eight
             short reads; "auto" slices from 4096 zones on.
+        global_filter : bool
+            Whether to make one filter over all keys of the column as well, for joins.
+        expected_num_items : int, optional
+            Distinct keys the global filter is sized for; the rows there are by default.
+        global_probability : float
+            Of a false positive of the global filter at that many keys.
         spark : SparkSession or False, optional
             Where to build: a session, False for threads of this process, or by default the
             active session if there is one.
@@ -321,15 +332,34 @@ class Dataset:
         )
         if max_false_zones is not None:
             parameters = self._for_false_zones(parameters, max_false_zones)
+        over_all = self._global_size(global_filter, expected_num_items, global_probability)
         work = [
-            (self._checked_name(name or f"{each}_idx", replace), self._column(each))
-            for each in names
-        ]
-        for index_name, resolved in work:
-            version = self._builder.build(
-                index_name, resolved, parameters, layout, replace, spark, progress
+            Wanted(
+                self._checked_name(name or f"{each}_idx", replace),
+                self._column(each),
+                parameters,
+                over_all,
             )
-            self._use(version)
+            for each in dict.fromkeys(names)
+        ]
+        self._use(self._builder.build(work, layout, replace, spark, progress))
+
+    def _global_size(
+        self, wanted: bool, num_items: int | None, probability: float
+    ) -> GlobalSize | None:
+        if not wanted:
+            if num_items is not None or probability != GLOBAL_PROBABILITY:
+                raise InvalidArgument(
+                    "expected_num_items and global_probability are of a global filter; give "
+                    "global_filter=True with them"
+                )
+            return None
+        if num_items is None:
+            present = self._planner.coverage().present
+            num_items = max(sum(map(self._planner.count_rows, present)), 1)
+        size = GlobalSize(num_items, probability)
+        # Refused now when it is out of range.
+        return size if size.num_bytes else None
 
     def _for_false_zones(self, parameters: ZoneParameters, most: float) -> ZoneParameters:
         """Parameters whose probability is that of so many zones read in vain."""
@@ -348,16 +378,20 @@ class Dataset:
         """Bringing indices up to date, as Lance names it: ``ds.optimize.optimize_indices()``."""
         return DatasetOptimizer(self)
 
-    def _optimize_index(self, name: str, layout: str, spark: Any, progress: Any) -> Refreshed:
-        entry = self._entry(name)
-        found = leaf_type(self.schema, entry.column)
-        if found is None or hash_domain(found) != entry.domain:
-            raise SchemaMismatch(
-                f"index {name!r} was built when column {'.'.join(entry.column)} was "
-                f"{entry.domain}, it is {found} now; build it again"
-            )
-        column = Column(entry.column, found)
-        version, done = self._builder.refresh(entry, column, layout, spark, progress)
+    def _optimize(
+        self, names: Sequence[str], layout: str, spark: Any, progress: Any
+    ) -> list[Refreshed]:
+        work = []
+        for name in dict.fromkeys(names):
+            entry = self._entry(name)
+            found = leaf_type(self.schema, entry.column)
+            if found is None or hash_domain(found) != entry.domain:
+                raise SchemaMismatch(
+                    f"index {name!r} was built when column {'.'.join(entry.column)} was "
+                    f"{entry.domain}, it is {found} now; build it again"
+                )
+            work.append((entry, Column(entry.column, found)))
+        version, done = self._builder.refresh(work, layout, spark, progress)
         self._use(version)
         return done
 
@@ -494,6 +528,42 @@ class Dataset:
         entry = self._entry(name)
         described = next(each for each in self.describe_indices() if each.name == name)
         return index_statistics(described, entry, self._planner.loaded[name].tables())
+
+    def key_ranges(self, column: str) -> pa.Table:
+        """Least and greatest value of an indexed column in each fragment, as built.
+
+        Parameters
+        ----------
+        column : str
+            With an index.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row for each fragment there is, in scan order: ``fragment_id`` uint64, ``path``
+            string, ``minimum`` and ``maximum`` (the column's values, in a type Arrow orders;
+            null where a fragment holds only nulls and NaN), ``is_known`` bool (False for new
+            and changed files, and where no bounds were kept: any value may be there),
+            ``has_nan`` bool, ``null_count`` and ``num_rows`` int64 (null where not known).
+            Bounds may be wider than the values.
+
+        Raises
+        ------
+        IndexNotFound
+            When there is no index on the column.
+        """
+        return self._planner.key_ranges(column)
+
+    def global_filter(self, column: str) -> GlobalFilter | None:
+        """The filter over all keys of a column, None when its index was built without.
+
+        Raises
+        ------
+        IndexNotFound
+            When there is no index on the column.
+        CorruptIndex
+        """
+        return self._planner.global_filter(column)
 
     def prewarm_index(self, name: str) -> None:
         """Bring an index into memory, and compile or load the kernels that search it.

@@ -18,10 +18,12 @@ from zonebloom.errors import (
 )
 from zonebloom.index.catalog import Catalog, Version
 from zonebloom.index.coverage import Coverage, PresentFragment, cover
+from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.many import hash_keys, null_keys, search_many
 from zonebloom.index.paths import PathValues
 from zonebloom.index.search import Search, Searcher
+from zonebloom.index.stats import ranges_of
 from zonebloom.plan import FragmentPlan, IndexUse, ScanPlan
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.ranges import (
@@ -216,15 +218,10 @@ class Planner:
             When no index is on the column, or the column is of another type by now.
         """
         state = self._current()
-        coverage, searcher = state.coverage, self._searcher(state)
-        path = (column,) if column in self._source.schema.names else tuple(column.split("."))
-        index = searcher.index(path)
-        if isinstance(index, str):
-            raise IndexNotFound(f"keys of {column!r} cannot be looked up: {index}")
-        view = searcher.view(index)
+        coverage = state.coverage
+        index, leaf = self._index_on(column)
+        view = self._searcher(state).view(index)
         self._warn_of_gaps(coverage, [index.entry.name])
-        leaf = leaf_type(self._source.schema, path)
-        assert leaf is not None
         uncovered = [
             each.fragment_id
             for each in coverage.present
@@ -236,6 +233,37 @@ class Planner:
             np.flatnonzero(~null_keys(keys)),
             np.array(uncovered, dtype=np.uint64),
         )
+
+    def _index_on(self, column: str) -> tuple[LoadedIndex, pa.DataType]:
+        """The index that answers for a column, and the column's type."""
+        path = (column,) if column in self._source.schema.names else tuple(column.split("."))
+        index = self._searcher(self._current()).index(path)
+        if isinstance(index, str):
+            raise IndexNotFound(f"keys of {column!r} cannot be looked up: {index}")
+        leaf = leaf_type(self._source.schema, path)
+        assert leaf is not None
+        return index, leaf
+
+    def key_ranges(self, column: str) -> pa.Table:
+        """Least and greatest value of an indexed column in each fragment there is.
+
+        Raises
+        ------
+        IndexNotFound
+        """
+        index, leaf = self._index_on(column)
+        present = self.coverage().present
+        return ranges_of(present, index.key_ranges(leaf), leaf)
+
+    def global_filter(self, column: str) -> GlobalFilter | None:
+        """The filter over all keys of an indexed column, if it was built.
+
+        Raises
+        ------
+        IndexNotFound, CorruptIndex
+        """
+        index, leaf = self._index_on(column)
+        return index.global_filter(leaf, self.coverage().present)
 
     def plan_rows(self, addresses: np.ndarray) -> tuple[ScanPlan, np.ndarray]:
         """Say where rows are read, and in which order they come.

@@ -11,15 +11,16 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pytest
-from e2e_helpers import array_of, numbered, raw_values, touch_later, write_files
+from e2e_helpers import array_of, joined, numbered, raw_values, touch_later, write_files
 
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.index import build as building
-from zonebloom.index.build import TrainFragment, TrainTask, cut_tasks, train_locally, train_task
+from zonebloom.index.build import cut_tasks, train_locally
 from zonebloom.index.catalog import Catalog
 from zonebloom.index.table import ZoneTable, read_table
-from zonebloom.index.zones import ZoneParameters, join, train
+from zonebloom.index.train import TrainColumn, TrainFragment, TrainTask, train_task
+from zonebloom.index.zones import ZoneParameters, train
 from zonebloom.sbbf.reference import ReferenceSbbf
 from zonebloom.storage import columns
 from zonebloom.storage.columns import Column
@@ -42,19 +43,18 @@ def task_of(folder: Path, column: str, prefix: str = "t", **parameters: Any) -> 
         pads.ParquetFileFormat(),
         LOCAL,
         schema,
-        Column((column,), schema.field(column).type),
-        ZoneParameters(**parameters),
+        [TrainColumn(Column((column,), schema.field(column).type), ZoneParameters(**parameters))],
         fragments,
     )
     return task
 
 
 def segment_path(task: TrainTask) -> Path:
-    return Path(task.catalog.segment_path(task.segment))
+    return Path(task.catalog.segment_path(task.segment_of(0)))
 
 
 def table_of(task: TrainTask, trained: Any) -> ZoneTable:
-    segment = trained.segment
+    (segment,) = trained.segments
     return read_table(LOCAL, str(segment_path(task)), segment.num_bytes, segment.checksum)
 
 
@@ -76,7 +76,7 @@ def test_threads_write_the_same_bytes_as_one(
         task = task_of(tmp_path, "key", f"threads{threads}", number_of_items=items)
         trained = train_task(task, threads=threads)
         assert trained.num_rows == {0: rows, 1: 12_345}
-        assert trained.segment.num_bytes == segment_path(task).stat().st_size
+        assert trained.segments[0].num_bytes == segment_path(task).stat().st_size
         found[threads] = table_of(task, trained).to_table(), segment_path(task).read_bytes()
     assert found[2][0].equals(found[1][0])
     assert found[5][0].equals(found[1][0])
@@ -129,11 +129,11 @@ def test_runs_that_begin_inside_a_zone_are_joined(cut: int):
         *train([values.slice(0, cut)], parameters),
         *train([values.slice(cut)], parameters, cut),
     ]
-    joined = list(join(runs, 64))
-    assert np.concatenate([z.starts for z in joined]).tolist() == expected.starts.tolist()
-    assert np.concatenate([z.lengths for z in joined]).tolist() == expected.lengths.tolist()
-    assert np.concatenate([z.has_null for z in joined]).tolist() == expected.has_null.tolist()
-    filters = np.concatenate([z.filters for z in joined])
+    whole = joined(runs, parameters)
+    assert np.concatenate([z.starts for z in whole]).tolist() == expected.starts.tolist()
+    assert np.concatenate([z.lengths for z in whole]).tolist() == expected.lengths.tolist()
+    assert np.concatenate([z.has_null for z in whole]).tolist() == expected.has_null.tolist()
+    filters = np.concatenate([z.filters for z in whole])
     assert filters.tobytes() == expected.filters.tobytes()
 
 
@@ -167,8 +167,7 @@ def test_tasks_share_fragments_out_in_order_by_bytes(tmp_path: Path):
         pads.ParquetFileFormat(),
         LOCAL,
         pa.schema({"a": pa.int64()}),
-        Column(("a",), pa.int64()),
-        ZoneParameters(),
+        [TrainColumn(Column(("a",), pa.int64()), ZoneParameters())],
         fragments,
     )
     assert [[f.fragment_id for f in task.fragments] for task in tasks] == [
@@ -208,8 +207,7 @@ def test_workers_in_parallel_return_segments_in_order_of_tasks(
         pads.ParquetFileFormat(),
         LOCAL,
         schema,
-        Column(("id",), pa.int64()),
-        ZoneParameters(),
+        [TrainColumn(Column(("id",), pa.int64()), ZoneParameters())],
         fragments,
     )
     trained = train_locally(tasks, workers=4)

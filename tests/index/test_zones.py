@@ -7,13 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
+from e2e_helpers import joined
 from helpers import PLAIN_TYPES, reference_filter, sample
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zonebloom.errors import InvalidArgument, UnsupportedType
 from zonebloom.index import zones as zones_module
-from zonebloom.index.zones import ZoneParameters, Zones, join, train
+from zonebloom.index.zones import ZoneParameters, Zones, train
 
 SMALL = ZoneParameters(7, 0.05)
 
@@ -103,8 +104,7 @@ def test_runs_split_anywhere_and_joined_equal_an_unsplit_run(numbers, data, item
     for piece in pieces(pa.array(numbers, pa.int64()), cuts):
         runs.extend(train([piece], parameters, first))
         first += len(piece)
-    joined = listed(join(runs, items))
-    assert joined == expected(encode(numbers), parameters)
+    assert listed(joined(runs, parameters)) == expected(encode(numbers), parameters)
 
 
 @given(rows, st.integers(1, 5), st.integers(1, 4))
@@ -141,7 +141,7 @@ def test_three_times_ten_thousand_rows():
     assert [zone[:2] for zone in found] == [(0, 8192), (8192, 8192), (16_384, 8192), (24_576, 5424)]
     assert found == expected(encode(numbers), parameters)
     runs = [run for i, b in enumerate(batches) for run in train([b], parameters, i * 10_000)]
-    assert listed(join(runs, 8192)) == found
+    assert listed(joined(runs, parameters)) == found
 
 
 def test_the_last_zone_is_short_and_a_full_one_is_followed_by_none():
@@ -157,7 +157,7 @@ def test_the_last_zone_is_short_and_a_full_one_is_followed_by_none():
 def test_zero_rows_give_no_zone():
     assert list(train([], SMALL)) == []
     assert list(train([pa.array([], pa.int64())], SMALL, 5)) == []
-    assert list(join([], 7)) == []
+    assert joined([], SMALL) == []
 
 
 def test_all_null_zones_have_empty_filters():
@@ -174,7 +174,7 @@ def test_all_null_zones_have_empty_filters():
 def test_joining_keeps_runs_that_do_not_touch_a_zone_together():
     runs = list(train([pa.array(range(14), pa.int64())], SMALL))
     runs += list(train([pa.array(range(14, 21), pa.int64())], SMALL, 14))
-    assert [run.starts.tolist() for run in join(runs, 7)] == [[0, 7], [14]]
+    assert [run.starts.tolist() for run in joined(runs, SMALL)] == [[0, 7, 14]]
 
 
 def test_types_are_refused_before_a_zone_is_made():

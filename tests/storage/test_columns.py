@@ -12,12 +12,12 @@ import pytest
 
 from zonebloom import errors
 from zonebloom.storage import columns
-from zonebloom.storage.columns import Column, ColumnReader, Run
+from zonebloom.storage.columns import Column, ColumnsReader, Run
 
 LOCAL = pafs.LocalFileSystem()
 
 
-def reader_of(path: Path, name: str, wanted: pa.DataType | None = None) -> ColumnReader:
+def reader_of(path: Path, name: str, wanted: pa.DataType | None = None) -> ColumnsReader:
     schema = pq.read_schema(path)
     names = tuple(name.split("."))
     found = wanted
@@ -25,12 +25,12 @@ def reader_of(path: Path, name: str, wanted: pa.DataType | None = None) -> Colum
         found = schema.field(names[0]).type
         for part in names[1:]:
             found = found.field(part).type
-    return ColumnReader(pads.ParquetFileFormat(), LOCAL, str(path), Column(names, found), schema)
+    return ColumnsReader(pads.ParquetFileFormat(), LOCAL, str(path), [Column(names, found)], schema)
 
 
-def values_of(reader: ColumnReader, split: bool = False) -> list:
+def values_of(reader: ColumnsReader, split: bool = False) -> list:
     return [
-        v for run in reader.runs(split) for batch in reader.read(run) for v in batch.to_pylist()
+        v for run in reader.runs(split) for (batch,) in reader.read(run) for v in batch.to_pylist()
     ]
 
 
@@ -89,8 +89,8 @@ def test_widening_keeps_every_value(tmp_path: Path, stored: pa.DataType, wanted:
     values = pa.array(plain.get(str(stored).split("<")[0], [1, None, 3]), stored)
     pq.write_table(pa.table({"a": values}), tmp_path / "f")
     reader = reader_of(tmp_path / "f", "a", wanted)
-    batches = [batch for run in reader.runs(False) for batch in reader.read(run)]
-    assert all(batch.type == wanted for batch in batches)
+    batches = [values for run in reader.runs(False) for (values,) in reader.read(run)]
+    assert all(values.type == wanted for values in batches)
     found = pa.concat_arrays(batches)
     assert found.equals(values.cast(wanted))
 

@@ -5,6 +5,8 @@
       versions/00000000000000000007-<checksum>.arrow   its fragments: id, key, size, mtime, rows
       segments/<name>/bloomfilter.arrow     one table over a set of fragments
       segments/<name>/pages.arrow           where the pages of those fragments lie
+      segments/<name>/ranges.arrow          the least and greatest key of each of them
+      segments/<name>/global.sbbf           one filter over the keys of all fragments
 
 A version is written under a name of its own and then linked to its number, which fails if
 the number is taken: of two writers one starts again on top of the other. A crash leaves the
@@ -31,6 +33,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.errors import CommitConflict, CorruptIndex, IndexNotUsedWarning
+from zonebloom.index.key_ranges import FILE_NAME as KEY_RANGES
 from zonebloom.index.sliced_directory import FILE_NAME as SLICED_FILE_NAME
 from zonebloom.index.table import FILE_NAME
 from zonebloom.index.zones import ZoneParameters
@@ -38,12 +41,13 @@ from zonebloom.storage.files import FileIdentity, is_local
 from zonebloom.storage.parquet.pagemap import FILE_NAME as PAGE_MAP
 
 FOLDER = "_zonebloom"
+GLOBAL_FILTER = "global.sbbf"
 FORMAT_VERSION = 1
 
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
 _SEGMENT_NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_.-]*")
-# Of a segment that is a page map alone, what its table was.
-TABLE_FILES = (FILE_NAME, SLICED_FILE_NAME)
+# Of a segment that is a page map alone, what is in another by now.
+MERGED_FILES = (FILE_NAME, SLICED_FILE_NAME, KEY_RANGES)
 _FILE_NAMES = {"table": FILE_NAME, "sliced": SLICED_FILE_NAME, "pages": FILE_NAME}
 _MAX_TRIES = 16
 # Half of what row addresses have room for: files not yet indexed take ids above.
@@ -85,8 +89,10 @@ class Segment:
     page_map_bytes, page_map_checksum
         0 when there is no map.
     layout : {"table", "sliced", "pages"}
-        How the bits of the filters lie; "pages" is a map alone, of fragments whose filters are
-        in a sliced segment.
+        How the bits of the filters lie; "pages" is a page map alone, of fragments whose
+        filters and key ranges are in another segment.
+    ranges_bytes, ranges_checksum
+        Of the key ranges; 0 when there are none.
     """
 
     name: str
@@ -97,6 +103,36 @@ class Segment:
     page_map_bytes: int = 0
     page_map_checksum: str = ""
     layout: str = "table"
+    ranges_bytes: int = 0
+    ranges_checksum: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalFilterEntry:
+    """One filter over all keys of a column.
+
+    Attributes
+    ----------
+    segment : str
+        Folder it lies in.
+    num_bytes : int
+        Of the file.
+    checksum : str
+        XXH3-64 of the file.
+    fragment_ids : tuple of int
+        Whose keys it holds; it may hold others' too.
+    num_items : int
+        Distinct keys it was sized for.
+    probability : float
+        Of a false positive at that many.
+    """
+
+    segment: str
+    num_bytes: int
+    checksum: str
+    fragment_ids: tuple[int, ...]
+    num_items: int
+    probability: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +145,13 @@ class IndexEntry:
     parameters: ZoneParameters
     segments: tuple[Segment, ...]
     created_at: str = ""
+    global_filter: GlobalFilterEntry | None = None
+
+    @property
+    def folders(self) -> set[str]:
+        """Names of the folders it needs."""
+        also = {self.global_filter.segment} if self.global_filter is not None else set()
+        return {segment.name for segment in self.segments} | also
 
     @property
     def num_bytes(self) -> int:
@@ -165,6 +208,21 @@ class Catalog:
     def page_map_path(self, name: str) -> str:
         """Path of a segment's page map."""
         return posixpath.join(self.folder, "segments", name, PAGE_MAP)
+
+    def ranges_path(self, name: str) -> str:
+        """Path of a segment's key ranges."""
+        return posixpath.join(self.folder, "segments", name, KEY_RANGES)
+
+    def global_filter_path(self, name: str) -> str:
+        """Path of a filter over all keys, or of what a task found for it."""
+        return posixpath.join(self.folder, "segments", name, GLOBAL_FILTER)
+
+    def write(self, path: str, data: Any) -> tuple[int, str]:
+        """Write a file of a segment; its size and checksum."""
+        self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
+        with self.filesystem.open_output_stream(path) as sink:
+            sink.write(data)
+        return memoryview(data).nbytes, xxhash.xxh3_64_hexdigest(data)
 
     def latest(self) -> Version:
         """The newest version that can be read; a damaged one is reported and passed over."""
@@ -236,9 +294,11 @@ class Catalog:
                     break
 
     def delete_tables(self, names: Iterable[str]) -> None:
-        """Delete the tables of segments of which only the page map is used any more."""
-        for name in names:
-            path = self.segment_path(name)
+        """Delete what is not used any more of segments whose page map alone is."""
+        paths = [
+            path for name in names for path in (self.segment_path(name), self.ranges_path(name))
+        ]
+        for path in paths:
             if self.filesystem.get_file_info(path).type == pafs.FileType.File:
                 self.filesystem.delete_file(path)
 
@@ -365,6 +425,19 @@ def _layout(layout: Any) -> str:
     return layout
 
 
+def _global_filter(entry: Any) -> GlobalFilterEntry | None:
+    if entry is None:
+        return None
+    return GlobalFilterEntry(
+        _plain_name(entry["segment"]),
+        int(entry["num_bytes"]),
+        str(entry["checksum"]),
+        tuple(int(i) for i in entry["fragment_ids"]),
+        int(entry["num_items"]),
+        float(entry["probability"]),
+    )
+
+
 def now() -> str:
     """The time of a commit, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -402,10 +475,15 @@ def _from_json(number: int, document: Any, fragments: dict[str, KnownFragment]) 
                 int(each["page_map_bytes"]),
                 str(each["page_map_checksum"]),
                 _layout(each.get("layout", "table")),
+                int(each.get("ranges_bytes", 0)),
+                str(each.get("ranges_checksum", "")),
             )
             for each in entry["segments"]
         )
-        if any(not 0 <= i < next_id for segment in segments for i in segment.fragment_ids):
+        over_all = _global_filter(entry.get("global_filter"))
+        covered = [segment.fragment_ids for segment in segments]
+        covered += [over_all.fragment_ids] if over_all is not None else []
+        if any(not 0 <= i < next_id for ids in covered for i in ids):
             raise ValueError("a segment covers a fragment whose id was never given")
         indices[entry["name"]] = IndexEntry(
             entry["name"],
@@ -414,6 +492,7 @@ def _from_json(number: int, document: Any, fragments: dict[str, KnownFragment]) 
             ZoneParameters(**entry["parameters"]),
             segments,
             str(entry["created_at"]),
+            over_all,
         )
     return Version(number, next_id, fragments, indices)
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
+
+import pyarrow as pa
 
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.index.catalog import Catalog, IndexEntry, Segment
+from zonebloom.index.coverage import PresentFragment
+from zonebloom.index.global_filter import GlobalFilter, against
+from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.table import ZoneTable, read_file, read_table
 from zonebloom.storage.parquet.pagemap import FilePages, PageMap
@@ -54,6 +59,7 @@ class LoadedIndex:
             if segment.page_map_bytes
             for fragment_id in segment.fragment_ids
         }
+        self._key_ranges: pa.Table | None = None
         self._read_bytes = 0
 
     @property
@@ -100,6 +106,41 @@ class LoadedIndex:
             self._page_maps[segment.name] = None
             self._report(error, "Footers are read instead")
             return None
+
+    def key_ranges(self, arrow_type: pa.DataType) -> pa.Table:
+        """The key ranges of its fragments, as `zonebloom.index.key_ranges.schema_for` says.
+
+        Raises nothing: damaged ones are reported and left out.
+        """
+        if self._key_ranges is None:
+            tables = [schema_for(arrow_type).empty_table()]
+            for segment in self.entry.segments:
+                if not segment.ranges_bytes:
+                    continue
+                path = self._catalog.ranges_path(segment.name)
+                try:
+                    buffer = read_file(
+                        self._catalog.filesystem,
+                        path,
+                        segment.ranges_bytes,
+                        segment.ranges_checksum,
+                    )
+                    tables.append(read_ranges(buffer, arrow_type, path))
+                except CorruptIndex as error:
+                    self._report(error, "Its fragments may hold any key meanwhile")
+            self._key_ranges = pa.concat_tables(tables)
+        return self._key_ranges
+
+    def global_filter(
+        self, arrow_type: pa.DataType, present: Sequence[PresentFragment]
+    ) -> GlobalFilter | None:
+        """Its filter over all keys, against the fragments there are; None when it has none.
+
+        Raises
+        ------
+        CorruptIndex
+        """
+        return against(self._catalog, self.entry, arrow_type, present)
 
     def _load_page_map(self, segment: Segment) -> PageMap | None:
         path = self._catalog.page_map_path(segment.name)

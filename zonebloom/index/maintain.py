@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow.fs as pafs
 
-from zonebloom.index.catalog import TABLE_FILES, Catalog
+from zonebloom.index.catalog import MERGED_FILES, Catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,20 @@ def vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     filesystem = catalog.filesystem
     before = datetime.now(UTC) - older_than
     newest = catalog.latest_for_writing()
-    of_newest = [segment for entry in newest.indices.values() for segment in entry.segments]
-    named = {segment.name for segment in of_newest}
-    maps_alone = named - {segment.name for segment in of_newest if segment.layout != "pages"}
+    entries = newest.indices.values()
+    named = {name for entry in entries for name in entry.folders}
+    of_newest = [segment for entry in entries for segment in entry.segments]
+    maps_alone = {segment.name for segment in of_newest}
+    maps_alone -= {segment.name for segment in of_newest if segment.layout != "pages"}
     segments = num_bytes = 0
     for folder in _listed(filesystem, posixpath.join(catalog.folder, "segments")):
         inside = _listed(filesystem, folder.path)
         # An empty folder is of a build that begins.
         old = all(_is_older(each, before) for each in inside or [folder])
         if folder.base_name in maps_alone and old:
-            # Its filters are in a sliced table by now.
+            # Its filters are in another segment by now.
             for each in inside:
-                if each.base_name in TABLE_FILES:
+                if each.base_name in MERGED_FILES:
                     num_bytes += each.size or 0
                     filesystem.delete_file(each.path)
         if folder.base_name in named or not old:

@@ -6,6 +6,7 @@ import numpy as np
 
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.catalog import Catalog, IndexEntry, Version
+from zonebloom.index.global_filter import load
 from zonebloom.index.loaded import Table, open_table
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.table import read_file
@@ -30,8 +31,8 @@ def validate(catalog: Catalog, entry: IndexEntry, version: Version) -> int:
     Raises
     ------
     CorruptIndex
-        Naming the first thing found: a table or a page map that is not what was written, or
-        zones that are not the rows of their fragments.
+        Naming the first thing found: a file that is not what was written, or zones that are not
+        the rows of their fragments.
     """
     rows = {known.fragment_id: known.num_rows for known in version.fragments.values()}
     num_zones = 0
@@ -42,6 +43,11 @@ def validate(catalog: Catalog, entry: IndexEntry, version: Version) -> int:
                 catalog.filesystem, path, segment.page_map_bytes, segment.page_map_checksum
             )
             PageMap(data, path)
+        if segment.ranges_bytes:
+            path = catalog.ranges_path(segment.name)
+            read_file(catalog.filesystem, path, segment.ranges_bytes, segment.ranges_checksum)
+    if entry.global_filter is not None:
+        load(catalog, entry.global_filter)
     for segment in entry.tables:
         table = open_table(catalog, segment)
         where = catalog.segment_path(segment.name, segment.layout)

@@ -10,14 +10,14 @@ rows may begin and end anywhere: filters of the two parts of a zone are OR-ed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from zonebloom.errors import InvalidArgument
-from zonebloom.sbbf.hashing import hash_array
+from zonebloom.sbbf.hashing import Hashes, hash_array
 from zonebloom.sbbf.sizing import SIZINGS, size_for
 
 DEFAULT_ITEMS = 8192
@@ -89,61 +89,90 @@ class Zones:
         return Zones(self.starts[part], self.lengths[part], self.has_null[part], self.filters[part])
 
 
-def train(
-    arrays: Iterable[pa.Array], parameters: ZoneParameters, first_row: int = 0
-) -> Iterator[Zones]:
-    """Build the zones of a run of rows.
+class ZoneTrainer:
+    """Builds the zones of a run of rows, array by array.
 
     Parameters
     ----------
-    arrays : iterable of pyarrow.Array
-        The column's values, in row order.
     parameters : ZoneParameters
     first_row : int
         Offset in the fragment of the run's first row.
-
-    Yields
-    ------
-    Zones
-        In order, a few megabytes at a time. The first and the last zone of the run may be
-        parts of a zone.
+    hashed : callable, optional
+        Given the `Hashes` of every piece of rows, in order.
     """
-    from zonebloom.sbbf import blocks
 
-    items = parameters.number_of_items
-    words = parameters.filter_bytes // 4
-    capacity = _capacity(parameters)
-    base = first_row // items
-    filters = np.zeros((capacity, words), dtype=np.uint32)
-    has_null = np.zeros(capacity, dtype=bool)
-    row = start = first_row
+    def __init__(
+        self,
+        parameters: ZoneParameters,
+        first_row: int = 0,
+        hashed: Callable[[Hashes], None] | None = None,
+    ):
+        self._items = parameters.number_of_items
+        self._words = parameters.filter_bytes // 4
+        self._capacity = _capacity(parameters)
+        self._hashed = hashed
+        self._base = first_row // self._items
+        self._row = self._start = first_row
+        self._clear()
 
-    for array in arrays:
+    def _clear(self) -> None:
+        self._filters = np.zeros((self._capacity, self._words), dtype=np.uint32)
+        self._has_null = np.zeros(self._capacity, dtype=bool)
+
+    def add(self, array: pa.Array) -> Iterator[Zones]:
+        """Take the next rows.
+
+        Yields
+        ------
+        Zones
+            Those that are done, a few megabytes at a time. The first of the run may be a part
+            of a zone.
+        """
+        from zonebloom.sbbf import blocks
+
         at = 0
         # The values of a dictionary are hashed anew for each piece: then the pieces are large.
         step = len(array) if pa.types.is_dictionary(array.type) else _HASH_ROWS
         while at < len(array):
-            room = min((base + capacity) * items - row, step, len(array) - at)
+            end = (self._base + self._capacity) * self._items
+            room = min(end - self._row, step, len(array) - at)
             hashes = hash_array(array.slice(at, room))
             blocks.insert_zones(
-                filters,
+                self._filters,
                 hashes.values,
                 hashes.validity,
                 hashes.validity_offset,
-                row - base * items,
-                items,
-                has_null,
+                self._row - self._base * self._items,
+                self._items,
+                self._has_null,
             )
+            if self._hashed is not None:
+                self._hashed(hashes)
             at += room
-            row += room
-            if row == (base + capacity) * items:
-                yield _cut(filters, has_null, base, start, row, items)
-                base += capacity
-                start = row
-                filters = np.zeros((capacity, words), dtype=np.uint32)
-                has_null = np.zeros(capacity, dtype=bool)
-    if row > start:
-        yield _cut(filters, has_null, base, start, row, items)
+            self._row += room
+            if self._row == end:
+                yield self._cut()
+                self._base += self._capacity
+                self._start = self._row
+                self._clear()
+
+    def finish(self) -> Iterator[Zones]:
+        """Yield what is left; the last zone may be a part of one."""
+        if self._row > self._start:
+            yield self._cut()
+
+    def _cut(self) -> Zones:
+        return _cut(self._filters, self._has_null, self._base, self._start, self._row, self._items)
+
+
+def train(
+    arrays: Iterable[pa.Array], parameters: ZoneParameters, first_row: int = 0
+) -> Iterator[Zones]:
+    """Build the zones of a run of rows; see `ZoneTrainer`."""
+    trainer = ZoneTrainer(parameters, first_row)
+    for array in arrays:
+        yield from trainer.add(array)
+    yield from trainer.finish()
 
 
 def _cut(
@@ -158,33 +187,59 @@ def _cut(
     return Zones(starts, stops - starts, has_null[:count], filters[:count])
 
 
-def join(runs: Iterable[Zones], number_of_items: int) -> Iterator[Zones]:
-    """Put the runs of one fragment together: parts of one zone become that zone.
+class ZoneJoiner:
+    """Puts the runs of one fragment together: parts of one zone become that zone.
+
+    Zones are given on as many at a time as one thread makes, so that a table does not show how
+    they were made.
 
     Parameters
     ----------
-    runs : iterable of Zones
-        In row order, without gaps; modified. A run may begin where the one before stopped
-        inside a zone.
-    number_of_items : int
-        Rows a zone.
+    parameters : ZoneParameters
     """
-    held: Zones | None = None
-    for run in runs:
-        if held is not None:
-            if int(run.starts[0]) % number_of_items:
-                _merge_into_first(run, held)
+
+    def __init__(self, parameters: ZoneParameters):
+        self._items = parameters.number_of_items
+        self._capacity = _capacity(parameters)
+        self._part: Zones | None = None
+        self._held: list[Zones] = []
+        self._count = 0
+
+    def add(self, run: Zones) -> Iterator[Zones]:
+        """Take the next zones, in row order and without gaps; they are modified.
+
+        The first may begin where the last before it stopped inside a zone.
+        """
+        if self._part is not None:
+            if int(run.starts[0]) % self._items:
+                _merge_into_first(run, self._part)
             else:
-                yield held
-            held = None
-        if int(run.starts[-1] + run.lengths[-1]) % number_of_items == 0:
-            yield run
-            continue
+                yield from self._hold(self._part)
+            self._part = None
+        if int(run.starts[-1] + run.lengths[-1]) % self._items == 0:
+            yield from self._hold(run)
+            return
         if len(run) > 1:
-            yield run.slice(0, len(run) - 1)
-        held = run.slice(len(run) - 1, len(run))
-    if held is not None:
-        yield held
+            yield from self._hold(run.slice(0, len(run) - 1))
+        self._part = run.slice(len(run) - 1, len(run))
+
+    def finish(self) -> Iterator[Zones]:
+        """Yield what is left."""
+        if self._part is not None:
+            yield from self._hold(self._part)
+        if self._held:
+            yield _concatenate(self._held)
+
+    def _hold(self, run: Zones) -> Iterator[Zones]:
+        at = 0
+        while at < len(run):
+            part = run.slice(at, at + self._capacity - self._count)
+            self._held.append(part)
+            self._count += len(part)
+            at += len(part)
+            if self._count == self._capacity:
+                yield _concatenate(self._held)
+                self._held, self._count = [], 0
 
 
 def _merge_into_first(run: Zones, held: Zones) -> None:
@@ -197,37 +252,6 @@ def _merge_into_first(run: Zones, held: Zones) -> None:
 def _capacity(parameters: ZoneParameters) -> int:
     """How many zones are made, and written, at a time."""
     return max(1, _BUFFER_BYTES // parameters.filter_bytes)
-
-
-def regroup(runs: Iterable[Zones], parameters: ZoneParameters) -> Iterator[Zones]:
-    """Cut the zones of one fragment anew, so that a table does not show how they were made.
-
-    Parameters
-    ----------
-    runs : iterable of Zones
-        In row order.
-    parameters : ZoneParameters
-
-    Yields
-    ------
-    Zones
-        As many at a time as one thread makes, the last ones excepted.
-    """
-    capacity = _capacity(parameters)
-    held: list[Zones] = []
-    count = 0
-    for run in runs:
-        at = 0
-        while at < len(run):
-            part = run.slice(at, at + capacity - count)
-            held.append(part)
-            count += len(part)
-            at += len(part)
-            if count == capacity:
-                yield _concatenate(held)
-                held, count = [], 0
-    if held:
-        yield _concatenate(held)
 
 
 def _concatenate(parts: list[Zones]) -> Zones:

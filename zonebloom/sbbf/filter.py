@@ -140,6 +140,12 @@ class Sbbf:
         for chunk in _chunks(values):
             blocks.insert(self._words, np.ascontiguousarray(hash_array(chunk).valid()))
 
+    def insert_hashes(self, hashes: np.ndarray) -> None:
+        """Insert values by their XXH64, uint64, shape (n,)."""
+        from zonebloom.sbbf import blocks
+
+        blocks.insert(self._words, np.ascontiguousarray(hashes, dtype=np.uint64))
+
     def check(self, values: pa.Array | pa.ChunkedArray | Iterable[Any]) -> np.ndarray:
         """Tell which values may be in: False is certain, True is not.
 

@@ -8,6 +8,7 @@ segment of its own, and the driver commits only those it was told of.
 
 from __future__ import annotations
 
+import pickle
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,8 +21,7 @@ from zonebloom.errors import (
     FragmentUnreadable,
     SchemaMismatch,
 )
-from zonebloom.index.build import Progress, TrainedSegment, TrainTask, train_task
-from zonebloom.index.catalog import Segment
+from zonebloom.index.train import Progress, TrainedTask, TrainTask, train_task
 from zonebloom.spark.failures import explained
 from zonebloom.spark.job_progress import JobProgress
 from zonebloom.spark.sealed import Sealed
@@ -30,22 +30,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Types as Spark names them; the batches returned must match them exactly.
-_RESULT_DDL = (
-    "task bigint, segment string, num_bytes bigint, checksum string, num_zones bigint, "
-    "fragment_ids array<bigint>, num_rows array<bigint>, page_map_bytes bigint, "
-    "page_map_checksum string, error string, message string"
-)
+_RESULT_DDL = "task bigint, trained binary, error string, message string"
 _RESULT_SCHEMA = pa.schema(
     [
         ("task", pa.int64()),
-        ("segment", pa.string()),
-        ("num_bytes", pa.int64()),
-        ("checksum", pa.string()),
-        ("num_zones", pa.int64()),
-        ("fragment_ids", pa.list_(pa.int64())),
-        ("num_rows", pa.list_(pa.int64())),
-        ("page_map_bytes", pa.int64()),
-        ("page_map_checksum", pa.string()),
+        ("trained", pa.binary()),
         ("error", pa.string()),
         ("message", pa.string()),
     ]
@@ -60,7 +49,7 @@ def train_on_spark(
     *,
     progress: Progress | None = None,
     num_rows: int = 0,
-) -> list[TrainedSegment]:
+) -> list[TrainedTask]:
     """Run tasks as one Spark job.
 
     Parameters
@@ -76,7 +65,7 @@ def train_on_spark(
 
     Returns
     -------
-    list of TrainedSegment
+    list of TrainedTask
         In the order of the tasks.
 
     Raises
@@ -97,7 +86,7 @@ def train_on_spark(
     import zonebloom.sbbf.xxh64  # noqa: F401
 
     work = _worker(list(tasks))
-    found: dict[int, TrainedSegment] = {}
+    found: dict[int, TrainedTask] = {}
     job = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, _RESULT_DDL)
     with JobProgress(spark, len(tasks), num_rows, progress):
         try:
@@ -107,18 +96,8 @@ def train_on_spark(
     for row in rows:
         if row.error is not None:
             raise _DATA_ERRORS[row.error](row.message)
-        segment = Segment(
-            row.segment,
-            row.num_bytes,
-            row.checksum,
-            row.num_zones,
-            tuple(row.fragment_ids),
-            row.page_map_bytes,
-            row.page_map_checksum,
-        )
-        found[row.task] = TrainedSegment(
-            segment, dict(zip(row.fragment_ids, row.num_rows, strict=True))
-        )
+        # As Spark itself brings objects of its workers back.
+        found[row.task] = pickle.loads(row.trained)
     if sorted(found) != list(range(len(tasks))):
         raise EngineError(
             f"Spark returned {len(found)} of {len(tasks)} segments; run the build again"
@@ -151,14 +130,5 @@ def _attempt(number: int, task: TrainTask) -> pa.RecordBatch:
     except tuple(_DATA_ERRORS.values()) as error:
         row["error"], row["message"] = type(error).__name__, str(error)
     else:
-        row.update(
-            segment=trained.segment.name,
-            num_bytes=trained.segment.num_bytes,
-            checksum=trained.segment.checksum,
-            num_zones=trained.segment.num_zones,
-            fragment_ids=list(trained.num_rows),
-            num_rows=list(trained.num_rows.values()),
-            page_map_bytes=trained.segment.page_map_bytes,
-            page_map_checksum=trained.segment.page_map_checksum,
-        )
+        row["trained"] = pickle.dumps(trained)
     return pa.RecordBatch.from_pylist([row], schema=_RESULT_SCHEMA)

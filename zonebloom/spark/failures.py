@@ -123,5 +123,5 @@ def _set_python() -> str:
 
 
 def _last_of_traceback(text: str) -> str:
-    found = re.findall(r"^\s*(\w+(?:Error|Exception): .+)$", text, re.M)
+    found = re.findall(r"(?:^\s*|\()(\w+Error: [^()\n]+)", text, re.M)
     return f" ({found[-1].strip()})" if found else ""

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from zonebloom.index.build import Progress
+from zonebloom.index.train import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,8 +1,8 @@
-"""One column of one fragment, read as a stream of small batches for training."""
+"""Columns of one fragment, read together as a stream of small batches for training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,15 +54,15 @@ class Column:
         return ".".join(self.path)
 
 
-class ColumnReader:
-    """Reads one column of one file.
+class ColumnsReader:
+    """Reads some columns of one file, all of them in one pass.
 
     Parameters
     ----------
     format : pyarrow.dataset.FileFormat
     filesystem : pyarrow.fs.FileSystem
     path : str
-    column : Column
+    columns : sequence of Column
     schema : pyarrow.Schema
         The dataset's.
     """
@@ -72,13 +72,13 @@ class ColumnReader:
         format: pads.FileFormat,
         filesystem: pafs.FileSystem,
         path: str,
-        column: Column,
+        columns: Sequence[Column],
         schema: pa.Schema,
     ):
         self._format = format
         self._filesystem = filesystem
         self._path = path
-        self._column = column
+        self._columns = tuple(columns)
         self._schema = schema
         self._metadata: pq.FileMetaData | None = None
         self._whole = not is_plain_parquet(format)
@@ -111,20 +111,28 @@ class ColumnReader:
                 first_row, count, held = first_row + count, 0, []
         return runs
 
-    def read(self, run: Run) -> Iterator[pa.Array]:
+    def read(self, run: Run) -> Iterator[list[pa.Array]]:
         """The values of a run, in row order.
+
+        Yields
+        ------
+        list of pyarrow.Array
+            One for each column, of as many rows each.
 
         Raises
         ------
         FragmentUnreadable
             When the file cannot be opened or decoded.
         SchemaMismatch
-            When the file holds the column with a type of other values than the dataset's.
+            When the file holds a column with a type of other values than the dataset's.
         """
         with self._reading():
             batches = self._fragment() if run.row_groups is None else self._row_groups(run)
             while (batch := next(batches, None)) is not None:
-                yield self._as_dataset_type(batch)
+                yield [
+                    self._as_dataset_type(values, column)
+                    for values, column in zip(batch, self._columns, strict=True)
+                ]
 
     def _reading(self) -> _Reading:
         return _Reading(self._path)
@@ -133,18 +141,18 @@ class ColumnReader:
         """Read the file as one run through its format, which may hold the keys it needs."""
         self._whole = True
 
-    def _fragment(self) -> Iterator[pa.Array]:
+    def _fragment(self) -> Iterator[list[pa.Array]]:
         fragment = self._format.make_fragment(self._path, self._filesystem)
-        values = {"value": pc.field(*self._column.path)}
+        asked = {str(at): pc.field(*column.path) for at, column in enumerate(self._columns)}
         for batch in fragment.to_batches(
-            schema=self._schema, columns=values, batch_size=_BATCH_ROWS, use_threads=False
+            schema=self._schema, columns=asked, batch_size=_BATCH_ROWS, use_threads=False
         ):
-            values = batch.column(0)
-            # The buffers of an IPC file are used as they lie: offsets are checked first.
-            values.validate(full=True)
-            yield values
+            for values in batch.columns:
+                # The buffers of an IPC file are used as they lie: offsets are checked first.
+                values.validate(full=True)
+            yield batch.columns
 
-    def _row_groups(self, run: Run) -> Iterator[pa.Array]:
+    def _row_groups(self, run: Run) -> Iterator[list[pa.Array]]:
         import pyarrow.parquet as pq
 
         file = pq.ParquetFile(
@@ -153,62 +161,76 @@ class ColumnReader:
             buffer_size=_READ_BYTES,
             pre_buffer=False,
         )
-        if not self._is_stored(file.schema_arrow):
-            # As a scan sees a fragment without the column, or without the leaf: nulls.
+        stored = [self._is_stored(file.schema_arrow, column) for column in self._columns]
+        if not any(stored):
             rows = run.num_rows or 0
             for at in range(0, rows, _BATCH_ROWS):
-                yield pa.nulls(min(_BATCH_ROWS, rows - at), self._column.type)
+                yield self._of_batch(None, stored, min(_BATCH_ROWS, rows - at))
             return
         for batch in file.iter_batches(
             batch_size=_BATCH_ROWS,
             row_groups=list(run.row_groups or ()),
-            columns=[self._column.name],
+            columns=[
+                c.name for c, is_stored in zip(self._columns, stored, strict=True) if is_stored
+            ],
             use_threads=False,
         ):
-            yield _leaf(batch.column(self._column.path[0]), self._column.path)
+            yield self._of_batch(batch, stored, batch.num_rows)
 
-    def _is_stored(self, schema: pa.Schema) -> bool:
-        """Whether the file has the column, or the leaf."""
+    def _of_batch(
+        self, batch: pa.RecordBatch | None, stored: Sequence[bool], num_rows: int
+    ) -> list[pa.Array]:
+        return [
+            # As a scan sees a fragment without the column, or without the leaf: nulls.
+            _leaf(batch.column(column.path[0]), column.path)
+            if batch is not None and is_stored
+            else pa.nulls(num_rows, column.type)
+            for column, is_stored in zip(self._columns, stored, strict=True)
+        ]
+
+    def _is_stored(self, schema: pa.Schema, column: Column) -> bool:
+        """Whether the file has a column, or a leaf."""
         fields: pa.Schema | pa.StructType = schema
-        for name in self._column.path[:-1]:
+        for name in column.path[:-1]:
             if name not in fields.names:
                 return False
             inner = fields.field(name).type
             if not isinstance(inner, pa.StructType):
                 raise SchemaMismatch(
                     f"{self._path} holds {name!r} as {inner}, so there is no "
-                    f"{self._column.name!r} in it; rewrite the file, or leave it out"
+                    f"{column.name!r} in it; rewrite the file, or leave it out"
                 )
             fields = inner
-        return self._column.path[-1] in fields.names
+        return column.path[-1] in fields.names
 
-    def _as_dataset_type(self, values: pa.Array) -> pa.Array:
-        if values.type == self._column.type:
+    def _as_dataset_type(self, values: pa.Array, column: Column) -> pa.Array:
+        if values.type == column.type:
             return values
-        if not _same_values(values.type, self._column.type):
+        if not _same_values(values.type, column.type):
             raise SchemaMismatch(
-                f"{self._path} holds column {self._column.name!r} as {values.type}, the dataset's "
-                f"schema says {self._column.type}; rewrite the file, or open the dataset with a "
+                f"{self._path} holds column {column.name!r} as {values.type}, the dataset's "
+                f"schema says {column.type}; rewrite the file, or open the dataset with a "
                 "schema both can be read as"
             )
-        return values.cast(self._column.type)
+        return values.cast(column.type)
 
 
-class TableColumn:
-    """Reads one column of a table in memory, as `ColumnReader` does of a file."""
+class TableColumns:
+    """Reads some columns of a table in memory, as `ColumnsReader` does of a file."""
 
-    def __init__(self, table: pa.Table, column: Column):
+    def __init__(self, table: pa.Table, columns: Sequence[Column]):
         self._table = table
-        self._column = column
+        self._columns = tuple(columns)
 
     def runs(self, split: bool) -> list[Run]:
         """All rows as one run."""
         return [Run(0, self._table.num_rows, None)]
 
-    def read(self, run: Run) -> Iterator[pa.Array]:
-        """The values, chunk by chunk."""
-        for chunk in self._table.column(self._column.path[0]).chunks:
-            yield _leaf(chunk, self._column.path)
+    def read(self, run: Run) -> Iterator[list[pa.Array]]:
+        """The values, in batches that no chunk's bounds lie inside of."""
+        names = list(dict.fromkeys(column.path[0] for column in self._columns))
+        for batch in self._table.select(names).to_batches():
+            yield [_leaf(batch.column(column.path[0]), column.path) for column in self._columns]
 
 
 def _leaf(values: pa.Array, path: tuple[str, ...]) -> pa.Array:

@@ -267,6 +267,15 @@ def page_map_file(rows: Sequence[dict[str, object]]) -> pa.Buffer:
     return sink.getvalue()
 
 
+def merged_page_map(tables: Sequence[pa.Table]) -> pa.Buffer:
+    """The bytes of one ``pages.arrow`` with the rows of several."""
+    whole = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, SCHEMA) as writer:
+        writer.write_table(whole)
+    return sink.getvalue()
+
+
 class PageMap:
     """The map of a segment's fragments, over its file's own memory.
 
@@ -276,6 +285,11 @@ class PageMap:
         The file.
     where : str
         Its path, for messages.
+
+    Attributes
+    ----------
+    table : pyarrow.Table
+        Of `SCHEMA`.
     """
 
     def __init__(self, buffer: pa.Buffer, where: str):
@@ -283,11 +297,11 @@ class PageMap:
             reader = pa.ipc.open_file(buffer)
             if not reader.schema.equals(SCHEMA):
                 raise ValueError("it has other columns")
-            self._table = reader.read_all()
-            if self._table["fragment_id"].num_chunks > 1:
+            self.table = reader.read_all()
+            if self.table["fragment_id"].num_chunks > 1:
                 raise ValueError("it has several batches")
-            self._table.validate(full=True)
-            ids = self._table["fragment_id"].to_numpy()
+            self.table.validate(full=True)
+            ids = self.table["fragment_id"].to_numpy()
         except (pa.ArrowException, ValueError, OSError) as error:
             raise CorruptIndex(f"{where} is not a page map ({error})") from error
         self._where = where
@@ -307,7 +321,7 @@ class PageMap:
         key = (fragment_id, file_bytes)
         if fragment_id in self._rows and key not in self._files:
             try:
-                self._files[key] = _MappedPages(self._table, self._rows[fragment_id], file_bytes)
+                self._files[key] = _MappedPages(self.table, self._rows[fragment_id], file_bytes)
             except (ValueError, IndexError, FragmentUnreadable) as error:
                 raise CorruptIndex(f"{self._where} does not hold ({error})") from error
         return self._files.get(key)

@@ -1,0 +1,257 @@
+"""What one pass over the files finds beside the zones: key ranges, and filters over all keys."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import CountingFileSystem, array_of, raw_values, touch_later, write_files
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.index import build as building
+from zonebloom.index.key_ranges import KeyRange, range_type, ranges_file, read_ranges
+from zonebloom.sbbf.filter import Sbbf
+from zonebloom.storage import columns
+
+TYPES = [
+    pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.decimal32(5, 2),
+    pa.decimal64(12, 2), pa.decimal128(38, 20), pa.decimal256(20, 2), pa.string(),
+    pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(),
+    pa.binary(3), pa.date32(), pa.date64(), pa.time32("s"), pa.time64("ns"), pa.timestamp("us"),
+    pa.timestamp("ns", "UTC"), pa.duration("s"), pa.dictionary(pa.int8(), pa.string()),
+]  # fmt: skip
+
+
+def files_of(folder: Path, lists: list[list], arrow_type: pa.DataType) -> zb.Dataset:
+    folder.mkdir(exist_ok=True)
+    write_files(folder, [pa.table({"key": pa.array(v, arrow_type)}) for v in lists])
+    return zb.dataset(folder)
+
+
+@pytest.mark.parametrize("arrow_type", TYPES, ids=str)
+def test_ranges_of_every_type_bound_their_values(tmp_path: Path, arrow_type: pa.DataType):
+    value_type = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
+    # The extremes come first, and Python has no dates for them.
+    raws = raw_values(value_type, 19)[10:]
+    parts = [array_of(arrow_type, [*raws[at::3], None]) for at in range(3)]
+    parts.append(array_of(arrow_type, [None, None]))
+    for part in parts:
+        made = KeyRange(arrow_type)
+        for at in range(len(part)):
+            made.add(part.slice(at, 1))
+        found = read_ranges(ranges_file([made.row(7)], arrow_type), arrow_type, "here").to_pylist()
+        values = [v for v in part.cast(range_type(arrow_type)).to_pylist() if v is not None]
+        bounded = [v for v in values if not (isinstance(v, float) and math.isnan(v))]
+        assert found[0]["fragment_id"] == 7
+        assert found[0]["is_known"]
+        assert found[0]["has_nan"] == (len(bounded) < len(values))
+        wanted = (min(bounded), max(bounded)) if bounded else (None, None)
+        if pa.types.is_dictionary(arrow_type) and bounded:
+            # Of a dictionary all values count.
+            assert found[0]["minimum"] <= wanted[0]
+            assert found[0]["maximum"] >= wanted[1]
+        else:
+            assert (found[0]["minimum"], found[0]["maximum"]) == wanted
+    ds = zb.dataset(pa.table({"key": parts[0]}))
+    ds.create_scalar_index("key", spark=False)
+    (row,) = ds.key_ranges("key").to_pylist()
+    assert (row["null_count"], row["num_rows"]) == (1, len(parts[0]))
+
+
+def test_ranges_of_nan_zeros_and_long_text():
+    made = KeyRange(pa.float64())
+    made.add(pa.array([math.nan, None]))
+    assert (made.row(0)["minimum"].as_py(), made.row(0)["has_nan"]) == (None, True)
+    made.add(pa.array([0.0, math.nan, -0.0, -math.inf]))
+    assert made.row(0)["minimum"].as_py() == -math.inf
+    assert made.row(0)["maximum"].as_py() == 0.0
+    text = KeyRange(pa.string())
+    text.add(pa.array(["a", "b" * 1000]))
+    assert text.row(0)["is_known"] is False
+    assert text.row(0)["maximum"].as_py() is None
+
+
+def test_key_ranges_of_a_dataset_as_it_is_now(tmp_path: Path):
+    ds = files_of(tmp_path, [[3, None, 1], [7, 9], [None], []], pa.int32())
+    ds.create_scalar_index("key", spark=False)
+    rows = ds.key_ranges("key").to_pylist()
+    assert [Path(row["path"]).name for row in rows] == [f"part-00{i}.parquet" for i in range(4)]
+    assert [(r["minimum"], r["maximum"]) for r in rows] == [(1, 3), (7, 9), *[(None, None)] * 2]
+    assert [(r["null_count"], r["num_rows"]) for r in rows] == [(1, 3), (0, 2), (1, 1), (0, 0)]
+    assert all(row["is_known"] for row in rows)
+    pq.write_table(pa.table({"key": pa.array([5], pa.int32())}), tmp_path / "part-001.parquet")
+    touch_later(tmp_path / "part-001.parquet")
+    pq.write_table(pa.table({"key": pa.array([8], pa.int32())}), tmp_path / "part-009.parquet")
+    (tmp_path / "part-002.parquet").unlink()
+    now = zb.dataset(tmp_path)
+    assert [row["is_known"] for row in now.key_ranges("key").to_pylist()] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    now.optimize.optimize_indices(spark=False)
+    rows = now.key_ranges("key").to_pylist()
+    assert [(r["minimum"], r["maximum"]) for r in rows] == [(1, 3), (5, 5), (None, None), (8, 8)]
+    with pytest.raises(errors.IndexNotFound):
+        now.key_ranges("other")
+
+
+@pytest.mark.parametrize("layout", ["table", "sliced"])
+def test_ranges_and_maps_of_many_segments_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+):
+    monkeypatch.setattr(building, "_TASK_BYTES", 1)
+    ds = files_of(tmp_path, [list(range(i * 10, i * 10 + 10)) for i in range(40)], pa.int64())
+    ds.create_scalar_index("key", spark=False, number_of_items=4, layout=layout)
+    # The table with all ranges, and the maps of many files in one.
+    layouts = [each.layout for each in ds._version.indices["key_idx"].segments]
+    assert layouts[0] == layout
+    assert set(layouts[1:]) == {"pages"}
+    assert len(layouts) < 5
+    for opened in (ds, zb.dataset(tmp_path)):
+        assert opened.key_ranges("key")["minimum"].to_pylist() == list(range(0, 400, 10))
+        assert opened.to_table(filter="key = 123")["key"].to_pylist() == [123]
+        assert opened.validate_index("key_idx") == 120
+        # From the map: no footer is read.
+        plan = opened.scanner(filter="key = 123").plan()
+        assert plan.fragments[0].pages is not None
+    assert ds.vacuum(timedelta(0)).num_segments == 0
+
+
+def test_several_columns_take_one_pass_and_one_commit(tmp_path: Path):
+    rows = 20_000
+    table = pa.table(
+        {f"c{i}": np.random.default_rng(i).integers(0, 1 << 40, rows) for i in range(4)}
+    )
+    write_files(tmp_path, [table, table.slice(5)])
+    counting = CountingFileSystem()
+    source = pads.dataset(str(tmp_path), filesystem=counting.wrapped(), format="parquet")
+    reads = {}
+    for names in (["c0"], ["c0", "c1", "c2", "c3"]):
+        ds = zb.dataset(source)
+        before, counting.opens = ds.version, 0
+        ds.create_scalar_index(names, spark=False)
+        assert ds.version == before + 1
+        reads[len(names)] = counting.opens
+    # Two to read each file, and one for the map of its pages, however many the columns.
+    assert reads[4] == reads[1] == 2 * 3
+    alone = zb.dataset(table.slice(5))
+    for name in table.column_names:
+        alone.create_scalar_index(name, spark=False)
+        key = table[name][7].as_py()
+        assert ds.to_table(filter=f"{name} = {key}").num_rows == 2
+        (ours,) = ds._planner.loaded[f"{name}_idx"].tables()
+        (theirs,) = alone._planner.loaded[f"{name}_idx"].tables()
+        of_second = np.flatnonzero(ours.fragment_ids == 1)
+        assert [ours.filter_words(z).tobytes() for z in of_second] == [
+            theirs.filter_words(z).tobytes() for z in range(len(theirs))
+        ]
+
+
+@pytest.mark.parametrize("task_bytes", [1, 1 << 30])
+@pytest.mark.parametrize("run_rows", [700, 1 << 20])
+def test_global_filter_holds_every_key_and_no_more(tmp_path, monkeypatch, task_bytes, run_rows):
+    monkeypatch.setattr(building, "_TASK_BYTES", task_bytes)
+    monkeypatch.setattr(columns, "_RUN_ROWS", run_rows)
+    random = np.random.default_rng(1)
+    lists = [[*random.integers(0, 1 << 40, 3000).tolist(), None] for _ in range(3)]
+    folder = tmp_path / "d"
+    folder.mkdir()
+    write_files(
+        folder, [pa.table({"key": v, "t": [f"{k}" for k in v]}) for v in lists], row_group_size=350
+    )
+    ds = zb.dataset(folder)
+    ds.create_scalar_index(["key", "t"], spark=False, global_filter=True, global_probability=0.02)
+    for name, kind in (("key", pa.int64()), ("t", pa.string())):
+        found = ds.global_filter(name)
+        wanted = Sbbf(9003, 0.02, sizing="exact")
+        wanted.insert(ds.to_table([name])[name])
+        assert found.sbbf == wanted
+        assert found.is_current
+        assert (found.column, found.type, found.num_items) == (name, kind, 9003)
+        assert found.estimated_fpp == pytest.approx(0.02, abs=0.003)
+    assert ds.validate_index("key_idx") == 3
+    # Parts are gone once they are merged.
+    assert len(list((folder / "_zonebloom").rglob("global.sbbf"))) == 2
+
+
+def test_global_filter_after_files_come_change_and_go(tmp_path: Path):
+    ds = files_of(tmp_path, [[1, 2], [3, 4], [5, 6]], pa.int64())
+    ds.create_scalar_index("key", spark=False, global_filter=True, expected_num_items=5000)
+    assert ds.global_filter("key").covered == {0, 1, 2}
+    pq.write_table(pa.table({"key": [77]}), tmp_path / "part-001.parquet")
+    touch_later(tmp_path / "part-001.parquet")
+    (tmp_path / "part-002.parquet").unlink()
+    pq.write_table(pa.table({"key": [88]}), tmp_path / "part-007.parquet")
+    now = zb.dataset(tmp_path)
+    stale = now.global_filter("key")
+    assert not stale.is_current
+    assert [Path(e.fragment.path).name for e in stale.missing] == [
+        "part-001.parquet",
+        "part-007.parquet",
+    ]
+    assert stale.covered == {0}
+    now.optimize.optimize_indices(spark=False)
+    found = now.global_filter("key")
+    assert found.is_current
+    assert found.num_items == 5000
+    assert found.sbbf.check(pa.array([1, 2, 77, 88])).all()
+    assert now.vacuum(timedelta(0)).num_segments > 0
+    assert zb.dataset(tmp_path).global_filter("key").sbbf == found.sbbf
+
+
+def test_global_filter_is_refused_early(tmp_path: Path):
+    ds = files_of(tmp_path, [[1]], pa.int64())
+    for options, message in [
+        ({"expected_num_items": 5}, "give global_filter=True"),
+        ({"global_filter": True, "expected_num_items": 0}, "at least 1"),
+        ({"global_filter": True, "global_probability": 1.5}, "between 0 and 1"),
+        ({"global_filter": True, "expected_num_items": 10**9}, "over 128 MiB"),
+    ]:
+        with pytest.raises(errors.InvalidArgument, match=message):
+            ds.create_scalar_index("key", spark=False, **options)
+    assert not (tmp_path / "_zonebloom").exists()
+    ds.create_scalar_index("key", spark=False)
+    assert ds.global_filter("key") is None
+
+
+def test_damage_is_noticed(tmp_path: Path):
+    ds = files_of(tmp_path, [[1, 2]], pa.int64())
+    ds.create_scalar_index("key", spark=False, global_filter=True)
+    for name in ("global.sbbf", "ranges.arrow"):
+        (path,) = (tmp_path / "_zonebloom").rglob(name)
+        good = path.read_bytes()
+        path.write_bytes(bytes([good[0] ^ 1]) + good[1:])
+        opened = zb.dataset(tmp_path)
+        with pytest.raises(errors.CorruptIndex, match=name):
+            opened.validate_index("key_idx")
+        if name == "global.sbbf":
+            with pytest.raises(errors.CorruptIndex, match=name):
+                opened.global_filter("key")
+        else:
+            with pytest.warns(errors.IndexNotUsedWarning, match="may hold any key"):
+                assert opened.key_ranges("key")["is_known"].to_pylist() == [False]
+        path.write_bytes(good)
+
+
+@given(st.lists(st.lists(st.one_of(st.none(), st.integers(-50, 50)), max_size=30), max_size=5))
+def test_ranges_of_runs_put_together(lists):
+    whole, parts = KeyRange(pa.int64()), KeyRange(pa.int64())
+    for values in lists:
+        array = pa.array(values, pa.int64())
+        part = KeyRange(pa.int64())
+        part.add(array)
+        parts.absorb(part)
+        whole.add(array)
+    flat = [v for values in lists for v in values if v is not None]
+    for each in (whole, parts):
+        row = each.row(0)
+        assert row["minimum"].as_py() == min(flat, default=None)
+        assert row["maximum"].as_py() == max(flat, default=None)

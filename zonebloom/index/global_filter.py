@@ -1,0 +1,248 @@
+"""One filter over all keys of a column: what a join asks before it shuffles the other side.
+
+Zone filters cannot be merged into one of use: of 32 KiB each, they fill up. So every task gives
+the hashes of its keys, or a filter of the final size where that is smaller, and the driver
+merges them. Keys of fragments that came since are not in it: `GlobalFilter.missing` names those.
+Keys of fragments that went stay, which makes it answer "maybe" more often, never wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import CorruptIndex, InvalidArgument
+from zonebloom.index.catalog import Catalog, GlobalFilterEntry, IndexEntry
+from zonebloom.index.coverage import PresentFragment
+from zonebloom.index.table import read_file
+from zonebloom.sbbf.filter import Sbbf
+from zonebloom.sbbf.sizing import MAX_LOG2_BYTES, size_for
+
+DEFAULT_PROBABILITY = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalSize:
+    """How large a global filter is to be.
+
+    Attributes
+    ----------
+    num_items : int
+        Distinct keys expected.
+    probability : float
+        Of a false positive at that many.
+    """
+
+    num_items: int
+    probability: float = DEFAULT_PROBABILITY
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the filter, bytes.
+
+        Raises
+        ------
+        InvalidArgument
+            When it would be over 128 MiB.
+        """
+        try:
+            return size_for(self.num_items, self.probability, "exact")
+        except InvalidArgument as error:
+            if "MiB" not in str(error):
+                raise
+            raise InvalidArgument(
+                f"a global filter of {self.num_items:,} keys at a false positive probability of "
+                f"{self.probability} would be over {1 << MAX_LOG2_BYTES - 20} MiB; give a larger "
+                "global_probability, or fewer expected_num_items if keys repeat"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one task found for a global filter: a file of hashes, or of a filter's blocks."""
+
+    segment: str
+    num_bytes: int
+    checksum: str
+    is_filter: bool
+
+
+class KeyHashes:
+    """The hashes of a task's keys, in no more memory than the filter takes.
+
+    Parameters
+    ----------
+    num_bytes : int
+        Size of the filter they are for.
+    """
+
+    def __init__(self, num_bytes: int):
+        self._limit = num_bytes
+        self._held: list[np.ndarray] = []
+        self._held_bytes = 0
+        self._filter: Sbbf | None = None
+
+    def add(self, hashes: np.ndarray) -> None:
+        """Take hashes, uint64, shape (n,)."""
+        self._held.append(hashes)
+        self._held_bytes += hashes.nbytes
+        if self._held_bytes >= self._limit:
+            if self._filter is None:
+                self._filter = Sbbf.from_bytes(bytes(self._limit))
+            self._empty_into(self._filter)
+
+    def absorb(self, other: KeyHashes) -> None:
+        """Take what another one has."""
+        if other._filter is not None:
+            if self._filter is None:
+                self._filter = other._filter
+            else:
+                self._filter.merge(other._filter)
+        for hashes in other._held:
+            self.add(hashes)
+
+    def write(self, catalog: Catalog, segment: str) -> Part:
+        """Write them to a folder of their own."""
+        if self._filter is not None:
+            self._empty_into(self._filter)
+            data = self._filter.to_bytes()
+        else:
+            data = np.concatenate([np.empty(0, np.uint64), *self._held]).astype("<u8").tobytes()
+        written = catalog.write(catalog.global_filter_path(segment), data)
+        return Part(segment, *written, self._filter is not None)
+
+    def _empty_into(self, bloom: Sbbf) -> None:
+        for hashes in self._held:
+            bloom.insert_hashes(hashes)
+        self._held, self._held_bytes = [], 0
+
+
+def merge_parts(
+    catalog: Catalog,
+    segment: str,
+    size: GlobalSize,
+    parts: Iterable[Part],
+    fragment_ids: Sequence[int],
+    base: GlobalFilterEntry | None = None,
+) -> GlobalFilterEntry:
+    """Write the filter over all keys.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    segment : str
+        Folder of the filter, one no other build uses.
+    size : GlobalSize
+    parts : iterable of Part
+        Of every task.
+    fragment_ids : sequence of int
+        Whose keys it holds then.
+    base : GlobalFilterEntry, optional
+        A filter of that size whose keys it holds too.
+
+    Raises
+    ------
+    CorruptIndex
+        When a part, or the base, is not what was written.
+    """
+    bloom = load(catalog, base) if base is not None else Sbbf.from_bytes(bytes(size.num_bytes))
+    for part in parts:
+        if not part.num_bytes:
+            continue
+        path = catalog.global_filter_path(part.segment)
+        data = read_file(catalog.filesystem, path, part.num_bytes, part.checksum)
+        if part.is_filter:
+            bloom.merge(Sbbf.from_bytes(data))
+        else:
+            bloom.insert_hashes(np.frombuffer(data, dtype="<u8"))
+    written = catalog.write(catalog.global_filter_path(segment), bloom.to_parquet_bytes())
+    return GlobalFilterEntry(
+        segment, *written, tuple(fragment_ids), size.num_items, size.probability
+    )
+
+
+def load(catalog: Catalog, entry: GlobalFilterEntry) -> Sbbf:
+    """Read a global filter.
+
+    Raises
+    ------
+    CorruptIndex
+    """
+    path = catalog.global_filter_path(entry.segment)
+    data = read_file(catalog.filesystem, path, entry.num_bytes, entry.checksum)
+    try:
+        return Sbbf.from_parquet_bytes(data)
+    except InvalidArgument as error:
+        raise CorruptIndex(f"{path} is not a filter ({error}); build the index again") from error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GlobalFilter:
+    """One filter over the keys of a column, held against the files as they are now.
+
+    Attributes
+    ----------
+    index : str
+        Name of the index it belongs to.
+    column : str
+    type : pyarrow.DataType
+        Values are hashed as this type.
+    sbbf : Sbbf
+    covered : frozenset of int
+        Ids of the fragments there are now whose keys it holds.
+    missing : tuple of PresentFragment
+        Fragments there are now whose keys it does not hold: new files, and files that changed.
+    num_items : int
+        Distinct keys it was sized for.
+    probability : float
+        Of a false positive at that many.
+    """
+
+    index: str
+    column: str
+    type: pa.DataType
+    sbbf: Sbbf
+    covered: frozenset[int]
+    missing: tuple[PresentFragment, ...]
+    num_items: int
+    probability: float
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it holds the keys of every fragment there is."""
+        return not self.missing
+
+    @property
+    def estimated_fpp(self) -> float:
+        """False positive probability as it is filled."""
+        return self.sbbf.estimated_fpp
+
+
+def against(
+    catalog: Catalog, entry: IndexEntry, arrow_type: pa.DataType, present: Sequence[PresentFragment]
+) -> GlobalFilter | None:
+    """The global filter of an index over the fragments there are, None when it has none.
+
+    Raises
+    ------
+    CorruptIndex
+    """
+    stored = entry.global_filter
+    if stored is None:
+        return None
+    ids = set(stored.fragment_ids)
+    held = [each.is_known and each.fragment_id in ids for each in present]
+    return GlobalFilter(
+        entry.name,
+        ".".join(entry.column),
+        arrow_type,
+        load(catalog, stored),
+        frozenset(each.fragment_id for each in compress(present, held)),
+        tuple(compress(present, (not each for each in held))),
+        stored.num_items,
+        stored.probability,
+    )

@@ -1,0 +1,194 @@
+"""Least and greatest key of each fragment, found in the pass that trains its filters.
+
+Beside a segment lies ``ranges.arrow``, one row a fragment:
+
+    fragment_id  uint64
+    minimum, maximum  of the column's range type; null where all values are null or NaN, or where
+                      nothing is known
+    is_known     bool    whether minimum and maximum bound every value that is no NaN
+    has_nan      bool
+    null_count, num_rows  int64
+
+Bounds are of values as they order in Arrow: text by its bytes. They may be wider than the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from zonebloom.errors import CorruptIndex
+from zonebloom.sbbf.hashing import value_type
+
+FILE_NAME = "ranges.arrow"
+# A key longer than this is not worth its place in the table.
+_MAX_VALUE_BYTES = 256
+
+
+def range_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The type a column's bounds are kept as: one Arrow can order, that holds every value."""
+    found = value_type(arrow_type)
+    if pt.is_float16(found):
+        return pa.float32()
+    if pt.is_decimal32(found) or pt.is_decimal64(found):
+        return pa.decimal128(found.precision, found.scale)
+    if pt.is_string_view(found):
+        return pa.large_string()
+    if pt.is_binary_view(found):
+        return pa.large_binary()
+    return pa.int64() if pt.is_duration(found) else found
+
+
+def schema_for(arrow_type: pa.DataType) -> pa.Schema:
+    """The schema of ``ranges.arrow`` for a column."""
+    kept = range_type(arrow_type)
+    return pa.schema(
+        [
+            pa.field("fragment_id", pa.uint64(), nullable=False),
+            pa.field("minimum", kept),
+            pa.field("maximum", kept),
+            pa.field("is_known", pa.bool_(), nullable=False),
+            pa.field("has_nan", pa.bool_(), nullable=False),
+            pa.field("null_count", pa.int64(), nullable=False),
+            pa.field("num_rows", pa.int64(), nullable=False),
+        ]
+    )
+
+
+class KeyRange:
+    """Bounds of one column of one fragment, in the making.
+
+    Attributes
+    ----------
+    null_count, num_rows : int
+        Of the rows added so far; counted by whom adds them.
+    """
+
+    def __init__(self, arrow_type: pa.DataType):
+        self._type = range_type(arrow_type)
+        self._is_floating = pt.is_floating(self._type)
+        self._bounds: list[Any] = []
+        self._is_known = True
+        self._has_nan = False
+        self.null_count = 0
+        self.num_rows = 0
+
+    def add(self, array: pa.Array) -> None:
+        """Widen the bounds by the values of some rows."""
+        while isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        if isinstance(array, pa.DictionaryArray):
+            # Values no row has make the bounds wider, not wrong.
+            self.add(array.dictionary)
+            return
+        if array.type != self._type:
+            array = array.cast(self._type)
+        if self._is_floating and not self._has_nan:
+            self._has_nan = bool(pc.call_function("any", [_is_nan(array)]).as_py())
+        found: Any = pc.call_function("min_max", [array])
+        self._bounds += [found["min"], found["max"]]
+
+    def absorb(self, other: KeyRange) -> None:
+        """Take the rows another one has seen."""
+        self._bounds += other._bounds
+        self._is_known &= other._is_known
+        self._has_nan |= other._has_nan
+        self.null_count += other.null_count
+        self.num_rows += other.num_rows
+
+    def row(self, fragment_id: int) -> dict[str, Any]:
+        """The fragment's row of ``ranges.arrow``."""
+        bounds = pa.array([each for each in self._bounds if each.is_valid], self._type)
+        if self._is_floating:
+            # Of values that are all NaN the bounds are.
+            bounds = bounds.filter(pc.call_function("invert", [_is_nan(bounds)]))
+        found: Any = pc.call_function("min_max", [bounds])
+        ends = [found["min"], found["max"]]
+        if any(_num_bytes(end) > _MAX_VALUE_BYTES for end in ends):
+            ends, self._is_known = [pa.scalar(None, self._type)] * 2, False
+        return {
+            "fragment_id": fragment_id,
+            "minimum": ends[0],
+            "maximum": ends[1],
+            "is_known": self._is_known,
+            "has_nan": self._has_nan,
+            "null_count": self.null_count,
+            "num_rows": self.num_rows,
+        }
+
+
+def _is_nan(values: pa.Array) -> pa.Array:
+    return pc.call_function("is_nan", [values])
+
+
+def _num_bytes(value: Any) -> int:
+    buffer = value.as_buffer() if hasattr(value, "as_buffer") else None
+    return 0 if buffer is None else buffer.size
+
+
+def ranges_file(rows: list[dict[str, Any]], arrow_type: pa.DataType) -> pa.Buffer:
+    """The bytes of ``ranges.arrow``.
+
+    Parameters
+    ----------
+    rows : list of dict
+        Of `KeyRange.row`.
+    arrow_type : pyarrow.DataType
+        The column's.
+    """
+    schema = schema_for(arrow_type)
+    columns = [pa.array([row[each.name] for row in rows], each.type) for each in schema]
+    return to_file([pa.Table.from_arrays(columns, schema=schema)])
+
+
+def to_file(tables: Sequence[pa.Table]) -> pa.Buffer:
+    """The bytes of one ``ranges.arrow`` for the fragments of several, all of one column."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, tables[0].schema) as writer:
+        for table in tables:
+            writer.write_table(table.cast(tables[0].schema))
+    return sink.getvalue()
+
+
+def stored_ranges(buffer: pa.Buffer, where: str) -> pa.Table:
+    """Read ``ranges.arrow`` in the type it was written in.
+
+    Raises
+    ------
+    CorruptIndex
+        When it is no table of ranges.
+    """
+    try:
+        table = pa.ipc.open_file(buffer).read_all()
+        table.validate(full=True)
+        return table.cast(schema_for(table.schema.field("minimum").type))
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        raise CorruptIndex(f"{where} does not hold key ranges ({error})") from error
+
+
+def read_ranges(buffer: pa.Buffer, arrow_type: pa.DataType, where: str) -> pa.Table:
+    """Read ``ranges.arrow``.
+
+    Parameters
+    ----------
+    buffer : pyarrow.Buffer
+    arrow_type : pyarrow.DataType
+        The column's.
+    where : str
+        Path of the file, for messages.
+
+    Raises
+    ------
+    CorruptIndex
+        When it is not a table of that column's ranges.
+    """
+    table = stored_ranges(buffer, where)
+    try:
+        # Text may have been a string then and be a large one now.
+        return table.cast(schema_for(arrow_type))
+    except (pa.ArrowException, ValueError) as error:
+        raise CorruptIndex(f"{where} does not hold such key ranges ({error})") from error
