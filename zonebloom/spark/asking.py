@@ -18,7 +18,7 @@ from zonebloom.dataset import Dataset
 from zonebloom.errors import FragmentChanged, IndexNotFound
 from zonebloom.index.catalog import Catalog, Version
 from zonebloom.planner import Planner
-from zonebloom.spark.frames import _told
+from zonebloom.spark.failures import told
 from zonebloom.spark.keys import KeyColumns
 from zonebloom.spark.locate import Search
 from zonebloom.storage.fragments import Source
@@ -59,10 +59,10 @@ def ask(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> DataFrame:
     try:
         answers = rows.collect()
     except Exception as error:
-        told = _told(error)
-        if told is None:
+        cause = told(error)
+        if cause is None:
             raise
-        raise told from error
+        raise cause from error
     items = asking.zone_rows
     made = []
     for answer in answers:

@@ -19,6 +19,7 @@ from pyspark.sql import types as st
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
+from zonebloom.spark.frames import quoted
 from zonebloom.spark.load import _path_types
 from zonebloom.spark.types import spark_types
 from zonebloom.values import require_indexable
@@ -167,8 +168,3 @@ def collected(frame: DataFrame, columns: KeyColumns, most: int) -> pa.Table | No
     """The probes of all keys, None when there are more than ``most``."""
     found: Any = frame.select(*columns.probes).limit(most + 1).toArrow()
     return found.cast(columns.schema) if found.num_rows <= most else None
-
-
-def quoted(name: str) -> str:
-    """A column name as Spark reads it."""
-    return "`" + name.replace("`", "``") + "`"

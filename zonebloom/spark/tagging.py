@@ -15,11 +15,12 @@ from pyspark.sql import functions as sf
 
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument
-from zonebloom.spark.frames import _told
-from zonebloom.spark.keys import FOUND, KeyColumns, kept, key_columns, quoted
+from zonebloom.spark.failures import told
+from zonebloom.spark.frames import quoted
+from zonebloom.spark.keys import FOUND, KeyColumns, kept, key_columns
 from zonebloom.spark.load import _with_instants
 from zonebloom.spark.locate import Located, locate
-from zonebloom.spark.options import _plain_path
+from zonebloom.spark.options import plain_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -162,14 +163,14 @@ def _located(
     try:
         return columns, held, locate(held, columns, opened)
     except Exception as error:
-        told = _told(error)
-        if told is None:
+        cause = told(error)
+        if cause is None:
             raise
-        raise told from error
+        raise cause from error
 
 
 def _opened(ds: Any, on: Names, partition_by: Names) -> tuple[Dataset, list[str], list[str]]:
-    opened = ds if isinstance(ds, Dataset) else dataset(_plain_path(os.fspath(ds)))
+    opened = ds if isinstance(ds, Dataset) else dataset(plain_path(os.fspath(ds)))
     opened, instants = _with_instants(opened)
     names = [on] if isinstance(on, str) else list(on)
     scopes = [partition_by] if isinstance(partition_by, str) else list(partition_by)
