@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from contextlib import contextmanager
 from decimal import Decimal
 
 import numpy as np
@@ -86,6 +87,20 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def lake(spark, folder):
     return spark.read.parquet(folder)
+
+
+@contextmanager
+def setting(spark, key, value):
+    """A setting of the session for a while."""
+    before = spark.conf.get(key, None)
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, before)
 
 
 def rows(frame):
@@ -215,12 +230,13 @@ def test_files_kept(lake, text, numbers):
     assert (pruned is frame) == (len(numbers) == FILES)
 
 
-def test_metric_and_explain_show_the_fewer_files(lake, capsys):
+def test_metric_and_explain_show_the_fewer_files(spark, lake, capsys):
     pruned = zs.prune(lake.where("id IN (450, 451, 2000)").select("name"))
     assert files_read(pruned) == [2]
     assert pruned.count() == 3
-    pruned.explain()
-    assert "_zonebloom/kept-2-" in capsys.readouterr().out
+    with setting(spark, "spark.sql.maxMetadataStringLength", "300"):
+        zs.prune(lake.where("id IN (450, 451, 2000)")).explain()
+    assert "_zonebloom/kept-2-of-6-" in capsys.readouterr().out
 
 
 def test_collations_and_char_are_left_to_spark(spark, tmp_path):
@@ -240,18 +256,15 @@ def test_collations_and_char_are_left_to_spark(spark, tmp_path):
         assert check(spark.table(name).where("v = 'v1'"), 1).count() == 1
 
 
-class spark_table:  # noqa: N801 - used as a statement
+@contextmanager
+def spark_table(spark, ddl, folder, more=""):
     """A table of the session's catalog, outside the warehouse folder."""
-
-    def __init__(self, spark, ddl, folder, more=""):
-        self.spark, self.name = spark, ddl.split()[0]
-        spark.sql(f"CREATE TABLE {ddl} USING parquet {more} LOCATION '{folder}'")
-
-    def __enter__(self):
-        return self.name
-
-    def __exit__(self, *_):
-        self.spark.sql(f"DROP TABLE {self.name}")
+    name = ddl.split()[0]
+    spark.sql(f"CREATE TABLE {ddl} USING parquet {more} LOCATION '{folder}'")
+    try:
+        yield name
+    finally:
+        spark.sql(f"DROP TABLE {name}")
 
 
 def test_column_defaults_are_no_stored_values(spark, tmp_path):
@@ -277,22 +290,16 @@ def test_a_column_in_another_case_is_not_a_missing_one(spark, tmp_path):
     pruned = check(frame, 1)
     assert names(pruned) == ["b.parquet"]
     assert pruned.count() == 1
-    spark.conf.set("spark.sql.caseSensitive", "true")
-    try:
+    with setting(spark, "spark.sql.caseSensitive", "true"):
         frame = spark.read.schema("ID BIGINT").parquet(str(tmp_path)).where("ID IS NULL")
         assert check(frame, 3).count() == 4
-    finally:
-        spark.conf.unset("spark.sql.caseSensitive")
 
 
 def test_other_calendars(spark, tmp_path):
-    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
-    try:
+    with setting(spark, "spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY"):
         for number, text in enumerate(["DATE'1500-01-01'", "DATE'2000-01-01'"]):
             frame = spark.range(1).selectExpr(f"{text} AS d", f"CAST({text} AS TIMESTAMP) AS t")
             frame.write.parquet(str(tmp_path / f"part={number}"))
-    finally:
-        spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInWrite")
     index(tmp_path, ["d"])
     whole = spark.read.parquet(str(tmp_path))
     assert check(whole.where("d = DATE'1500-01-01'"), 2).count() == 1
@@ -312,7 +319,8 @@ def test_projections_aggregates_windows_and_limits(spark, lake):
     check(found.distinct().sample(1.0), 2)
     check(lake.groupBy("id").count().where("id = 450"), 1)
     check(lake.select(f.col("id").alias("k"), "name").where("k = 450"), 1)
-    assert zs.prune(lake.limit(500).where("id = 450")).count() == 1
+    limited = lake.limit(500).where("id = 450")
+    assert zs.prune(limited) is limited
     assert zs.prune(found).count() == 3
 
 
@@ -346,7 +354,7 @@ def test_unions(lake):
     check(one.union(one), 1)
     check(one.union(lake), FILES)
     check(one.unionByName(two).where("odd = 0"), 2)
-    check(one.intersect(lake), 1)
+    check(one.intersect(lake), FILES)
     check(one.exceptAll(two), 2)
     check(one.union(lake.where("false")), 1)
 
@@ -551,9 +559,8 @@ def test_partition_values_win_over_columns_in_files(spark, tmp_path):
         pq.write_table(pa.table({"id": ids, "k": [9, 9]}), tmp_path / f"k={part}" / "a.parquet")
     zb.dataset(str(tmp_path), partitioning=None).create_scalar_index(["k", "id"], spark=False)
     whole = spark.read.parquet(str(tmp_path))
-    for text, num_files in (("k = 1", 1), ("k = 9", 0), ("k = 1 OR id = 7", 2), ("id = 7", 1)):
-        assert zs.prune(whole.where(text)).count() == whole.where(text).count(), text
-        assert len(zs.prune(whole.where(text)).inputFiles()) <= 2
+    for text in ("k = 1", "k = 9", "k = 1 OR id = 7", "id = 7"):
+        assert rows(zs.prune(whole.where(text))) == rows(whole.where(text)), text
     assert rows(zs.read_pruned(spark, str(tmp_path), "k = 1")) == rows(whole.where("k = 1"))
 
 
@@ -686,15 +693,11 @@ def test_read_pruned(spark, folder, lake):
     none = zs.read_pruned(spark, folder, "id = 99999")
     assert (none.schema, none.collect()) == (lake.schema, [])
     assert len(zs.read_pruned(spark, folder, "odd = 1").inputFiles()) == FILES
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    try:
-        for name in ("UTC", "Asia/Tokyo"):
-            spark.conf.set("spark.sql.session.timeZone", name)
-            text = "t = '2020-02-01 04:00:00'"
+    text = "t = '2020-02-01 04:00:00'"
+    for zone in ("UTC", "Asia/Tokyo"):
+        with setting(spark, "spark.sql.session.timeZone", zone):
             assert rows(zs.read_pruned(spark, folder, text)) == rows(lake.where(text))
             assert len(zs.read_pruned(spark, folder, text).inputFiles()) == 1
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", zone)
     with pytest.raises(InvalidArgument, match="give Spark SQL text"):
         zs.read_pruned(spark, folder, f.col("id") == 1)
 
