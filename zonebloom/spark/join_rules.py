@@ -213,16 +213,19 @@ def collected(frame: DataFrame, names: list[str], limits: Limits) -> tuple[DataF
         raise StepAside("max_keys is 0")
     if len(set(frame.columns)) < len(frame.columns):
         raise StepAside("several columns of the other side have one name")
-    rows = frame.limit(limits.max_keys + 1).toArrow()
+    try:
+        rows = frame.limit(limits.max_keys + 1).toArrow()
+    except Exception as error:
+        # If it is more than a type Arrow has not, the join will say so too.
+        told = str(error).splitlines() or [type(error).__name__]
+        raise StepAside(f"the other side cannot be collected: {told[0]}") from error
     if rows.num_rows > limits.max_keys:
         raise StepAside(f"the other side has more than max_keys={limits.max_keys:,} rows")
     keys = rows.select(names)
     if rows.nbytes > _SMALL_BYTES or keys.nbytes > _MOST_KEY_BYTES:
         raise StepAside(f"the other side has {rows.nbytes:,} bytes in few rows")
-    held: Any = frame.sparkSession
-    held = held.createDataFrame(rows, schema=frame.schema)
-    if [f.dataType for f in held.schema] != [f.dataType for f in frame.schema]:
-        raise StepAside("the other side has columns that do not come back as they were")
+    session: Any = frame.sparkSession
+    held = session.createDataFrame(rows, schema=frame.schema)
     return held, keys.filter(_without_nulls(keys))
 
 

@@ -63,7 +63,8 @@ def filter_join(
         The files that side was read from, with an index on a column of `on` that was built with
         ``global_filter=True``; or a filter over all its keys. Of an `Indexed` side it is known.
         The frame may be any part of those files, joined with others or not, as long as its key
-        is their column. A path is opened anew, so it knows the newest files.
+        is their column. A path is opened anew, so it knows the newest files; a Dataset is for
+        an index that lies elsewhere, and for Delta and Iceberg tables.
     max_keys : int
         Rows a side has at most to be small. It is then computed here, once, and its rows are
         kept in the join. 0 never tries.
@@ -79,7 +80,8 @@ def filter_join(
     Returns
     -------
     pyspark.sql.DataFrame
-        With the rows of ``left.join(right, on, how)`` over the files as they are now.
+        With the rows of ``left.join(right, on, how)`` over the files as they are now: run it
+        soon, as what the condition holds is not looked up again.
 
     Raises
     ------
