@@ -83,9 +83,8 @@ def python_without_zonebloom(folder: Path) -> str:
             if not is_ours and entry.suffix != ".pth" and not link.exists():
                 link.symlink_to(entry)
     command = folder / "python"
-    # -S: no site-packages, in which a .pth may lead to ours. Nor may the folder it starts in.
-    start = f'cd {folder}; PYTHONPATH={packages} exec {sys.executable} -S "$@"'
-    command.write_text(f"#!/bin/sh\n{start}\n")
+    # No site-packages, in which a .pth may lead to ours (-S), and not the folder it starts in (-P).
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} -S -P "$@"\n')
     command.chmod(0o755)
     return str(command)
 

@@ -110,7 +110,7 @@ def check_same_bytes_as_in_process(spark, folder):
     for engine in (spark, False):
         index_dir = folder / f"index-{len(written)}"
         dataset = zb.dataset(lake, index_dir=str(index_dir))
-        dataset.create_scalar_index(["id", "name"], spark=engine)
+        dataset.create_scalar_index(["id", "name"], global_filter=True, spark=engine)
         written.append(segments(index_dir))
     assert written[0] == written[1]
     assert len(written[0]) >= 6
