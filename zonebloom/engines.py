@@ -66,7 +66,8 @@ def missing_for_spark(master: str = "local[*]") -> str | None:
     if version is None or version[0] < _LEAST_JAVA:
         home = os.environ.get("JAVA_HOME")
         where = f" at JAVA_HOME ({home})" if home else ""
-        return f"no Java {_LEAST_JAVA} or newer found{where}"
+        there = f" (it is {'.'.join(map(str, version))})" if version else ""
+        return f"no Java {_LEAST_JAVA} or newer found{where}{there}"
     return None
 
 
@@ -83,8 +84,11 @@ def spark_session(master: str = "local[*]", app_name: str = "zonebloom") -> Spar
     Raises
     ------
     EngineError
-        When the session does not start.
+        When pyspark or Java is missing or too old, or the session does not start.
     """
+    missing = missing_for_spark(master)
+    if missing is not None:
+        raise _cannot_run(missing)
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -141,10 +145,14 @@ def choose(
     if missing is None:
         return spark_session(master)
     if engine == "spark":
-        hint = _HOW_TO_GET_PYSPARK if "pyspark" in missing else _HOW_TO_GET_JAVA
-        raise EngineError(f"{missing}, so Spark cannot run: {hint}")
+        raise _cannot_run(missing)
     say(f"{missing}: building in this process with the same code")
     return False
+
+
+def _cannot_run(missing: str) -> EngineError:
+    hint = _HOW_TO_GET_PYSPARK if "pyspark" in missing else _HOW_TO_GET_JAVA
+    return EngineError(f"{missing}, so Spark cannot run: {hint}")
 
 
 def _is_connect(master: str) -> bool:

@@ -54,6 +54,7 @@ def index_statistics(
         "num_zones_with_null": nulls,
         "num_bytes": described.num_bytes,
         "filter_bytes": entry.parameters.filter_bytes,
+        "global_filter_bytes": entry.global_filter.num_bytes if entry.global_filter else 0,
         "num_indexed_rows": described.num_rows_indexed,
         "num_indexed_fragments": described.num_fragments_indexed,
         "num_unindexed_fragments": described.num_fragments - described.num_fragments_indexed,

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from zonebloom import errors
 from zonebloom.errors import EngineError, InvalidArgument
 from zonebloom.plan import ScanPlan
-from zonebloom.spark.build import _explained
+from zonebloom.spark.failures import told
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options
 from zonebloom.spark.pushdown import choose, is_asked_for
@@ -89,10 +87,18 @@ def scan(
     EngineError
         When Spark's Python processes cannot run this package.
     NoFragments, FragmentUnreadable, SourceError, ColumnNotFound, UnsupportedType, InvalidArgument
-        Over Connect when the frame is first used, in Spark's own words.
     """
+    return load(spark, scan_options(path, filter, columns, index_dir), filter, columns)
+
+
+def load(
+    spark: SparkSession,
+    options: dict[str, str],
+    filter: str | None,
+    columns: Sequence[str] | None,
+) -> DataFrame:
+    """Load with the options of a scan and those of the session; raises what `scan` raises."""
     register(spark)
-    options = _options(path, filter, columns, index_dir)
     zone, parallelism = _of_session(spark)
     if parallelism:
         options["parallelism"] = str(parallelism)
@@ -100,24 +106,17 @@ def scan(
         options["timezone"] = zone
     try:
         loaded = spark.read.format(NAME).options(**options).load()
-        # Connect asks for the schema when it is first needed, classic sessions at once.
-        found = loaded.where(filter) if filter is not None else loaded
-        return found.select(*map(_quoted, columns)) if columns is not None else found
+        kept = loaded.where(filter) if filter is not None else loaded
+        found = kept.select(*map(quoted, columns)) if columns is not None else kept
+        # Connect would only find out what is wrong when the frame is used, and say it in other
+        # words; classic sessions have asked for the schema by now.
+        found.schema  # noqa: B018
+        return found
     except Exception as error:
-        told = _told(error)
-        if told is None:
+        cause = told(error)
+        if cause is None:
             raise
-        raise told from error
-
-
-def _told(error: Exception) -> Exception | None:
-    """What Spark's Python process said, when it was one of ours or could not start."""
-    text = str(error)
-    if "No module named" in text or "PYTHON_VERSION_MISMATCH" in text:
-        return _explained(error)
-    found = re.search(r"^zonebloom\.errors\.(\w+): (.+?)(?:\s+SQLSTATE: \w+)?$", text, re.M)
-    kind = getattr(errors, found[1], None) if found else None
-    return kind(found[2].strip()) if found and kind else None
+        raise cause from error
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ def plan(
     ColumnNotFound, UnsupportedType
     """
     zone, parallelism = _of_session(spark)
-    options = _options(path, filter, columns, index_dir)
+    options = scan_options(path, filter, columns, index_dir)
     if zone is not None:
         options["timezone"] = zone
     options["parallelism"] = str(parallelism)
@@ -190,9 +189,15 @@ def plan(
     )
 
 
-def _options(
+def scan_options(
     path: Path, filter: str | None, columns: Sequence[str] | None, index_dir: str | None
 ) -> dict[str, str]:
+    """The options of `scan` that do not depend on the session.
+
+    Raises
+    ------
+    InvalidArgument
+    """
     if filter is not None and not isinstance(filter, str):
         raise InvalidArgument(
             f'filter is a {type(filter).__name__}; give Spark SQL text, such as "id = 42". A '
@@ -228,5 +233,6 @@ def _of_session(spark: SparkSession) -> tuple[str | None, int]:
         return None, 0
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A column's name as Spark reads it back."""
     return "`" + name.replace("`", "``") + "`"

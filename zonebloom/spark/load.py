@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyspark.sql import types as st
 
@@ -15,7 +18,9 @@ from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import FilterError, InvalidArgument, SourceError
 from zonebloom.plan import ScanPlan
 from zonebloom.predicates import Predicate, unknowns
-from zonebloom.predicates.ast import conjunction
+from zonebloom.predicates.ast import IsIn, conjunction
+from zonebloom.predicates.expression import from_predicate
+from zonebloom.predicates.literals import lookup_is_exact, plain
 from zonebloom.predicates.spark import SparkFilter, to_spark_filter
 from zonebloom.scan import check_columns
 from zonebloom.spark.options import Options
@@ -59,6 +64,12 @@ class Load:
             self.filter = to_spark_filter(text, schema, self.opaque, options.timezone)
         if options.filter is not None:
             self._require_exact(options.filter)
+        # Of an opaque column not even equality is known.
+        self._keys = [
+            each
+            for each in _key_predicates(options.keys, schema)
+            if each.column[0] not in self.opaque
+        ]
         self.columns = self._columns(options.columns)
         self.schema = spark_types(schema, self.columns, known)
 
@@ -101,7 +112,7 @@ class Load:
     def predicate(self) -> Predicate | None:
         """What zones are chosen by; None reads all."""
         own = None if self.filter is None else self.filter.predicate
-        terms = [each for each in (own, self._pushed) if each is not None]
+        terms = [each for each in (own, *self._keys, self._pushed) if each is not None]
         return conjunction(terms) if terms else None
 
     def plan(self, described: bool = False) -> ScanPlan:
@@ -114,12 +125,22 @@ class Load:
         """What tasks apply to rows: of a filter to prune by, the parts that are exact."""
         if self.predicate is None:
             return None
+        schema = self._source.schema
+        exact: list[tuple[pc.Expression, frozenset[str]]] = [
+            (from_predicate(each, schema), frozenset(each.column[:1]))
+            for each in self._keys
+            if not pt.is_floating(each.values.type)
+            and lookup_is_exact(plain(schema.field(each.column[0]).type), each.values)
+        ]
         columns = None if self.filter is None else self.filter.columns
         if self.filter is not None and columns is not None:
-            expression = self.filter.row_filter(self._source.schema)
+            expression = self.filter.row_filter(schema)
             if expression is not None:
-                return RowFilter(expression, columns)
-        return RowFilter(None, frozenset(self.columns[:1]))
+                exact.append((expression, columns))
+        if not exact:
+            return RowFilter(None, frozenset(self.columns[:1]))
+        expressions, read = zip(*exact, strict=True)
+        return RowFilter(reduce(and_, expressions), frozenset().union(*read))
 
     def tasks(self, plan: ScanPlan) -> list[list[Piece]]:
         """The pieces of each task."""
@@ -144,6 +165,17 @@ class Load:
                 f"the schema asked for is {schema.simpleString()}, that of the files "
                 f"{self.schema.simpleString()}; load again, without .schema(...), and cast then"
             )
+
+
+def _key_predicates(keys: pa.Table | None, schema: pa.Schema) -> list[IsIn]:
+    """What rows that join with one of some keys are true for."""
+    if keys is None:
+        return []
+    check_columns(keys.column_names, schema)
+    return [
+        IsIn((name,), column.unique().drop_null())
+        for name, column in zip(keys.column_names, keys.columns, strict=True)
+    ]
 
 
 def _with_instants(opened: Dataset) -> tuple[Dataset, list[str]]:

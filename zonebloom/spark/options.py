@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from zonebloom.errors import InvalidArgument
 from zonebloom.threads import cores
@@ -16,6 +19,7 @@ _OPTIONS = {
     "columns": "names with commas between, or a JSON list",
     "filter": "a condition; rows it is not true for are left out",
     "prune": "a condition; zones it cannot be true in are left out",
+    "keys": "keys of a join, as base64 of an Arrow IPC stream; rows without them are left out",
     "index_dir": "folder of the index",
     "timezone": "of the session, for timestamps in a condition without one",
     "parallelism": "tasks that run at one time",
@@ -34,6 +38,8 @@ class Options:
     columns : list of str or None
     filter, prune : str or None
         One of them at most.
+    keys : pyarrow.Table or None
+        Columns by name; a row is wanted where each holds one of its values.
     index_dir, timezone : str or None
     parallelism : int
     """
@@ -45,6 +51,7 @@ class Options:
     index_dir: str | None = None
     timezone: str | None = None
     parallelism: int = 0
+    keys: pa.Table | None = None
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Options:
@@ -78,7 +85,33 @@ class Options:
             given.get("index_dir"),
             given.get("timezone"),
             int(parallelism) or cores(),
+            read_keys(given["keys"]) if "keys" in given else None,
         )
+
+
+def keys_text(keys: pa.Table) -> str:
+    """Keys as the text of an option."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, keys.schema) as writer:
+        writer.write_table(keys)
+    return base64.b64encode(sink.getvalue().to_pybytes()).decode()
+
+
+def read_keys(text: str) -> pa.Table:
+    """Keys from the text of an option.
+
+    Raises
+    ------
+    InvalidArgument
+    """
+    try:
+        keys = pa.ipc.open_stream(base64.b64decode(text, validate=True)).read_all()
+        keys.validate(full=True)
+    except (ValueError, pa.ArrowException) as error:
+        raise InvalidArgument(
+            "keys is no base64 of an Arrow IPC stream; zonebloom.spark.filter_join writes it"
+        ) from error
+    return keys
 
 
 def plain_path(path: str) -> str:

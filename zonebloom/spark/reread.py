@@ -19,7 +19,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import to_spark_filter
 from zonebloom.spark.answers import ListedFile
-from zonebloom.spark.frames import Path, _of_session, _quoted, _whole
+from zonebloom.spark.frames import Path, _of_session, _whole, quoted
 from zonebloom.spark.lookup import Lookup, root_of
 from zonebloom.spark.types import opaque_columns
 
@@ -86,7 +86,7 @@ def read_pruned(
     found = whole if kept is None else _reread(spark, whole, roots, kept)
     # Without a file left, the filter is still to be one that Spark understands.
     found = found.where(filter) if kept != [] else whole.where(filter).where("false")
-    return found.select(*map(_quoted, columns)) if columns is not None else found
+    return found.select(*map(quoted, columns)) if columns is not None else found
 
 
 def _kept(

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zonebloom.spark.read import Piece
+from zonebloom.spark.sealed import Sealed
 
 if TYPE_CHECKING:
     from zonebloom.spark.load import Load
@@ -51,7 +52,11 @@ class ZoneBloomReader(DataSourceReader):
         self._schema = schema
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_load": None}
+        return {"sealed": Sealed({**self.__dict__, "_load": None})}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state["sealed"].items():
+            setattr(self, name, value)
 
     def partitions(self) -> Sequence[InputPartition]:
         """One for each task."""

@@ -2,8 +2,8 @@
 
 The index of kept files names the folders that were read, so that Spark refuses to overwrite
 them and lists all files anew when it is told to refresh; their listing is given through a cache.
-One more root, of a name made of the kept files, sets it apart: Spark takes two relations of the
-same roots for the same, in caches and reused exchanges.
+One more root, of a name made of the kept files, sets it apart, and shows in ``explain``: Spark
+takes two relations of the same roots for the same, in caches and reused exchanges.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def with_files(spark: Any, leaf: Leaf, listings: Sequence[Listing], kept: Sequen
     none = jvm.scala.Option.apply(None)
     index = sources.InMemoryFileIndex(
         session,
-        roots.appended(marker),
+        roots.prepended(marker),
         relation.options(),
         none,
         cache,
@@ -102,7 +102,7 @@ def _marker(files: Mapping[str, Listing], kept: Sequence[str]) -> str:
     for path in sorted(kept):
         each = files[path].files[path]
         digest.update(f"{path}\0{each.size}\0{each.mtime_ms}\0".encode())
-    return f"_zonebloom/kept-{len(kept)}-{digest.hexdigest()}"
+    return f"_zonebloom/kept-{len(kept)}-of-{len(files)}-{digest.hexdigest()}"
 
 
 def replaced(spark: Any, plan: Any, nodes: Sequence[Any | None]) -> Any:

@@ -1,0 +1,211 @@
+"""Records for Hudi's metadata table: keys, fields, bounds, filters, deleted files."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import os
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+import zonebloom as zb
+from zonebloom.errors import ColumnNotFound, InvalidArgument
+from zonebloom.index.hudi import export
+from zonebloom.index.hudi_records import bloom_filter_key, column_stats_key, schemas
+
+# As Hudi's own test has them (TestHashID.java). Its list of 64-bit hashes is of the unsigned seed
+# and never compared; the texts it does compare (magic_input.txt) agree with the signed one.
+PUBLISHED_128 = {
+    "Hudi": "09DAB749F255311C1C9EF6DD7B790170",
+    "Col1": "EC0FFE21E704DE2A580661C59A81D453",
+}
+SIGNED_64 = {"Hudi": "B9A47174FD473C0E", "Col1": "96BBC1B0ADC6560D"}
+
+
+def of64(text):
+    return xxhash.xxh64(text.encode(), seed=(0xDABADABA - 2**32) % 2**64).digest()
+
+
+def of128(text):
+    return hashlib.md5(text.encode()).digest()
+
+
+def test_keys_are_made_of_hudis_hashes():
+    for name, text in SIGNED_64.items():
+        assert of64(name).hex().upper() == text
+        for file, published in PUBLISHED_128.items():
+            key = bloom_filter_key(name, file)
+            assert base64.b64decode(key[:12]).hex().upper() == text
+            assert base64.b64decode(key[12:]).hex().upper() == published
+            key = column_stats_key("Col1", name, file)
+            assert [len(key), key[12:]] == [48, bloom_filter_key(name, file)]
+            assert base64.b64decode(key[:12]).hex().upper() == SIGNED_64["Col1"]
+
+
+def test_keys_of_the_rfc_are_encoded_at_once():
+    key = column_stats_key("id", "day=1", "a.parquet", "rfc")
+    assert base64.b64decode(key) == of64("id") + of64("day=1") + of128("a.parquet")
+    key = bloom_filter_key("", "a.parquet", "rfc")
+    assert base64.b64decode(key) == of64(".") + of128("a.parquet")
+
+
+def columns(start):
+    moment = datetime.datetime(2024, 5, 1, tzinfo=datetime.UTC)
+    numbers = range(start, start + 500)
+    return pa.table(
+        {
+            "id": pa.array([None if n == start else n for n in numbers], pa.int64()),
+            "small": pa.array([n % 100 for n in numbers], pa.int16()),
+            "name": [f"n{n}" for n in numbers],
+            "x": [n / 4 for n in numbers],
+            "nan": [float("nan") if n == start else 1.0 for n in numbers],
+            "dec": pa.array([Decimal(n) / 4 for n in numbers], pa.decimal128(10, 2)),
+            "d": pa.array([moment.date() + datetime.timedelta(n) for n in numbers]),
+            "t": pa.array([n * 1_000 + 1 for n in numbers], pa.timestamp("ns")),
+            "b": [b"%d" % n for n in numbers],
+            "nothing": pa.nulls(500, pa.int32()),
+        }
+    )
+
+
+@pytest.fixture
+def lake(tmp_path):
+    for number, day in enumerate(["2024-05-01", "2024-05-02"]):
+        (tmp_path / f"day={day}").mkdir()
+        pq.write_table(columns(number * 1_000), tmp_path / f"day={day}" / "f.parquet")
+    pq.write_table(columns(2_000), tmp_path / "root.parquet")
+    zb.dataset(tmp_path).create_scalar_index("id", spark=False)
+    return tmp_path
+
+
+NAMES = ["id", "small", "name", "x", "dec", "d", "t", "b", "nothing"]
+WRAPPERS = [
+    "LongWrapper",
+    "IntWrapper",
+    "StringWrapper",
+    "DoubleWrapper",
+    "DecimalWrapper",
+    "DateWrapper",
+    "TimestampMicrosWrapper",
+    "BytesWrapper",
+]
+
+
+def test_bounds_and_counts_are_those_of_the_files(lake):
+    stats = export(zb.dataset(lake), [*NAMES, "nan"]).column_stats
+    records = {row["key"]: row for row in stats.to_pylist()}
+    assert {row["type"] for row in records.values()} == {3}
+    files = {
+        ("day=2024-05-01", "f.parquet"): 0,
+        ("day=2024-05-02", "f.parquet"): 1_000,
+        (".", "root.parquet"): 2_000,
+    }
+    # Of a column with NaN no bounds are told: NaN lies outside of any.
+    assert len(records) == len(files) * len(NAMES)
+    for (partition, file), start in files.items():
+        for number, name in enumerate(NAMES):
+            ids = [of64(name), of64(partition), of128(file)]
+            key = "".join(base64.b64encode(each).decode() for each in ids)
+            found = records[key]["ColumnStatsMetadata"]
+            values = columns(start)[name]
+            assert (found["fileName"], found["columnName"]) == (file, name)
+            assert (found["valueCount"], found["nullCount"]) == (500, values.null_count)
+            assert found["totalSize"] > 0 and found["totalUncompressedSize"] > 0
+            assert found["isDeleted"] is False
+            if name == "nothing":
+                assert found["minValue"] is None and found["maxValue"] is None
+                continue
+            low, high = (found[end] for end in ("minValue", "maxValue"))
+            assert {k for k, v in low.items() if v is not None} == {WRAPPERS[number]}
+            ends = pc.call_function("min_max", [values])
+            low, high = (end[WRAPPERS[number]]["value"] for end in (low, high))
+            if name == "t":
+                # Whole microseconds about the nanoseconds.
+                assert (low, high) == (ends["min"].value // 1000, -(-ends["max"].value // 1000))
+            elif name == "d":
+                assert (low, high) == (ends["min"].value, ends["max"].value)
+            else:
+                assert (low, high) == (ends["min"].as_py(), ends["max"].as_py())
+
+
+def test_filters_hold_the_keys_of_their_file_and_hardly_any_other(lake):
+    blooms = export(zb.dataset(lake), "id", probability=0.01).bloom_filters
+    records = {row["key"]: row for row in blooms.to_pylist()}
+    for partition, file, start in [
+        ("day=2024-05-02", "f.parquet", 1_000),
+        (".", "root.parquet", 2_000),
+    ]:
+        key = base64.b64encode(of64(partition)).decode() + base64.b64encode(of128(file)).decode()
+        record = records[key]["BloomFilterMetadata"]
+        assert records[key]["type"] == 4 and record["type"] == "PARQUET_SPLIT_BLOCK"
+        datetime.datetime.strptime(record["timestamp"] + "000", "%Y%m%d%H%M%S%f")
+        bloom = zb.Sbbf.from_parquet_bytes(record["bloomFilter"])
+        assert bloom.check(columns(start)["id"].drop_null()).all()
+        assert bloom.check(pa.array(range(10**6, 10**6 + 10_000))).mean() < 0.02
+    assert len(records) == 3
+
+
+def test_files_that_are_gone_are_flagged(lake):
+    os.remove(lake / "root.parquet")
+    # Written anew it is another file of the same name, and there.
+    pq.write_table(columns(5_000), lake / "day=2024-05-01" / "f.parquet")
+    made = export(zb.dataset(lake), "id")
+    gone = [row["BloomFilterMetadata"]["isDeleted"] for row in made.bloom_filters.to_pylist()]
+    assert sorted(gone) == [False, False, True]
+    by_key = {row["key"]: row["ColumnStatsMetadata"] for row in made.column_stats.to_pylist()}
+    deleted = by_key[column_stats_key("id", ".", "root.parquet")]
+    assert deleted["isDeleted"] and deleted["minValue"] is None and deleted["valueCount"] is None
+    anew = by_key[column_stats_key("id", "day=2024-05-01", "f.parquet")]
+    assert anew["maxValue"]["LongWrapper"]["value"] == 5_499
+    rfc = export(zb.dataset(lake), "id", names="rfc").bloom_filters.to_pylist()
+    assert sorted(row["BloomFilterMetadata"]["valid"] for row in rfc) == [False, True, True]
+
+
+def test_schemas_have_the_names_of_the_code_and_of_the_rfc():
+    stats, bloom = schemas()
+    assert stats.names == ["key", "type", "ColumnStatsMetadata"]
+    assert [field.name for field in stats.field(2).type] == [
+        "fileName",
+        "columnName",
+        "minValue",
+        "maxValue",
+        "valueCount",
+        "nullCount",
+        "totalSize",
+        "totalUncompressedSize",
+        "isDeleted",
+    ]
+    assert bloom.names == ["key", "type", "BloomFilterMetadata"]
+    fields = [field.name for field in bloom.field(2).type]
+    assert fields == ["type", "timestamp", "bloomFilter", "isDeleted"]
+    stats, bloom = schemas("rfc")
+    assert {"rangeLow", "rangeHigh", "valid"} < {field.name for field in stats.field(2).type}
+    fields = [field.name for field in bloom.field(2).type]
+    assert fields == ["version", "timestamp", "bloomFilter", "valid"]
+
+
+def test_written_as_parquet_and_read_back(lake, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("metadata")
+    for _ in range(2):
+        made = export(zb.dataset(lake), ["id", "name"], str(folder), record_key="name")
+    for name in ("column_stats", "bloom_filters"):
+        read = pads.dataset(folder / name).to_table()
+        assert read.to_pylist() == getattr(made, name).to_pylist()
+    data = made.bloom_filters.to_pylist()[0]["BloomFilterMetadata"]["bloomFilter"]
+    assert zb.Sbbf.from_parquet_bytes(data).check(pa.array(["n1", "n499"])).all()
+
+
+def test_what_is_refused(lake):
+    with pytest.raises(ColumnNotFound):
+        export(zb.dataset(lake), "nope")
+    with pytest.raises(InvalidArgument, match="name a column"):
+        export(zb.dataset(lake), [])
+    with pytest.raises(InvalidArgument, match="'rfc'"):
+        export(zb.dataset(lake), "id", names="java")  # pyright: ignore[reportArgumentType]

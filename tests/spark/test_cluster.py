@@ -1,0 +1,219 @@
+"""A session with executors in processes of their own: ``local-cluster[2,1,1024]``.
+
+Their Python has every package but zonebloom, until it is sent to them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+
+import pytest
+import separately
+import watched
+from separately import rows_in, rows_of, segments, some_id, write_lake
+
+import zonebloom as zb
+import zonebloom.index.build
+from zonebloom.errors import EngineError
+
+# Each file a task.
+zonebloom.index.build._TASK_BYTES = 1
+
+
+def start(folder):
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.master("local-cluster[2,1,1024]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "localhost")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.task.maxFailures", "2")
+        # Soon, for tasks of a moment.
+        .config("spark.speculation", "true")
+        .config("spark.speculation.interval", "100ms")
+        .config("spark.speculation.multiplier", "1.5")
+        .config("spark.speculation.quantile", "0.5")
+        .config("spark.speculation.minTaskRuntime", "1s")
+        .getOrCreate()
+    )
+
+
+def stop(spark):
+    spark.stop()
+
+
+def check_executors_without_the_package(spark, folder):
+    write_lake(folder / "lake", files=1)
+    dataset = zb.dataset(folder / "lake")
+    for attempt in (
+        lambda: dataset.create_scalar_index("id", spark=spark),
+        lambda: zb.spark.scan(spark, folder / "lake", "id = 3"),
+    ):
+        with pytest.raises(EngineError, match=r"no module zonebloom: .*send_package\(spark\)"):
+            attempt()
+    assert not (folder / "lake" / "_zonebloom").exists()
+    with pytest.raises(EngineError, match=r"lacks zonebloom==[\d.]+\. .*send_package\(spark\)"):
+        zb.spark.check_executors(spark)
+
+
+def check_executors_it_was_sent_to(spark):
+    name = zb.spark.send_package(spark)
+    assert re.fullmatch(rf"zonebloom-{zb.__version__}-[0-9a-f]{{16}}\.zip", name)
+    assert zb.spark.send_package(spark) == name
+    report = zb.spark.check_executors(spark)
+    assert {worker.versions["zonebloom"] for worker in report.workers} == {zb.__version__}
+    assert f"zonebloom {zb.__version__}" in str(report)
+    # This process goes on with its own.
+    assert not any(name in path for path in sys.path)
+
+
+def check_kernels_are_loaded_and_not_compiled(spark):
+    def stats(batches):
+        import pyarrow as pa
+
+        from zonebloom.sbbf import blocks, xxh64
+
+        for _ in batches:
+            kernels = [blocks.insert, blocks.check, xxh64.hash_width_8, xxh64.hash_views]
+            yield pa.RecordBatch.from_pylist(
+                [
+                    {
+                        "executor": os.getcwd(),
+                        "file": blocks.__file__,
+                        "hits": sum(sum(k.stats.cache_hits.values()) for k in kernels),
+                        "misses": sum(sum(k.stats.cache_misses.values()) for k in kernels),
+                    }
+                ]
+            )
+            time.sleep(0.2)
+
+    ddl = "executor string, file string, hits long, misses long"
+    found = spark.range(0, 6, 1, 6).mapInArrow(stats, ddl).collect()
+    assert len({row.executor for row in found}) == 2
+    assert {row.misses for row in found} == {0}
+    assert min(row.hits for row in found) >= 4
+    # One folder for all executors, and for those of the next session.
+    cache = os.environ["XDG_CACHE_HOME"]
+    assert len({row.file for row in found}) == 1 and found[0].file.startswith(cache)
+
+
+def check_same_bytes_as_in_process(spark, folder):
+    lake = folder / "lake"
+    write_lake(lake)
+    written = []
+    for engine in (spark, False):
+        index_dir = folder / f"index-{len(written)}"
+        dataset = zb.dataset(lake, index_dir=str(index_dir))
+        dataset.create_scalar_index(["id", "name"], global_filter=True, spark=engine)
+        written.append(segments(index_dir))
+    assert written[0] == written[1]
+    assert len(written[0]) >= 6
+
+
+def check_refresh_and_scan(spark, folder):
+    lake = folder / "lake"
+    write_lake(lake, files=2)
+    dataset = zb.dataset(lake)
+    dataset.create_scalar_index("id", spark=spark)
+    write_lake(lake, files=4)
+    (lake / "0.parquet").unlink()
+    dataset = zb.dataset(lake)
+    (done,) = dataset.optimize.optimize_indices(spark=spark)
+    # The file written anew is another, although its bytes are the same.
+    assert (done.fragments_added, done.fragments_dropped) == (3, 2)
+    wanted = some_id(lake)
+    found = zb.spark.scan(spark, lake, f"id = {wanted}")
+    assert rows_of(found) == rows_in(lake, id=wanted) != []
+    plan = zb.spark.plan(spark, lake, f"id = {wanted}")
+    assert 0 < plan.num_bytes < plan.all_bytes
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW v USING zonebloom "
+        f"OPTIONS (path '{lake}', filter 'id = {wanted}')"
+    )
+    assert rows_of(spark.sql("SELECT * FROM v")) == rows_in(lake, id=wanted)
+
+
+def attempts(spark, folder, kind):
+    """Build where one attempt dies or waits; names of segments begun and of those in use."""
+    write_lake(folder / "lake")
+    spark.addArtifacts(watched.__file__, pyfile=True)
+    log = folder / "log"
+    dataset = zb.dataset(str(folder / "lake"), filesystem=watched.Watched(log=str(log), kind=kind))
+    dataset.create_scalar_index("id", spark=spark)
+    log.with_suffix(".done").touch()
+    entry = zb.dataset(folder / "lake")._version.indices["id_idx"]
+    named = {segment.name for segment in entry.segments}
+    assert len(named) == 3
+    assert sorted(i for segment in entry.segments for i in segment.fragment_ids) == [0, 1, 2]
+    wanted = some_id(folder / "lake")
+    found = dataset.to_table(filter=f"id = {wanted}").to_pylist()
+    assert sorted(tuple(row.values()) for row in found) == rows_in(folder / "lake", id=wanted)
+    return log.read_text().split(), named
+
+
+def kept(folder):
+    return {path.name for path in (folder / "lake" / "_zonebloom" / "segments").iterdir()}
+
+
+def check_worker_killed_in_a_task(spark, folder):
+    begun, named = attempts(spark, folder, "dies")
+    # One task twice; of its first attempt nothing is left.
+    assert len(begun) == 4 and named < set(begun)
+    assert kept(folder) == named
+
+
+def add_host(spark, host):
+    """An executor at another address: Spark runs no second attempt at the address of the first."""
+    backend = spark._jsc.sc().schedulerBackend()
+    field = backend.getClass().getDeclaredField("masters")
+    field.setAccessible(True)
+    worker = getattr(spark._jvm.org.apache.spark.deploy.worker, "Worker$")
+    worker = getattr(worker, "MODULE$")
+    none = spark._jvm.scala.Option.empty()
+    worker.startRpcEnvAndEndpoint(
+        host,
+        0,
+        0,
+        1,
+        1024,
+        field.get(backend),
+        None,
+        spark._jvm.scala.Some(9),
+        spark._jsc.sc().conf(),
+        none,
+    )
+    while spark._jsc.sc().getExecutorMemoryStatus().size() < 4:
+        time.sleep(0.1)
+
+
+def check_speculative_attempts(spark, folder):
+    add_host(spark, "127.0.0.2")
+    begun, named = attempts(spark, folder, "waits")
+    assert len(begun) == 4 and named < set(begun)
+    # By now the other attempt is dead, or goes on after the commit, with a name of its own.
+    time.sleep(1)
+    assert kept(folder) == named
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cluster")
+    python = separately.python_without_zonebloom(folder)
+    return separately.run(
+        __file__, folder, PYSPARK_PYTHON=python, XDG_CACHE_HOME=str(folder / "cache")
+    )
+
+
+@pytest.mark.parametrize("name", separately.names_of(globals()))
+def test_on_a_cluster(said, name):
+    assert said.get(name, said["otherwise"]) == ""
+
+
+if __name__ == "__main__":
+    separately.main(globals(), start, stop)

@@ -1,0 +1,186 @@
+"""A session over Spark Connect, on a server of this machine whose Python lacks zonebloom."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+import pytest
+import separately
+from separately import rows_in, rows_of, segments, some_id, write_lake
+
+import zonebloom as zb
+import zonebloom.index.build
+from zonebloom import builder
+from zonebloom.errors import (
+    ColumnNotFound,
+    EngineError,
+    FragmentUnreadable,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    NoFragments,
+)
+
+# Each file a task.
+zonebloom.index.build._TASK_BYTES = 1
+
+
+def start(folder):
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.remote("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "localhost")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.connect.progress.reportInterval", "100ms")
+        .getOrCreate()
+    )
+
+
+def stop(spark):
+    spark.stop()
+
+
+def check_it_is_connect(spark):
+    assert "connect" in type(spark).__module__
+    with pytest.raises(Exception, match="not supported in Spark Connect"):
+        spark.sparkContext  # noqa: B018
+
+
+def check_server_without_the_package(spark, folder):
+    write_lake(folder / "lake", files=1)
+    dataset = zb.dataset(folder / "lake")
+    for attempt in (
+        lambda: dataset.create_scalar_index("id", spark=spark),
+        lambda: zb.spark.scan(spark, folder / "lake", "id = 3"),
+    ):
+        with pytest.raises(EngineError, match=r"no module zonebloom: .*send_package\(spark\)"):
+            attempt()
+    assert not (folder / "lake" / "_zonebloom").exists()
+    with pytest.raises(EngineError, match=r"lacks zonebloom==[\d.]+\. .*send_package\(spark\)"):
+        zb.spark.check_executors(spark)
+
+
+def check_server_it_was_sent_to(spark):
+    assert zb.spark.send_package(spark) == zb.spark.send_package(spark)
+    (worker,) = zb.spark.check_executors(spark).workers
+    assert worker.versions["zonebloom"] == zb.__version__
+
+
+def check_same_bytes_as_in_process(spark, folder):
+    lake = folder / "lake"
+    write_lake(lake)
+    written = []
+    for engine in (spark, False):
+        index_dir = folder / f"index-{len(written)}"
+        dataset = zb.dataset(lake, index_dir=str(index_dir))
+        dataset.create_scalar_index(["id", "name"], global_filter=True, spark=engine)
+        written.append(segments(index_dir))
+    assert written[0] == written[1]
+    assert len(written[0]) >= 6
+
+
+def check_the_active_session_is_used(spark):
+    assert builder._session(None) is spark
+
+
+def check_refresh_and_scan(spark, folder):
+    lake = folder / "lake"
+    write_lake(lake, files=2)
+    zb.dataset(lake).create_scalar_index("id", spark=spark)
+    write_lake(lake, files=4)
+    (lake / "0.parquet").unlink()
+    (done,) = zb.dataset(lake).optimize.optimize_indices(spark=spark)
+    assert (done.fragments_added, done.fragments_dropped) == (3, 2)
+    wanted = some_id(lake)
+    filter = f"id = {wanted} AND name IS NOT NULL OR id = -1"
+    expected = [row for row in rows_in(lake, id=wanted) if row[1] is not None]
+    assert rows_of(zb.spark.scan(spark, lake, filter)) == expected
+    names = zb.spark.scan(spark, lake, f"id = {wanted}", columns=["name"])
+    assert names.columns == ["name"]
+    assert rows_of(names) == [(name,) for _, name in rows_in(lake, id=wanted)]
+    assert zb.spark.scan(spark, lake).count() == 3 * 30_000
+    plan = zb.spark.plan(spark, lake, f"id = {wanted}")
+    assert 0 < plan.num_bytes < plan.all_bytes
+    options = {"filter": f"id = {wanted}", "columns": "id,name"}
+    load = spark.read.format("zonebloom").options(**options).load(str(lake))
+    assert rows_of(load) == rows_in(lake, id=wanted) != []
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW v USING zonebloom "
+        f"OPTIONS (path '{lake}', filter 'id = {wanted}')"
+    )
+    assert rows_of(spark.sql("SELECT * FROM v")) == rows_in(lake, id=wanted)
+    both = load.where("name IS NULL").unionAll(load.where("name IS NOT NULL"))
+    assert rows_of(both) == rows_in(lake, id=wanted)
+
+
+def check_errors_are_those_of_classic_sessions(spark, folder):
+    lake = folder / "lake"
+    write_lake(lake, files=2)
+    with pytest.raises(NoFragments, match="nowhere"):
+        zb.spark.scan(spark, folder / "nowhere")
+    with pytest.raises(ColumnNotFound, match="there is no column 'nope'"):
+        zb.spark.scan(spark, lake, columns=["nope"])
+    with pytest.raises(InvalidArgument, match="give Spark SQL text"):
+        zb.spark.scan(spark, lake, 3)  # pyright: ignore[reportArgumentType]
+    dataset = zb.dataset(lake)
+    (lake / "1.parquet").write_bytes(b"PAR1 this is not one PAR1")
+    with pytest.raises(FragmentUnreadable, match=r"1\.parquet"):
+        dataset.create_scalar_index("id", spark=spark)
+    assert not (lake / "_zonebloom").exists()
+    with pytest.raises(Exception, match=r"zonebloom\.errors\.InvalidArgument: there is no option"):
+        spark.read.format("zonebloom").option("flter", "id = 3").load(str(lake)).collect()
+
+
+def check_progress_is_told_while_the_job_runs(spark):
+    from zonebloom.spark.job_progress import JobProgress
+
+    def slow(batches):
+        for batch in batches:
+            time.sleep(0.5)
+            yield batch
+
+    seen = []
+    with JobProgress(spark, 6, 600, seen.append):
+        spark.range(0, 6, 1, 6).mapInArrow(slow, "id long").collect()
+    assert sum(seen) == 600
+    assert len(seen) >= 2
+    spark.range(0, 6, 1, 6).mapInArrow(slow, "id long").collect()
+    assert sum(seen) == 600
+
+
+def check_pushdown_that_loses_rows_is_not_used(spark, folder):
+    write_lake(folder / "lake")
+    zb.dataset(folder / "lake").create_scalar_index("id", spark=False)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            loaded = zb.spark.scan(spark, folder / "lake")
+        wanted = some_id(folder / "lake")
+        assert rows_of(loaded.where(f"id = {wanted}")) == rows_in(folder / "lake", id=wanted)
+        assert loaded.count() == 3 * 30_000
+        # Where Spark has mended it there is nothing to warn of.
+        assert {each.category for each in said} <= {IndexNotUsedWarning}
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("connect")
+    python = separately.python_without_zonebloom(folder)
+    return separately.run(
+        __file__, folder, PYSPARK_PYTHON=python, XDG_CACHE_HOME=str(folder / "cache")
+    )
+
+
+@pytest.mark.parametrize("name", separately.names_of(globals()))
+def test_over_connect(said, name):
+    assert said.get(name, said["otherwise"]) == ""
+
+
+if __name__ == "__main__":
+    separately.main(globals(), start, stop)

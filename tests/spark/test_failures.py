@@ -1,0 +1,263 @@
+"""Failures of Spark and of its Pythons, made for real, and what is said of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import separately
+from watched import Watched
+
+import zonebloom as zb
+from zonebloom.errors import EngineError
+from zonebloom.spark import failures, ship
+from zonebloom.spark.executors import REQUIREMENTS, check_executors
+
+
+@contextmanager
+def workers_run(spark, command: str) -> Iterator[None]:
+    """Have the jobs of a session run in another Python; later jobs do not."""
+    context = spark.sparkContext
+    before = context.pythonExec
+    context.pythonExec = command
+    try:
+        yield
+    finally:
+        context.pythonExec = before
+
+
+def script(path: Path, text: str) -> str:
+    # Python would find the package in the folder the tests run in.
+    path.write_text(f"#!/bin/sh\ncd {path.parent}\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def other_python(folder: Path) -> tuple[str, str]:
+    """A Python of another minor version, and which; one that says so where there is none."""
+    pythons = (Path.home() / ".pyenv" / "versions").glob("3.*/bin/python")
+    names = [shutil.which(f"python3.{minor}") for minor in range(10, 16)]
+    for found in [*map(str, pythons), *filter(None, names)]:
+        ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+        said = subprocess.run([found, "-c", ask], capture_output=True, text=True, check=False)
+        version = said.stdout.strip()
+        # Older ones do not get as far as to compare versions.
+        if version and (3, 10) <= tuple(map(int, version.split("."))) != sys.version_info[:2]:
+            return found, version
+    (folder / "sitecustomize.py").write_text("import sys; sys.version_info = (3, 99, 0)\n")
+    command = f'PYTHONPATH={folder}:$PYTHONPATH exec {sys.executable} "$@"'
+    return script(folder / "python", command), "3.99"
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    separately.write_lake(tmp_path / "lake", files=2, rows=1_000)
+    return zb.dataset(tmp_path / "lake")
+
+
+def message(spark, dataset, tmp_path) -> str:
+    """What a build says, and what the check of executors says just so."""
+    with pytest.raises(EngineError) as raised:
+        dataset.create_scalar_index("id", spark=spark)
+    assert not (tmp_path / "lake" / "_zonebloom").exists()
+    with pytest.raises(EngineError) as again:
+        check_executors(spark)
+    assert str(again.value) == str(raised.value)
+    return str(raised.value)
+
+
+def test_workers_of_another_python_version(spark, dataset, tmp_path):
+    command, version = other_python(tmp_path)
+    ours = "{}.{}".format(*sys.version_info)
+    with workers_run(spark, command):
+        said = message(spark, dataset, tmp_path)
+        with pytest.raises(EngineError, match=re.escape(f"workers run Python {version} and")):
+            zb.spark.scan(spark.newSession(), tmp_path / "lake")
+    assert f"workers run Python {version} and this process Python {ours}" in said
+    assert f"set PYSPARK_PYTHON to a Python of theirs like this one ({sys.executable}" in said
+
+
+def test_workers_of_a_python_without_packages(spark, dataset, tmp_path):
+    with workers_run(spark, script(tmp_path / "python", f'exec {sys.executable} -S "$@"')):
+        says = r"no module (pyarrow|numpy): install zonebloom on the executors.*set PYSPARK_PYTHON"
+        with pytest.raises(EngineError, match=says):
+            dataset.create_scalar_index("id", spark=spark)
+        with pytest.raises(EngineError, match=says):
+            check_executors(spark)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "there is no .*/python on Spark's executors: set PYSPARK_PYTHON"),
+        ("exit 3", "Python does not start on Spark's executors: set PYSPARK_PYTHON"),
+        ("echo welcome; exit 3", "Python does not start on Spark's executors: set PYSPARK_PYTHON"),
+        (
+            f'PYTHONPATH= exec {sys.executable} -S "$@"',
+            r"Python does not start on Spark's executors \(.*No module named '?pyspark",
+        ),
+    ],
+    ids=["absent", "ends", "talks", "no pyspark"],
+)
+def test_python_that_does_not_start(spark, dataset, tmp_path, text, says):
+    command = script(tmp_path / "python", text) if text else str(tmp_path / "python")
+    with workers_run(spark, command):
+        assert re.match(says, message(spark, dataset, tmp_path))
+
+
+def test_worker_that_dies(spark, tmp_path):
+    separately.write_lake(tmp_path / "lake", files=1, rows=1_000)
+    files = Watched(log=str(tmp_path / "log"), kind="dies")
+    dataset = zb.dataset(str(tmp_path / "lake"), filesystem=files)
+    finds = f'PYTHONPATH={separately.ROOT / "tests"}:$PYTHONPATH exec {sys.executable} "$@"'
+    says = r"worker of Spark died: .*memoryOverhead"
+    with (
+        workers_run(spark, script(tmp_path / "python", finds)),
+        pytest.raises(EngineError, match=says),
+    ):
+        dataset.create_scalar_index("id", spark=spark)
+    # In local mode Spark tries once.
+    assert len((tmp_path / "log").read_text().split()) == 1
+    assert not list((tmp_path / "lake" / "_zonebloom").rglob("*.arrow"))
+
+
+@pytest.fixture
+def older(tmp_path) -> Path:
+    """A copy of the package that says it is of another version."""
+    copy = tmp_path / "older"
+    without = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(separately.ROOT / "zonebloom", copy / "zonebloom", ignore=without)
+    init = copy / "zonebloom" / "__init__.py"
+    text = init.read_text().replace(f'__version__ = "{zb.__version__}"', '__version__ = "0.0.9"')
+    init.write_text(text)
+    return copy
+
+
+@pytest.mark.parametrize("knows_of_versions", [True, False])
+def test_executors_with_another_version(spark, dataset, tmp_path, older, knows_of_versions):
+    if not knows_of_versions:
+        (older / "zonebloom" / "spark" / "sealed.py").unlink()
+    command = f'PYTHONPATH={older}:$PYTHONPATH exec {sys.executable} "$@"'
+    says = r"executors have zonebloom 0\.0\.9 and the driver " if knows_of_versions else "another"
+    with workers_run(spark, script(tmp_path / "python", command)):
+        with pytest.raises(EngineError, match=rf"{says}.*send_package\(spark\)"):
+            dataset.create_scalar_index("id", spark=spark)
+        assert not (tmp_path / "lake" / "_zonebloom").exists()
+        expected = rf"lacks zonebloom=={zb.__version__} \(it is 0\.0\.9\)"
+        with pytest.raises(EngineError, match=expected):
+            check_executors(spark)
+
+
+def test_what_executors_lack_is_listed(spark, tmp_path):
+    python = separately.python_without_zonebloom(tmp_path)
+    for entry in (tmp_path / "packages").iterdir():
+        if entry.name.startswith(("numba", "sqlglot")):
+            entry.unlink()
+    lacks = rf"lacks numba>={REQUIREMENTS['numba']}, sqlglot>={REQUIREMENTS['sqlglot']}, zonebloom"
+    with workers_run(spark, python), pytest.raises(EngineError, match=lacks):
+        check_executors(spark)
+
+
+def test_executors_that_have_all_are_shown(spark):
+    report = check_executors(spark)
+    (worker,) = report.workers
+    assert worker.executable == sys.executable
+    assert worker.versions["zonebloom"] == zb.__version__
+    assert set(worker.versions) == {*REQUIREMENTS, "zonebloom"}
+    assert f"Python {worker.python} ({sys.executable})" in str(report)
+
+
+def test_requirements_are_those_of_the_package():
+    project = tomllib.loads((separately.ROOT / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == [f"{name}>={v}" for name, v in REQUIREMENTS.items()]
+
+
+def test_what_is_no_session_is_refused():
+    for function in (check_executors, zb.spark.send_package):
+        with pytest.raises(EngineError, match="spark is a str; give a SparkSession"):
+            function("local[2]")
+
+
+def test_an_unknown_failure_is_told_as_it_is():
+    assert failures.told(ValueError("something else")) is None
+    said = failures.explained(ValueError("\n something else\nmore"))
+    assert isinstance(said, EngineError)
+    assert str(said) == "the Spark job failed: something else; spark=False builds in this process"
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [(None, r"found at JAVA_HOME \(.*\), so"), ("11.0.2", r"found at JAVA_HOME .*it is 11\.0\.2")],
+)
+def test_session_without_java(tmp_path, version, says):
+    if version:
+        (tmp_path / "bin").mkdir()
+        script(tmp_path / "bin" / "java", f"echo 'openjdk version \"{version}\" 2019-01-15' >&2")
+    # In a process without a session.
+    code = "from zonebloom.engines import spark_session; spark_session('local[2]')"
+    done = in_process(code, JAVA_HOME=str(tmp_path))
+    assert re.search(rf"EngineError: no Java 17 or newer {says}", done.stderr)
+    assert "install one" in done.stderr
+
+
+def in_process(code, *flags, **environment) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, "PYTHONPATH": str(separately.ROOT), **environment}
+    return subprocess.run(
+        [sys.executable, *flags, "-c", code],
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=Path(sys.executable).parent,
+    )
+
+
+# The archive that is sent
+
+
+def test_archive_is_the_same_in_each_process_and_gone_after_it():
+    code = (
+        "import hashlib, json; from zonebloom.spark.ship import _archive; path = _archive(); "
+        "print(json.dumps([path, hashlib.sha256(open(path, 'rb').read()).hexdigest()]))"
+    )
+    path, digest = json.loads(in_process(code, PYTHONHASHSEED="7").stdout)
+    ours = Path(ship._archive())
+    assert ours.name == Path(path).name
+    assert hashlib.sha256(ours.read_bytes()).hexdigest() == digest
+    assert ours.exists() and not Path(path).exists()
+
+
+@pytest.mark.parametrize("has_home", [True, False])
+def test_archive_is_imported_from_a_folder_of_the_users(tmp_path, has_home):
+    archive = ship._archive()
+    cache = tmp_path / "cache"
+    if not has_home:
+        cache.write_text("no folder can be made here")
+    code = "import json, zonebloom, zonebloom.spark.launcher as l; " + (
+        "print(json.dumps([zonebloom.__version__, zonebloom.__file__, l.__file__]))"
+    )
+    paths = os.pathsep.join([archive, *sys.path])
+    environment = {"PYTHONPATH": paths, "XDG_CACHE_HOME": str(cache)}
+    version, *files = json.loads(in_process(code, **environment).stdout)
+    name = Path(archive).stem
+    home = str(cache / "zonebloom" / name) if has_home else f"{archive}/unpacked"
+    assert version == zb.__version__
+    assert [os.path.commonpath([home, file]) for file in files] == [home, home]
+    if has_home:
+        (folder,) = (cache / "zonebloom").iterdir()
+        assert list(folder.rglob("*.nbc")), "the compiled kernels are not there"
+        # The package that runs is the package that was sent.
+        for path in (separately.ROOT / "zonebloom").rglob("*.py"):
+            relative = path.relative_to(separately.ROOT)
+            assert (folder / relative).read_bytes() == path.read_bytes()

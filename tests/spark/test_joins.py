@@ -1,0 +1,625 @@
+"""filter_join: the rows of Spark's own join, fewer of them moved, and no wrong join made."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import random
+import warnings
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+import zonebloom as zb
+import zonebloom.spark as zs
+from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
+from zonebloom.sbbf.filter import Sbbf
+from zonebloom.spark.frames import scan_options
+from zonebloom.spark.load import Load
+from zonebloom.spark.membership import check_keys, may_hold, why_not
+from zonebloom.spark.options import Options, keys_text
+
+NAN = float("nan")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_partitions(spark):
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    yield
+    spark.conf.unset("spark.sql.shuffle.partitions")
+
+
+@contextlib.contextmanager
+def settings(spark, **given):
+    kept = {name: spark.conf.get(name, None) for name in given}
+    try:
+        for name, value in given.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in kept.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+def rows(frame):
+    return sorted(map(repr, frame.collect()))
+
+
+# The check against Sbbf.check
+
+KEY_SCHEMA = (
+    "byte tinyint, short smallint, int int, long bigint, string string, binary binary, "
+    "date date, instant timestamp, local timestamp_ntz"
+)
+DAY = datetime.date(2024, 3, 1)
+INSTANT = datetime.datetime(2024, 3, 1, 12, tzinfo=datetime.UTC)
+COUNT = 600
+SHORTS = (-32_768, 32_767, -1, 1, 127, 128)
+
+
+def key_columns(seed):
+    """Keys of many types, half of them likely to be in a filter of the same seed."""
+    dice = random.Random(seed)
+
+    def some(make, extra=()):
+        found = [make(dice.randrange(400)) for _ in range(COUNT - 40 - len(extra))]
+        return [*found, *([None] * 40), *extra]
+
+    text = [chr(97 + i % 26) * i for i in range(70)] + ["ä", "城" * 12]
+    return {
+        "byte": pa.array(some(lambda i: i % 256 - 128), pa.int8()),
+        "short": pa.array(some(lambda i: i * 160 - 32_000, SHORTS), pa.int16()),
+        "int": pa.array(some(lambda i: i - 200, (-(2**31), 2**31 - 1, 70_000)), pa.int32()),
+        "long": pa.array(
+            some(
+                lambda i: i - 200, (-(2**63), 2**63 - 1, 2**31, 2**32 - 7, 2**32, -(2**31) - 1, 256)
+            ),
+            pa.int64(),
+        ),
+        "string": pa.array(some(lambda i: f"n{i}", text), pa.string()),
+        "binary": pa.array(some(lambda i: b"\0" * (i % 40) + bytes([i % 256])), pa.binary()),
+        "date": pa.array(some(lambda i: DAY + datetime.timedelta(i - 200)), pa.date32()),
+        "instant": pa.array(
+            some(lambda i: INSTANT + datetime.timedelta(seconds=i, microseconds=i)),
+            pa.timestamp("us", "UTC"),
+        ),
+        "local": pa.array(
+            some(lambda i: datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=i)),
+            pa.timestamp("us"),
+        ),
+    }
+
+
+STORED = {
+    "byte": [pa.int8(), pa.int32(), pa.uint16()],
+    "short": [pa.int8(), pa.int16(), pa.int64(), pa.uint8()],
+    "int": [pa.int32(), pa.int64(), pa.uint32()],
+    "long": [pa.int8(), pa.int32(), pa.int64(), pa.uint16(), pa.uint32()],
+    "string": [pa.string(), pa.dictionary(pa.int32(), pa.string())],
+    "binary": [pa.binary()],
+    "date": [pa.date32()],
+    "instant": [pa.timestamp("us", "UTC"), pa.timestamp("us", "Europe/Berlin")],
+    "local": [pa.timestamp("us")],
+}
+
+
+def as_stored(value, stored):
+    """A key as a value of the filter's type, None when it is none: plain Python's ranges."""
+    if value is None or not pa.types.is_integer(stored):
+        return value
+    signed = pa.types.is_signed_integer(stored)
+    low = -(2 ** (stored.bit_width - 1)) if signed else 0
+    return value if low <= value < low + 2**stored.bit_width else None
+
+
+# A Python worker serves one UDF at a time.
+BY_UDF = ["long in int32", "string in string", "instant in timestamp[us, tz=Europe/Berlin]"]
+
+
+@pytest.mark.parametrize(
+    ("way", "ansi", "codegen"),
+    [
+        ("expressions", "true", "CODEGEN_ONLY"),
+        ("expressions", "false", "NO_CODEGEN"),
+        ("udf", "true", "CODEGEN_ONLY"),
+    ],
+)
+def test_every_key_is_told_as_by_the_filter_itself(spark, way, ansi, codegen):
+    columns = key_columns(way + ansi)
+    frame = spark.createDataFrame(pa.table(columns), KEY_SCHEMA)
+    dice = np.random.default_rng(5)
+    asked, wanted = [], {}
+    for name, types in STORED.items():
+        keys = columns[name].to_pylist()
+        for stored in types:
+            # One block, a power of two, and neither.
+            sbbf = Sbbf.from_bytes(bytes(32 * int(dice.choice([1, 16, 21, 77]))))
+            held = [as_stored(key, stored) for key in keys]
+            kept = [key for key in held if key is not None and dice.random() < 0.4]
+            values = stored.value_type if pa.types.is_dictionary(stored) else stored
+            sbbf.insert(pa.array(kept, values))
+            exact = pa.array(held, values)
+            assert why_not(frame.schema[name].dataType, stored) is None
+            label = f"{name} in {stored}"
+            wanted[label] = sbbf.check(exact).tolist()
+            assert check_keys(zs.KeyFilter(sbbf, stored), columns[name]).tolist() == wanted[label]
+            if way == "udf" and label not in BY_UDF:
+                continue
+            found, taken = may_hold(
+                spark, sf.col(name), frame.schema[name].dataType, zs.KeyFilter(sbbf, stored), way
+            )
+            assert taken == way
+            asked.append(sf.coalesce(found, sf.lit(False)).alias(label))
+    with settings(
+        spark,
+        **{
+            "spark.sql.ansi.enabled": ansi,
+            "spark.sql.codegen.factoryMode": codegen,
+            "spark.sql.codegen.wholeStage": str(codegen != "NO_CODEGEN").lower(),
+        },
+    ):
+        told = frame.select(*asked).toArrow()
+    for label in told.column_names:
+        assert told[label].to_pylist() == wanted[label], label
+    assert 0 < sum(map(sum, wanted.values())) < 0.9 * COUNT * len(wanted)
+
+
+@pytest.mark.parametrize("way", ["expressions", "udf"])
+def test_keys_of_the_old_calendar_pass(spark, way):
+    """Files of old writers hold other days for them, which Spark corrects as it reads."""
+    nothing = zs.KeyFilter(Sbbf(10), pa.date32())
+    frame = spark.sql("SELECT explode(array(DATE'1582-10-14', DATE'1582-10-15', NULL)) AS d")
+    found, _ = may_hold(spark, sf.col("d"), st.DateType(), nothing, way)
+    assert [str(row.d) for row in frame.where(found).collect()] == ["1582-10-14"]
+    nothing = zs.KeyFilter(Sbbf(10), pa.timestamp("us", "UTC"))
+    texts = "TIMESTAMP'1899-12-31 23:59:59Z', TIMESTAMP'1900-01-01 00:00:00Z'"
+    frame = spark.sql(f"SELECT explode(array({texts})) AS t")
+    found, _ = may_hold(spark, sf.col("t"), st.TimestampType(), nothing, way)
+    assert frame.where(found).count() == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "stored", "why"),
+    [
+        (st.DoubleType(), pa.float64(), "0.0 and -0.0"),
+        (st.LongType(), pa.float64(), "0.0 and -0.0"),
+        (st.StringType(), pa.int64(), "after a cast"),
+        (st.LongType(), pa.string(), "after a cast"),
+        (st.TimestampType(), pa.date32(), "after a cast"),
+        (st.TimestampType(), pa.timestamp("us"), "after a cast"),
+        (st.TimestampType(), pa.timestamp("ns", "UTC"), "microseconds"),
+        (st.TimestampNTZType(), pa.timestamp("ms"), "other bytes"),
+        (st.DateType(), pa.date64(), "other bytes"),
+        (st.DecimalType(10, 2), pa.decimal128(10, 2), "other bytes"),
+        (st.DecimalType(20, 0), pa.uint64(), "other bytes"),
+        (st.DecimalType(10, 0), pa.int32(), "after a cast"),
+        (st.StringType("UTF8_LCASE"), pa.string(), "collation"),
+        (st.StructType([]), pa.int64(), "after a cast"),
+    ],
+)
+def test_types_that_are_not_looked_up(key, stored, why):
+    assert why in why_not(key, stored)
+
+
+# Joins
+
+LEFT_ROWS = 1_500
+
+
+def stored_table(number, rows=400):
+    """One file of the indexed side: keys of every file overlap, some are null."""
+    dice = np.random.default_rng(number)
+    keys = dice.integers(number * 90, number * 90 + 150, rows)
+    odd = [NAN, 0.0, -0.0, float("inf")]
+
+    def some(values):
+        return [None if dice.random() < 0.04 else value for value in values]
+
+    return pa.table(
+        {
+            "id": pa.array(some(map(int, keys)), pa.int32()),
+            "big": pa.array(some(int(i) + 2**33 for i in keys), pa.int64()),
+            "name": pa.array(some(f"n{i}" for i in keys)),
+            "x": pa.array(some(odd[i % 31] if i % 31 < 4 else i / 4 for i in keys), pa.float64()),
+            "dec": pa.array(some(Decimal(int(i)) / 4 for i in keys), pa.decimal128(10, 2)),
+            "d": pa.array(some(DAY + datetime.timedelta(int(i)) for i in keys), pa.date32()),
+            "t": pa.array(
+                some(INSTANT + datetime.timedelta(hours=int(i)) for i in keys),
+                pa.timestamp("us", "UTC"),
+            ),
+            "b": pa.array(some(str(i).encode() for i in keys), pa.binary()),
+            "row": pa.array(np.arange(rows) + number * rows, pa.int64()),
+        }
+    )
+
+
+KEYS = ["id", "big", "name", "x", "dec", "d", "t", "b"]
+LOOKED_UP = ["id", "big", "name", "d", "t", "b"]
+
+
+def write(folder, numbers=range(3)):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        pq.write_table(
+            stored_table(number),
+            folder / f"{number}.parquet",
+            write_page_index=True,
+            max_rows_per_page=50,
+        )
+    return str(folder)
+
+
+def index(folder, columns=KEYS, **options):
+    dataset = zb.dataset(folder)
+    dataset.create_scalar_index(
+        columns, number_of_items=50, global_filter=True, spark=False, **options
+    )
+    return dataset
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = write(tmp_path_factory.mktemp("stored") / "data")
+    index(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def oracle(spark, folder):
+    return spark.read.parquet(folder)
+
+
+@pytest.fixture(scope="module")
+def others(spark):
+    """A side of which about a third finds a match, with nulls and repeats."""
+    made = pa.concat_tables([stored_table(7, LEFT_ROWS), stored_table(2, 300), stored_table(30)])
+    other = made.rename_columns([*made.column_names[:-1], "other"])
+    return spark.createDataFrame(other).repartition(2).cache()
+
+
+HOWS = ["inner", "left_semi", "left", "right"]
+
+
+def cases(columns):
+    """Every way to join by the first column, and one way by each of the others."""
+    others = [(column, HOWS[i % 4]) for i, column in enumerate(columns[1:])]
+    return [(columns[0], how) for how in HOWS] + others
+
+
+@pytest.mark.parametrize(("column", "how"), cases(LOOKED_UP))
+def test_filter_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, column, how):
+    """The indexed side is the one whose keys may filter the other."""
+    stored, other = oracle.select(column, "row"), others.select(column, "other")
+    sides = (stored, other) if how == "left" else (other, stored)
+    which = "left_index" if how == "left" else "right_index"
+    plan = zs.explain_join(*sides, column, how, **{which: folder})
+    assert len(plan.used) == 1 and "Spark expressions" in plan.used[0], plan
+    assert rows(plan.frame) == rows(sides[0].join(sides[1], column, how))
+
+
+@pytest.mark.parametrize(("column", "how"), cases(KEYS))
+def test_zones_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, column, how):
+    few = others.where("other % 9 = 0").select(column, "other")
+    part = zs.Indexed(folder, columns=[column, "row"])
+    stored = oracle.select(column, "row")
+    sides = (part, few) if how == "right" else (few, part)
+    plain = (stored, few) if how == "right" else (few, stored)
+    plan = zs.explain_join(*sides, column, how)
+    assert len(plan.used) == 1 and "zones" in plan.used[0], plan
+    assert rows(plan.frame) == rows(plain[0].join(plain[1], column, how))
+
+
+def test_udf_gives_the_same(spark, folder, oracle, others):
+    frame = zs.filter_join(others, oracle, ["id", "name"], right_index=folder, way="udf")
+    assert "ArrowEvalPython" in frame._jdf.queryExecution().executedPlan().toString()
+    assert rows(frame) == rows(others.join(oracle, ["id", "name"]))
+
+
+def test_composite_keys(spark, folder, oracle, others):
+    """Only some of the keys are looked up; the rest stay with the join."""
+    plan = zs.explain_join(others, oracle, ["id", "x", "dec"], right_index=folder)
+    assert [each.split(" whose ")[1][:3] for each in plan.used] == ["id "]
+    assert len(plan.not_used) == 2
+    assert rows(plan.frame) == rows(others.join(oracle, ["id", "x", "dec"]))
+    few = others.where("other % 6 = 0")
+    plan = zs.explain_join(few, zs.Indexed(folder), ["id", "name", "x"])
+    assert "zones" in plan.used[0]
+    assert rows(plan.frame) == rows(few.join(oracle, ["id", "name", "x"]))
+
+
+def test_names_in_another_case(spark, folder, oracle, others):
+    found = zs.filter_join(others.select("ID", "other"), oracle, "Id", right_index=folder)
+    assert rows(found) == rows(others.select("ID", "other").join(oracle, "Id"))
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_integers_of_other_widths(spark, folder, oracle, ansi):
+    """A bigint no int holds matches nothing, and raises nothing."""
+    wide = pa.array([5, 120, None, 2**31 + 5, -(2**63), 2**32 + 120, 2**63 - 1], pa.int64())
+    left = spark.createDataFrame(pa.table({"id": wide, "other": range(7)}))
+    narrow = left.selectExpr("try_cast(id AS smallint) AS big", "other")
+    with settings(spark, **{"spark.sql.ansi.enabled": ansi}):
+        frame = zs.filter_join(left, oracle, "id", right_index=folder)
+        assert rows(frame) == rows(left.join(oracle, "id")) != []
+        frame = zs.filter_join(narrow, oracle, "big", right_index=folder)
+        assert rows(frame) == rows(narrow.join(oracle, "big")) == []
+        few = zs.filter_join(left, zs.Indexed(folder), "id", "left")
+        assert rows(few) == rows(left.join(oracle, "id", "left"))
+
+
+def test_empty_sides(spark, folder, oracle, others):
+    nobody = others.where("other < 0")
+    assert zs.filter_join(nobody, oracle, "id", right_index=folder).count() == 0
+    assert zs.filter_join(nobody, zs.Indexed(folder), "id").count() == 0
+    right = zs.filter_join(others, oracle.where("row < 0"), "id", right_index=folder)
+    assert right.count() == 0
+
+
+def test_only_rows_that_may_match_are_shuffled(spark, folder, oracle, others):
+    with settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": "-1"}):
+        frame = zs.filter_join(others, oracle, "id", right_index=folder)
+        ids = oracle.select("id").distinct()
+        matching = others.join(ids, "id", "left_semi").count()
+        found = frame.toArrow()
+        assert found.num_rows > 0
+        written = shuffled(frame)
+        assert len(written) == 2
+        assert min(written) <= matching * 1.1 < others.count() / 2
+
+
+def shuffled(frame):
+    """Records each shuffle of a plan wrote, once it has run."""
+    nodes, found = [frame._jdf.queryExecution().executedPlan()], []
+    while nodes:
+        node = nodes.pop()
+        name = node.getClass().getSimpleName()
+        if name == "AdaptiveSparkPlanExec":
+            nodes.append(node.executedPlan())
+            continue
+        if name.endswith("QueryStageExec"):
+            nodes.append(node.plan())
+            continue
+        if name == "ShuffleExchangeExec":
+            found.append(node.metrics().apply("shuffleRecordsWritten").value())
+        children = node.children()
+        nodes += [children.apply(i) for i in range(children.size())]
+    return found
+
+
+def test_zones_without_a_key_are_not_read(folder):
+    """Of 24 zones those that hold one of two keys, and of them the rows that do."""
+    keys = pa.table({"id": pa.array([3, 300], pa.int64())})
+    options = {**scan_options(folder, None, ["id", "row"], None), "keys": keys_text(keys)}
+    load = Load(Options.read(options))
+    plan = load.plan()
+    read = sum(len(each.rows) for each in plan.fragments)
+    table = zb.dataset(folder).to_table(["id", "row"])
+    wanted = {row for key, row in zip(*table.to_pydict().values(), strict=True) if key in (3, 300)}
+    assert 0 < len(wanted) < read <= 600 < table.num_rows
+    found = [b for pieces in load.tasks(plan) for b in load.work.batches(pieces)]
+    assert {row for batch in found for row in batch.column("row").to_pylist()} == wanted
+
+
+def test_keys_that_are_no_arrow_stream_are_refused(folder):
+    with pytest.raises(InvalidArgument, match="Arrow IPC"):
+        Options.read({"path": folder, "keys": "nonsense"})
+
+
+def test_filters_of_a_side_stay(spark, folder, oracle, others):
+    text = "upper(name) < 'N2' AND x > 1"
+    part, few = zs.Indexed(folder, filter=text), others.where("other % 5 = 0")
+    frame = zs.filter_join(few, part, "id", "left_semi")
+    assert rows(frame) == rows(few.join(oracle.where(text), "id", "left_semi"))
+    frame = zs.filter_join(others, part, "id", max_keys=0)
+    assert rows(frame) == rows(others.join(oracle.where(text), "id"))
+
+
+def test_a_frame_that_changes_each_time_is_computed_once(spark, folder, oracle):
+    """Its keys must be those of the rows that are joined."""
+    ids = [row.id for row in oracle.where("id IS NOT NULL").select("id").distinct().collect()]
+    pick = sf.element_at(sf.array(*map(sf.lit, ids)), (sf.rand() * len(ids)).cast("int") + 1)
+    shifting = spark.range(20).select(pick.alias("id"))
+    frame = zs.filter_join(shifting, zs.Indexed(folder), "id", "left")
+    assert frame.where("row IS NULL").count() == 0
+
+
+def test_a_side_that_is_not_small_is_filtered(spark, folder, oracle, others):
+    plan = zs.explain_join(others, zs.Indexed(folder), "id", max_keys=100)
+    assert "more than max_keys=100 rows" in plan.not_used[0]
+    assert len(plan.used) == 1 and "filter" in plan.used[0]
+    assert rows(plan.frame) == rows(others.join(oracle, "id"))
+
+
+# Files that changed
+
+
+def changed(spark, folder, column="id"):
+    """A join by an index that is stale, and Spark's own."""
+    left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
+    stored = spark.read.parquet(folder)
+    plan = zs.explain_join(left, stored, column, right_index=folder)
+    assert rows(plan.frame) == rows(left.join(stored, column))
+    return plan
+
+
+def test_files_that_came_since_are_added(spark, tmp_path):
+    folder = write(tmp_path / "data")
+    index(folder, ["id"])
+    before = changed(spark, folder)
+    assert "added" not in before.used[0]
+    pq.write_table(stored_table(15), tmp_path / "data" / "new.parquet")
+    plan = changed(spark, folder)
+    assert "400 rows of 1 file not indexed yet added now" in plan.used[0]
+    assert plan.frame.where("id >= 1350").count() > 0
+    zb.dataset(folder).optimize.optimize_indices()
+    assert "added" not in changed(spark, folder).used[0]
+
+
+def test_files_that_changed_or_went(spark, tmp_path):
+    folder = write(tmp_path / "data")
+    index(folder, ["id"])
+    pq.write_table(stored_table(12, 333), tmp_path / "data" / "1.parquet")
+    plan = changed(spark, folder)
+    assert "333 rows of 1 file" in plan.used[0]
+    (tmp_path / "data" / "1.parquet").unlink()
+    assert "added" not in changed(spark, folder).used[0]
+
+
+def test_a_filter_too_stale_is_not_used(spark, tmp_path):
+    folder = write(tmp_path / "data")
+    index(folder, ["id"])
+    pq.write_table(stored_table(15), tmp_path / "data" / "new.parquet")
+    left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
+    stored = spark.read.parquet(folder)
+    with pytest.warns(IndexNotUsedWarning, match="more than max_missing_rows=399"):
+        frame = zs.filter_join(left, stored, "id", right_index=folder, max_missing_rows=399)
+    assert rows(frame) == rows(left.join(stored, "id"))
+
+
+def test_a_new_file_of_another_type_is_no_reason_to_lose_rows(spark, tmp_path):
+    folder = write(tmp_path / "data")
+    index(folder, ["id"])
+    other = stored_table(15).set_column(0, "id", stored_table(15)["id"].cast(pa.string()))
+    pq.write_table(other, tmp_path / "data" / "new.parquet")
+    left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
+    stored = spark.read.parquet(str(tmp_path / "data" / "0.parquet"))
+    with pytest.warns(IndexNotUsedWarning, match="cannot be added"):
+        frame = zs.filter_join(left, stored, "id", right_index=folder)
+    assert rows(frame) == rows(left.join(stored, "id"))
+
+
+def test_a_dataset_opened_before_the_frame(spark, tmp_path):
+    folder = write(tmp_path / "data dir")
+    opened = index(folder, ["id"])
+    left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
+    stored = spark.read.parquet(folder)
+    assert zs.explain_join(left, stored, "id", right_index=opened).used
+    pq.write_table(stored_table(15), tmp_path / "data dir" / "new file.parquet")
+    stored = spark.read.parquet(folder)
+    with pytest.warns(IndexNotUsedWarning, match=r"new file.parquet, which was not there"):
+        frame = zs.filter_join(left, stored, "id", right_index=opened)
+    assert rows(frame) == rows(left.join(stored, "id"))
+
+
+# Where no rule is used
+
+
+@pytest.mark.parametrize(
+    ("column", "cast", "why"),
+    [
+        ("x", "x", "0.0 and -0.0"),
+        ("dec", "dec", "other bytes"),
+        ("id", "cast(id AS string)", "after a cast"),
+        ("name", "name COLLATE UTF8_LCASE", "collation"),
+        ("d", "cast(d AS timestamp)", "after a cast"),
+        ("id", "cast(id AS double)", "0.0 and -0.0"),
+        ("row", "other", "no index"),
+    ],
+)
+def test_keys_that_need_a_cast_step_aside(spark, folder, oracle, others, column, cast, why):
+    left = others.selectExpr(f"{cast} AS {column}", "other AS o")
+    right = oracle
+    if "COLLATE" in cast:
+        right = oracle.withColumn("name", sf.expr(cast))
+    with pytest.warns(IndexNotUsedWarning, match=why):
+        frame = zs.filter_join(left, right, column, right_index=folder)
+    assert rows(frame) == rows(left.join(right, column))
+
+
+@pytest.mark.parametrize("cast", ["cast(id AS double)", "cast(id AS string)"])
+def test_small_sides_whose_keys_need_a_cast_step_aside(spark, folder, oracle, cast):
+    left = spark.range(200).selectExpr(f"{cast} AS id")
+    with pytest.warns(IndexNotUsedWarning, match="compared after a cast"):
+        frame = zs.filter_join(left, zs.Indexed(folder), "id")
+    assert rows(frame) == rows(left.join(oracle, "id"))
+
+
+def test_an_index_without_a_filter_over_all_keys(spark, tmp_path, others):
+    folder = write(tmp_path / "data")
+    zb.dataset(folder).create_scalar_index("id", spark=False)
+    stored = spark.read.parquet(folder)
+    with pytest.warns(IndexNotUsedWarning, match="global_filter=True"):
+        frame = zs.filter_join(others, stored, "id", right_index=folder)
+    assert rows(frame) == rows(others.join(stored, "id"))
+
+
+def test_filters_too_large_or_too_full(spark, oracle, others):
+    keys = pa.array(np.arange(30_000), pa.int32())
+    large = Sbbf(30_000, 1e-6)
+    large.insert(keys)
+    full = Sbbf(100, 0.5)
+    full.insert(keys)
+    for sbbf, limit, why in ((large, 1_000, "max_filter_bytes=1,000"), (full, 1 << 20, "so full")):
+        held = zs.KeyFilter(sbbf, pa.int32())
+        with pytest.warns(IndexNotUsedWarning, match=why):
+            zs.filter_join(others, oracle, "id", right_index=held, max_filter_bytes=limit)
+    held = zs.KeyFilter(large, pa.int32())
+    plan = zs.explain_join(others, oracle, "id", right_index=held, max_filter_bytes=70_000)
+    assert large.nbytes > 70_000 and "filter of 65.5 kB" in plan.used[0], plan
+    assert rows(plan.frame) == rows(others.join(oracle, "id"))
+
+
+@pytest.mark.parametrize("how", ["full", "outer", "left_anti", "anti", "cross", "nonsense"])
+def test_joins_that_show_rows_without_a_match_are_refused(folder, oracle, others, how):
+    with pytest.raises(InvalidArgument, match="one of inner, left_semi, left, right"):
+        zs.filter_join(others, oracle, "id", how, right_index=folder)
+
+
+@pytest.mark.parametrize(("how", "which"), [("left", "right_index"), ("right_outer", "left_index")])
+def test_wrong_directions_are_refused(folder, oracle, others, how, which):
+    with pytest.raises(InvalidArgument, match="with a match or not"):
+        zs.filter_join(oracle, others, "id", how, **{which: folder})
+
+
+def test_an_indexed_side_whose_rows_all_show_is_not_pruned(spark, folder, oracle, others):
+    """Its keys may filter the other side all the same."""
+    few = others.where("other % 20 = 0")
+    plan = zs.explain_join(zs.Indexed(folder), few, "id", "left")
+    assert len(plan.used) == 1 and "filter" in plan.used[0]
+    assert rows(plan.frame) == rows(oracle.join(few, "id", "left"))
+
+
+def test_misuse_is_refused(spark, folder, oracle, others):
+    part = zs.Indexed(folder)
+    with pytest.raises(InvalidArgument, match="no side has an index"):
+        zs.filter_join(others, oracle, "id")
+    with pytest.raises(InvalidArgument, match="both sides are Indexed"):
+        zs.filter_join(part, part, "id")
+    with pytest.raises(InvalidArgument, match="leave right_index out"):
+        zs.filter_join(others, part, "id", right_index=folder)
+    with pytest.raises(InvalidArgument, match="a str; give a DataFrame"):
+        zs.filter_join(others, folder, "id")
+    with pytest.raises(InvalidArgument, match="on is"):
+        zs.filter_join(others, part, [])
+    with pytest.raises(InvalidArgument, match="way is"):
+        zs.filter_join(others, part, "id", way="magic")
+    with pytest.raises(ColumnNotFound, match="right has no column 'nope'"):
+        zs.filter_join(others.withColumn("nope", sf.lit(1)), part, "nope")
+    with pytest.raises(InvalidArgument, match="stream"):
+        stream = spark.readStream.format("rate").load().selectExpr("value AS id")
+        zs.filter_join(stream, part, "id")
+
+
+def test_text_and_html(folder, oracle, others):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = zs.explain_join(others, oracle, ["id", "x"], right_index=folder)
+    first, second, third = str(plan).splitlines()
+    assert first == "ZoneBloomJoin: inner on id, x"
+    assert second.startswith("  rows of left whose id is none of right are dropped")
+    assert third.startswith("  not used: filter of x from right: double keys")
+    assert plan._repr_html_() == f"<pre>{plan}</pre>".replace("'", "&#x27;")
+
+
+def test_cached_joins_do_not_change_other_reads(spark, folder, oracle, others):
+    frame = zs.filter_join(others, oracle, "id", right_index=folder).cache()
+    assert frame.count() == others.join(oracle, "id").count()
+    empty = zs.KeyFilter(Sbbf(10), pa.int32())
+    assert zs.filter_join(others, oracle, "id", right_index=empty).count() == 0
+    assert rows(frame) == rows(others.join(oracle, "id"))
+    frame.unpersist()

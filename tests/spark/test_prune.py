@@ -1,0 +1,779 @@
+"""Frames pruned: the rows of the frames they were made of, from fewer files.
+
+The oracle reads the same files with Spark's own pushdown off, which would lose rows.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import shutil
+import subprocess
+import sys
+import textwrap
+import warnings
+from contextlib import contextmanager
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import spark_data
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+import zonebloom as zb
+import zonebloom.spark as zs
+from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, StaleIndexWarning
+from zonebloom.spark.pruned import Reason
+
+FILES, ROWS = 6, 400
+DAY = datetime.date(2020, 1, 1)
+MOMENT = datetime.datetime(2020, 1, 1)
+INDEXED = ["id", "name", "d", "t", "n", "dec", "x", "f", "small", "b", "st.a", "u"]
+
+
+def table(number):
+    """Rows no two files share a value of; `odd` is in all of them."""
+    ids = range(number * ROWS, (number + 1) * ROWS)
+    hours = [MOMENT + datetime.timedelta(hours=i) for i in ids]
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "odd": pa.array([i % 2 for i in ids], pa.int32()),
+            "name": [f"n{i}" for i in ids],
+            "d": pa.array([DAY + datetime.timedelta(i) for i in ids], pa.date32()),
+            "t": pa.array(hours, pa.timestamp("us", "UTC")),
+            "n": pa.array(hours, pa.timestamp("us")),
+            "dec": pa.array([Decimal(i) / 4 for i in ids], pa.decimal128(10, 2)),
+            "x": pa.array([i / 8 for i in ids], pa.float64()),
+            "f": pa.array(np.arange(ids[0], ids[-1] + 1) / 10, pa.float32()),
+            "small": pa.array(ids, pa.int16()),
+            "b": pa.array([f"{i:04}".encode() for i in ids], pa.binary()),
+            "st": pa.array([{"a": i} for i in ids], pa.struct([("a", pa.int32())])),
+            "u": pa.array([f"ü{i}" if i % 3 else None for i in ids]),
+        }
+    )
+
+
+def write(folder, numbers=range(FILES), columns=("id",)):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        pq.write_table(table(number), folder / f"{number}.parquet")
+    index(folder, columns)
+    return str(folder)
+
+
+def index(folder, columns=("id",), **options):
+    zb.dataset(str(folder), **options).create_scalar_index(
+        list(columns), number_of_items=100, spark=False
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pushdown_off(spark):
+    spark.conf.set("spark.sql.parquet.filterPushdown", "false")
+    yield
+    spark.conf.unset("spark.sql.parquet.filterPushdown")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("lake"), columns=INDEXED)
+
+
+@pytest.fixture
+def lake(spark, folder):
+    return spark.read.parquet(folder)
+
+
+@contextmanager
+def setting(spark, key, value):
+    """A setting of the session for a while."""
+    before = spark.conf.get(key, None)
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, before)
+
+
+def rows(frame):
+    return sorted(map(repr, frame.collect()))
+
+
+def names(frame):
+    return sorted(path.rpartition("/")[2] for path in frame.inputFiles())
+
+
+def nodes(plan):
+    yield plan
+    inner = plan.executedPlan() if plan.nodeName() == "AdaptiveSparkPlan" else None
+    inner = plan.plan() if "QueryStage" in plan.nodeName() else inner
+    children = plan.children()
+    below = [inner] if inner else [children.apply(at) for at in range(children.size())]
+    for each in below:
+        yield from nodes(each)
+
+
+def files_read(frame):
+    """What the scans of a frame count in its first run; later ones list nothing."""
+    frame.collect()
+    found = []
+    for node in nodes(frame._jdf.queryExecution().executedPlan()):
+        if node.nodeName().startswith("Scan parquet"):
+            found.append(node.metrics().apply("numFiles").value())
+    return found
+
+
+def check(frame, num_files):
+    """Prune a frame; the rows stay, and so many files are read."""
+    pruned = zs.prune(frame)
+    assert pruned.schema == frame.schema
+    assert rows(pruned) == rows(frame)
+    assert len(pruned.inputFiles()) == num_files, zs.prune_plan(frame)
+    return pruned
+
+
+# Filters
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """The rows of the data source's tests, of which each file holds few keys."""
+    path = tmp_path_factory.mktemp("mixed")
+    for number in range(6):
+        pq.write_table(spark_data.table(number).slice(0, 60), path / f"{number}.parquet")
+    spark_data.index(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_filters(spark, mixed, seed):
+    dice = random.Random(seed)
+    whole = spark.read.parquet(mixed)
+    while True:
+        text = spark_data.condition(dice)
+        try:
+            wanted = rows(whole.where(text))
+            break
+        except Exception:  # noqa: BLE001 - no meaning in Spark either
+            continue
+    assert rows(zs.prune(whole.where(text))) == wanted, text
+    assert rows(zs.read_pruned(spark, mixed, text)) == wanted, text
+
+
+def many(column, first, literal):
+    """An IN of more values than Spark keeps in a list."""
+    return f"{column} IN ({', '.join(map(literal, range(first, first + 13)))})"
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("id = 450", [1]),
+        ("450 = id", [1]),
+        ("id IN (1, 2001, 99999)", [0, 5]),
+        ("id IN (1, NULL)", [0]),
+        (many("id", 395, str), [0, 1]),
+        (many("name", 395, lambda i: f"'n{i}'"), [0, 1]),
+        (many("name", 812, lambda i: "NULL" if i == 820 else f"'n{i}'"), [2]),
+        (many("d", 812, lambda i: f"'{DAY + datetime.timedelta(i)}'"), [2]),
+        (many("dec", 812, lambda i: str(i / 4)), [2]),
+        (many("x", 812, lambda i: f"{i / 8}D"), [2]),
+        (many("f", 812, lambda i: f"float({i / 10})"), [2]),
+        (many("b", 812, lambda i: f"X'{f'{i:04}'.encode().hex()}'"), [2]),
+        ("id = 450 OR name = 'n1999'", [1, 4]),
+        ("id = 450 AND name = 'n1999'", []),
+        ("id = 450 AND odd = 0", [1]),
+        ("id = 450 OR odd = 5", range(FILES)),
+        ("NOT (id <> 450)", [1]),
+        ("id <=> 450", [1]),
+        ("u = 'ü1000'", [2]),
+        ("name = 'n450 '", []),
+        ("d = DATE'2020-01-31'", [0]),
+        ("d = '2021-03-26'", [1]),
+        ("t = TIMESTAMP'2020-01-02 03:00:00Z'", [0]),
+        ("t = TIMESTAMP'2020-01-02 03:00:00.000001Z'", []),
+        ("n = TIMESTAMP_NTZ'2020-02-01 03:00:00'", [1]),
+        ("dec = 112.5", [1]),
+        ("dec = 112.5BD AND id = 450", [1]),
+        ("x = 100.125", [2]),
+        ("f = float(100.1)", [2]),
+        ("small = 450", [1]),
+        ("small = 450S", [1]),
+        ("b = X'30343530'", [1]),
+        ("st.a = 450", [1]),
+        ("st.a IN (450, 451) AND st IS NOT NULL", [1]),
+        ("id = 450.0", [1]),
+        ("id = '450'", [1]),
+        ("ID = 450", [1]),
+        # Not the index's to answer.
+        ("id > 2350", range(FILES)),
+        ("CAST(id AS string) = '450'", range(FILES)),
+        ("id + 1 = 451", range(FILES)),
+        ("name LIKE 'n45_'", range(FILES)),
+        ("x = double('NaN')", range(FILES)),
+        ("d = DATE'1500-01-01'", range(FILES)),
+        ("odd = 1", range(FILES)),
+    ],
+)
+def test_files_kept(lake, text, numbers):
+    frame = lake.where(text)
+    pruned = check(frame, len(numbers))
+    assert names(pruned) == [f"{number}.parquet" for number in numbers]
+    assert (pruned is frame) == (len(numbers) == FILES)
+
+
+def test_metric_and_explain_show_the_fewer_files(spark, lake, capsys):
+    pruned = zs.prune(lake.where("id IN (450, 451, 2000)").select("name"))
+    assert files_read(pruned) == [2]
+    assert pruned.count() == 3
+    with setting(spark, "spark.sql.maxMetadataStringLength", "300"):
+        zs.prune(lake.where("id IN (450, 451, 2000)")).explain()
+    assert "_zonebloom/kept-2-of-6-" in capsys.readouterr().out
+
+
+def test_collations_and_char_are_left_to_spark(spark, tmp_path):
+    path = str(tmp_path / "t")
+    frame = spark.range(0, 900, 1, 3).selectExpr("id", "concat('N', id) COLLATE UTF8_LCASE AS name")
+    frame.write.parquet(path)
+    index(path, ["name"])
+    found = spark.read.parquet(path).where("name = 'n77'")
+    assert found.count() == 1
+    assert zs.prune(found) is found
+    assert zs.prune_plan(found).reasons == {Reason.FILTER_NOT_ANSWERED}
+    with spark_table(spark, "padded (c CHAR(5), v VARCHAR(5), part INT)", tmp_path / "c") as name:
+        for part in range(3):
+            spark.sql(f"INSERT INTO {name} VALUES ('c{part}', 'v{part}', {part})")
+        index(tmp_path / "c", ["c", "v"])
+        assert check(spark.table(name).where("c = 'c1'"), 3).count() == 1
+        assert check(spark.table(name).where("v = 'v1'"), 1).count() == 1
+
+
+@contextmanager
+def spark_table(spark, ddl, folder, more=""):
+    """A table of the session's catalog, outside the warehouse folder."""
+    name = ddl.split()[0]
+    spark.sql(f"CREATE TABLE {ddl} USING parquet {more} LOCATION '{folder}'")
+    try:
+        yield name
+    finally:
+        spark.sql(f"DROP TABLE {name}")
+
+
+def test_column_defaults_are_no_stored_values(spark, tmp_path):
+    with spark_table(spark, "grown (id BIGINT)", tmp_path / "g") as name:
+        spark.sql(f"INSERT INTO {name} VALUES (1)")
+        spark.sql(f"ALTER TABLE {name} ADD COLUMN y BIGINT DEFAULT 7")
+        spark.sql(f"INSERT INTO {name} VALUES (2, 9)")
+        ds = zb.dataset(sorted(str(p) for p in (tmp_path / "g").glob("*.parquet")))
+        if "y" not in ds.schema.names:
+            files = sorted((tmp_path / "g").glob("*.parquet"))
+            os.rename(files[0], tmp_path / "g" / "z.parquet")
+            spark.catalog.refreshTable(name)
+        index(tmp_path / "g", ["y"])
+        assert check(spark.table(name).where("y = 7"), 2).count() == 1
+
+
+def test_a_column_in_another_case_is_not_a_missing_one(spark, tmp_path):
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"ID": [3, 4]}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"x": [3, 4]}), tmp_path / "c.parquet")
+    index(tmp_path)
+    frame = spark.read.schema("id BIGINT").parquet(str(tmp_path)).where("id = 3")
+    pruned = check(frame, 1)
+    assert names(pruned) == ["b.parquet"]
+    assert pruned.count() == 1
+    with setting(spark, "spark.sql.caseSensitive", "true"):
+        frame = spark.read.schema("ID BIGINT").parquet(str(tmp_path)).where("ID IS NULL")
+        assert check(frame, 3).count() == 4
+
+
+def test_other_calendars(spark, tmp_path):
+    with setting(spark, "spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY"):
+        for number, text in enumerate(["DATE'1500-01-01'", "DATE'2000-01-01'"]):
+            frame = spark.range(1).selectExpr(f"{text} AS d", f"CAST({text} AS TIMESTAMP) AS t")
+            frame.write.parquet(str(tmp_path / f"part={number}"))
+    index(tmp_path, ["d"])
+    whole = spark.read.parquet(str(tmp_path))
+    assert check(whole.where("d = DATE'1500-01-01'"), 2).count() == 1
+    assert zs.read_pruned(spark, str(tmp_path), "d = DATE'1500-01-01'").count() == 1
+    assert check(whole.where("d = DATE'2000-01-01'"), 1).count() == 1
+
+
+# What stands above
+
+
+def test_projections_aggregates_windows_and_limits(spark, lake):
+    found = lake.where("id IN (450, 451, 2000)")
+    check(found.selectExpr("id + 1 AS a", "upper(name) AS b").where("b <> 'N450'"), 2)
+    check(found.groupBy("odd").agg(f.count("*"), f.sum("x")), 2)
+    check(found.select("id", f.row_number().over(Window.partitionBy("odd").orderBy("id"))), 2)
+    check(found.orderBy("id").limit(2), 2)
+    check(found.distinct().sample(1.0), 2)
+    check(lake.groupBy("id").count().where("id = 450"), 1)
+    check(lake.select(f.col("id").alias("k"), "name").where("k = 450"), 1)
+    limited = lake.limit(500).where("id = 450")
+    assert zs.prune(limited) is limited
+    assert zs.prune(found).count() == 3
+
+
+def test_a_limit_below_the_filter_is_not_pruned_through(lake):
+    frame = lake.orderBy(f.desc("id")).limit(10).where("id = 450")
+    assert zs.prune(frame) is frame
+    assert Reason.NO_FILTER in zs.prune_plan(frame).reasons
+
+
+def test_self_joins(lake):
+    one, two = lake.where("id IN (450, 2000)"), lake.where("name = 'n2000'")
+    joined = one.alias("a").join(two.alias("b"), f.col("a.id") == f.col("b.id"))
+    plan = zs.prune_plan(joined)
+    # The optimizer brings neither filter to the other side.
+    assert sorted(each.kept_files for each in plan.relations) == [1, 2]
+    pruned = zs.prune(joined)
+    assert rows(pruned) == rows(joined)
+    assert sorted(files_read(zs.prune(joined))) == [1, 2]
+    check(one.join(two, "odd", "left"), 2)
+    check(two.join(one, "odd", "leftanti"), 2)
+    check(lake.join(two, "id"), FILES)
+    same = one.join(one.select("id", f.col("x").alias("y")), "id")
+    check(same, 2)
+
+
+def test_unions(lake):
+    one, two = lake.where("id = 450"), lake.where("name = 'n2000'")
+    both = one.union(two)
+    check(both, 2)
+    assert files_read(zs.prune(both)) == [1, 1]
+    check(one.union(one), 1)
+    check(one.union(lake), FILES)
+    check(one.unionByName(two).where("odd = 0"), 2)
+    check(one.intersect(lake), FILES)
+    check(one.exceptAll(two), 2)
+    check(one.union(lake.where("false")), 1)
+
+
+def test_common_table_expressions(spark, lake):
+    lake.createOrReplaceTempView("lake")
+    for text, num_files in (
+        ("WITH c AS (SELECT * FROM lake) SELECT * FROM c WHERE id = 450", 1),
+        (
+            "WITH c AS (SELECT * FROM lake) SELECT * FROM c WHERE id = 450 "
+            "UNION ALL SELECT * FROM c WHERE id = 2000",
+            2,
+        ),
+        (
+            "WITH c AS (SELECT * FROM lake) SELECT a.name, b.x FROM c a JOIN c b "
+            "ON a.odd = b.odd WHERE a.id = 450 AND b.id = 2000",
+            2,
+        ),
+        ("WITH c AS (SELECT * FROM lake WHERE id = 450) SELECT * FROM c a JOIN c b ON a.x=b.x", 1),
+        ("WITH c AS (SELECT *, rand() r FROM lake) SELECT id FROM c WHERE id = 450", 1),
+        # The one in the subquery has no filter of its own.
+        (
+            "WITH c AS (SELECT * FROM lake) SELECT * FROM c WHERE id = 450 "
+            "AND x < (SELECT max(x) FROM c)",
+            FILES,
+        ),
+        (
+            "WITH c AS (SELECT * FROM lake) SELECT * FROM c WHERE id = 450 "
+            "AND id + 1 IN (SELECT id FROM c)",
+            FILES,
+        ),
+        (
+            "WITH RECURSIVE r AS (SELECT id, 1 AS n FROM lake WHERE id = 450 UNION ALL "
+            "SELECT lake.id, r.n + 1 FROM r JOIN lake ON lake.id = r.id + 400 WHERE r.n < 3) "
+            "SELECT * FROM r",
+            FILES,
+        ),
+    ):
+        frame = spark.sql(text)
+        pruned = zs.prune(frame)
+        assert rows(pruned) == rows(frame), text
+        if "RECURSIVE" not in text:
+            assert len(pruned.inputFiles()) == num_files, text
+
+
+def test_subqueries_are_left_alone(spark, lake):
+    lake.createOrReplaceTempView("lake")
+    for text in (
+        "SELECT * FROM lake WHERE id = 450 AND x < (SELECT avg(x) FROM lake)",
+        "SELECT * FROM lake WHERE id = 450 AND odd IN (SELECT odd FROM lake WHERE id = 2000)",
+        "SELECT * FROM lake l WHERE id = 450 AND EXISTS "
+        "(SELECT 1 FROM lake m WHERE m.id = l.id + 400)",
+        "SELECT * FROM lake WHERE id = (SELECT max(id) - 5 FROM lake)",
+        "SELECT id, (SELECT max(id) FROM lake) AS m FROM lake WHERE id = 450",
+    ):
+        frame = spark.sql(text)
+        assert rows(zs.prune(frame)) == rows(frame), text
+    assert zs.prune_plan(spark.sql(text)).relations[0].kept_files == 1
+
+
+def test_views_and_old_column_references(spark, lake):
+    lake.createOrReplaceTempView("lake")
+    spark.sql("CREATE OR REPLACE TEMPORARY VIEW some AS SELECT id, name FROM lake WHERE id < 900")
+    check(spark.sql("SELECT name FROM some WHERE id = 450"), 1)
+    pruned = zs.prune(lake.where("id = 450"))
+    assert pruned.select(lake.name, lake["x"]).collect() == [("n450", 56.25)]
+    pruned.createOrReplaceTempView("pruned")
+    assert spark.sql("SELECT count(*) AS c FROM pruned WHERE odd = 0").first().c == 1
+    assert pruned.join(lake, "id", "right").count() == FILES * ROWS
+
+
+def test_map_in_arrow(lake):
+    def twice(batches):
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([batch["id"], batch["id"]], ["id", "same"])
+
+    check(lake.where("id = 450").select("id").mapInArrow(twice, "id long, same long"), 1)
+    above = lake.select("id").mapInArrow(twice, "id long, same long").where("id = 450")
+    assert zs.prune(above) is above
+
+
+def test_metadata(lake):
+    columns = ["_metadata.file_name", "_metadata.file_size", "_metadata.row_index", "id"]
+    check(lake.where("id IN (450, 2000)").select(*columns), 2)
+    check(lake.where("id = 450 AND _metadata.file_name <> '1.parquet'").select("id"), 1)
+
+
+def test_writes(spark, lake, tmp_path):
+    zs.prune(lake.where("id IN (450, 2000)")).write.parquet(str(tmp_path / "out"))
+    assert rows(spark.read.parquet(str(tmp_path / "out"))) == rows(lake.where("id IN (450, 2000)"))
+
+
+def test_spark_still_refuses_to_overwrite_what_is_read(spark, tmp_path):
+    path = write(tmp_path / "t")
+    with spark_table(spark, "whole", path) as name:
+        pruned = check(spark.table(name).where("id = 450"), 1)
+        pruned.createOrReplaceTempView("part")
+        with pytest.raises(Exception, match="UNSUPPORTED_OVERWRITE"):
+            spark.sql(f"INSERT OVERWRITE {name} SELECT * FROM part")
+        assert spark.table(name).count() == FILES * ROWS
+
+
+def test_no_file_left(lake):
+    pruned = check(lake.where("id = 99999"), 0)
+    assert pruned.count() == 0
+    assert pruned.agg(f.count("*"), f.max("id")).collect() == [(0, None)]
+    joined = lake.where("id = 450").join(lake.where("id = 99999"), "odd", "left")
+    check(joined, 1)
+
+
+# Caches
+
+
+def test_a_cached_pruned_frame_is_not_taken_for_the_whole(spark, folder, lake):
+    pruned = zs.prune(lake.where("id = 450"))
+    only_files = zs.prune(lake.where("id = 451")).select("id", "odd")
+    pruned.cache()
+    only_files.cache()
+    try:
+        assert pruned.count() == only_files.count() == 1
+        fresh = spark.read.parquet(folder)
+        assert fresh.count() == FILES * ROWS
+        assert fresh.where("id >= 0").count() == FILES * ROWS
+        assert len(fresh.inputFiles()) == FILES
+        assert fresh.where("id = 2000").count() == 1
+        assert zs.prune(fresh.where("id = 2000")).count() == 1
+    finally:
+        pruned.unpersist()
+        only_files.unpersist()
+
+
+def test_cached_frames_are_left_alone(lake):
+    cached = lake.where("odd = 0").cache()
+    try:
+        assert cached.count() == FILES * ROWS // 2
+        frame = cached.where("id = 450")
+        assert zs.prune(frame) is frame
+        assert zs.prune_plan(frame).reasons == {Reason.CACHED}
+        for both in (
+            frame.union(lake.where("id = 2000")),
+            frame.join(lake.where("id = 2000"), "odd"),
+        ):
+            pruned = zs.prune(both)
+            assert rows(pruned) == rows(both)
+            plan = pruned._jdf.queryExecution().executedPlan().toString()
+            assert "InMemoryTableScan" in plan
+    finally:
+        cached.unpersist()
+
+
+def test_refresh_sees_files_written_since(spark, tmp_path):
+    path = write(tmp_path / "t")
+    frame = spark.read.parquet(path).where("id IN (450, 9999)")
+    pruned = zs.prune(frame).cache()
+    try:
+        assert pruned.count() == 1
+        new = pa.table({**{n: table(0)[n].slice(0, 1) for n in table(0).column_names}})
+        new = new.set_column(0, "id", pa.array([9999], pa.int64()))
+        pq.write_table(new, tmp_path / "t" / "new.parquet")
+        spark.catalog.refreshByPath(path)
+        assert pruned.count() == 2
+    finally:
+        pruned.unpersist()
+
+
+# Where files are
+
+
+@pytest.fixture
+def partitioned(spark, tmp_path):
+    path = str(tmp_path / "by part")
+    frame = spark.range(0, 1200, 1, 1).selectExpr(
+        "id",
+        "id * 2 AS x",
+        "CAST(id DIV 200 AS INT) AS part",
+        "IF(id % 400 < 200, 'a b', 'ü=1%') AS kind",
+    )
+    frame.write.partitionBy("kind", "part").parquet(path)
+    index(path)
+    return path
+
+
+def test_partitions_keep_their_values(spark, partitioned):
+    whole = spark.read.parquet(partitioned)
+    assert len(whole.inputFiles()) == 6
+    check(whole.where("id IN (5, 777)"), 2)
+    check(whole.where("id IN (5, 777) AND kind = 'ü=1%'"), 1)
+    check(whole.where("id IN (5, 777) AND part < 3").groupBy("kind", "part").count(), 1)
+    check(whole.where("id = 5 AND part = 3"), 0)
+    check(whole.where("id = 5 OR part = 3"), 6)
+    check(spark.read.parquet(f"{partitioned}/kind=a b").where("id = 5"), 1)
+    read = spark.read.option("basePath", partitioned).parquet(f"{partitioned}/kind=a b/part=0")
+    check(read.where("id IN (5, 777)"), 1)
+    check(spark.read.option("recursiveFileLookup", "true").parquet(partitioned).where("id = 5"), 1)
+    plan = zs.prune_plan(whole.where("id IN (5, 777) AND kind = 'ü=1%'"))
+    assert plan.relations[0].num_files == 3
+
+
+def test_partition_values_win_over_columns_in_files(spark, tmp_path):
+    for part, ids in ((1, [5, 6]), (2, [7, 8])):
+        (tmp_path / f"k={part}").mkdir()
+        pq.write_table(pa.table({"id": ids, "k": [9, 9]}), tmp_path / f"k={part}" / "a.parquet")
+    zb.dataset(str(tmp_path), partitioning=None).create_scalar_index(["k", "id"], spark=False)
+    whole = spark.read.parquet(str(tmp_path))
+    for text in ("k = 1", "k = 9", "k = 1 OR id = 7", "id = 7"):
+        assert rows(zs.prune(whole.where(text))) == rows(whole.where(text)), text
+    assert rows(zs.read_pruned(spark, str(tmp_path), "k = 1")) == rows(whole.where("k = 1"))
+
+
+@pytest.mark.parametrize("more", ["", "PARTITIONED BY (part)"])
+def test_catalog_tables(spark, tmp_path, more):
+    path = tmp_path / "t"
+    with spark_table(spark, "told (id BIGINT, x DOUBLE, part INT)", path, more) as name:
+        made = spark.range(0, 900, 1, 3).selectExpr("id", "id / 8", "CAST(id DIV 300 AS INT)")
+        made.write.insertInto(name)
+        index(path)
+        check(spark.table(name).where("id = 450"), 1)
+        check(spark.sql(f"SELECT part, count(*) FROM {name} WHERE id IN (5, 450) GROUP BY 1"), 2)
+        frame = spark.table(name).where("id IN (5, 450) AND part > 0")
+        assert zs.prune_plan(frame).relations[0].kept_files == (1 if more else 2)
+        assert rows(zs.prune(frame)) == rows(frame)
+        twice = spark.sql(
+            f"WITH c AS (SELECT * FROM {name}) SELECT a.x, b.part FROM c a JOIN c b "
+            "ON a.part = b.part WHERE a.id = 450 AND b.id = 451"
+        )
+        assert rows(zs.prune(twice)) == rows(twice)
+
+
+def test_several_folders_and_files(spark, tmp_path):
+    one, two = write(tmp_path / "one", range(3)), write(tmp_path / "two", range(3, 6))
+    check(spark.read.parquet(one, two).where("id IN (450, 2000)"), 2)
+    check(spark.read.parquet(f"{one}/1.parquet", f"{two}/5.parquet").where("id = 450"), 1)
+    check(spark.read.parquet(f"{one}/[01].parquet").where("id = 450"), 1)
+    check(spark.read.parquet(f"{one}/1.parquet").where("id = 5"), 0)
+    shutil.rmtree(f"{two}/_zonebloom")
+    check(spark.read.parquet(one, two).where("id = 450"), 4)
+    assert rows(zs.read_pruned(spark, [one, two], "id IN (450, 2000)")) == rows(
+        spark.read.parquet(one, two).where("id IN (450, 2000)")
+    )
+
+
+def test_index_dir(spark, tmp_path):
+    path = write(tmp_path / "t")
+    shutil.rmtree(f"{path}/_zonebloom")
+    index(path, index_dir=str(tmp_path / "elsewhere"))
+    frame = spark.read.parquet(path).where("id = 450")
+    assert zs.prune(frame) is frame
+    assert zs.prune_plan(frame).reasons == {Reason.NO_INDEX}
+    pruned = zs.prune(frame, index_dir=str(tmp_path / "elsewhere"))
+    assert names(pruned) == ["1.parquet"]
+    assert rows(pruned) == rows(frame)
+    again = zs.read_pruned(spark, path, "id = 450", index_dir=str(tmp_path / "elsewhere"))
+    assert names(again) == ["1.parquet"]
+
+
+def test_files_that_changed_are_kept(spark, tmp_path):
+    path = write(tmp_path / "t")
+    before = spark.read.parquet(path)
+    pq.write_table(table(9), tmp_path / "t" / "2.parquet")
+    pq.write_table(table(8), tmp_path / "t" / "8.parquet")
+    frame = spark.read.parquet(path).where("id IN (450, 3601)")
+    with pytest.warns(StaleIndexWarning, match="2 of 7 files"):
+        pruned = zs.prune(frame)
+    assert names(pruned) == ["1.parquet", "2.parquet", "8.parquet"]
+    assert rows(pruned) == rows(frame)
+    plan = zs.prune_plan(frame)
+    assert plan.reasons == {Reason.NEW_FILES, Reason.STALE_FILES}
+    assert "changed since they were indexed, so kept: 2.parquet" in str(plan)
+    # Indexed anew, but Spark listed another file of that name.
+    zb.dataset(path).optimize.optimize_indices(spark=False)
+    assert names(zs.prune(before.where("id = 450"))) == ["1.parquet", "2.parquet"]
+    assert names(zs.prune(spark.read.parquet(path).where("id = 450"))) == ["1.parquet"]
+
+
+def test_damaged_index(spark, tmp_path):
+    path = write(tmp_path / "t")
+    (segment,) = (tmp_path / "t" / "_zonebloom" / "segments").glob("*/bloomfilter.arrow")
+    segment.write_bytes(segment.read_bytes()[:-100] + b"x" * 100)
+    frame = spark.read.parquet(path).where("id = 450")
+    with pytest.warns(IndexNotUsedWarning, match="id_idx"):
+        assert zs.prune(frame) is frame
+    assert Reason.INDEX_DAMAGED in zs.prune_plan(frame).reasons
+
+
+# What is left alone, and what is said
+
+
+def test_other_sources_are_left_alone(spark, folder, lake, tmp_path):
+    lake.select("id").write.json(str(tmp_path / "json"))
+    for frame in (
+        spark.range(5).where("id = 3"),
+        spark.read.schema("id long").json(str(tmp_path / "json")).where("id = 3"),
+        zs.scan(spark, folder, "id = 450"),
+        spark.readStream.schema(lake.schema).parquet(folder).where("id = 3"),
+    ):
+        assert zs.prune(frame) is frame
+        assert zs.prune_plan(frame).reasons == {Reason.UNSUPPORTED_RELATION}
+    assert zs.prune(lake) is lake
+    assert zs.prune_plan(lake).reasons == {Reason.NO_FILTER}
+    mixed = lake.where("id = 450").join(spark.read.json(str(tmp_path / "json")), "id")
+    assert zs.prune_plan(mixed).relations[0].kept_files == 1
+    assert rows(zs.prune(mixed)) == rows(mixed)
+
+
+def test_plan_says_what_and_why(lake, folder):
+    plan = zs.prune_plan(lake.where("id IN (450, 2000) AND odd = 0 AND upper(name) <> 'X'"))
+    (told,) = plan.relations
+    assert plan.is_pruned
+    assert (told.kept_files, told.num_files) == (2, FILES)
+    sizes = [os.path.getsize(f"{folder}/{number}.parquet") for number in range(FILES)]
+    assert (told.kept_bytes, told.num_bytes) == (sizes[1] + sizes[5], sum(sizes))
+    assert told.indices == ("id_idx",)
+    assert told.reasons == {Reason.NO_INDEX_ON_COLUMN, Reason.FILTER_NOT_ANSWERED}
+    text = str(plan)
+    assert text.startswith(f"ZoneBloomPrune: 2 of {FILES} files kept")
+    assert "not answered by an index: odd = 0 (no index on odd)" in text
+    assert plan._repr_html_().startswith("<pre>ZoneBloomPrune")
+    kept = zs.prune_plan(lake.where("id >= 0 OR id = 5"))
+    assert not kept.is_pruned
+    every = zs.prune_plan(lake.where(f"id IN ({', '.join(str(i * ROWS) for i in range(FILES))})"))
+    assert every.reasons == {Reason.ALL_FILES_KEPT}
+    with pytest.raises(InvalidArgument, match="df is a str; give a DataFrame"):
+        zs.prune("lake")
+
+
+# The public way
+
+
+def test_read_pruned(spark, folder, lake):
+    found = zs.read_pruned(spark, folder, "id = 450")
+    assert names(found) == ["1.parquet"]
+    assert rows(found) == rows(lake.where("id = 450"))
+    some = zs.read_pruned(spark, folder, "id IN (450, 2000) AND upper(name) <> 'X'", ["name", "ST"])
+    wanted = lake.where("id IN (450, 2000)").select("name", "ST")
+    assert rows(some) == rows(wanted)
+    none = zs.read_pruned(spark, folder, "id = 99999")
+    assert (none.schema, none.collect()) == (lake.schema, [])
+    assert len(zs.read_pruned(spark, folder, "odd = 1").inputFiles()) == FILES
+    text = "t = '2020-02-01 04:00:00'"
+    for zone in ("UTC", "Asia/Tokyo"):
+        with setting(spark, "spark.sql.session.timeZone", zone):
+            assert rows(zs.read_pruned(spark, folder, text)) == rows(lake.where(text))
+            assert len(zs.read_pruned(spark, folder, text).inputFiles()) == 1
+    with pytest.raises(InvalidArgument, match="give Spark SQL text"):
+        zs.read_pruned(spark, folder, f.col("id") == 1)
+
+
+def test_read_pruned_keeps_partition_values(spark, partitioned):
+    whole = spark.read.parquet(partitioned)
+    for text, num_files in (
+        ("id IN (5, 777)", 2),
+        ("id = 777 AND kind = 'ü=1%'", 1),
+        ("part = 3 AND kind IS NOT NULL", 6),
+        ("id = 5 OR kind = 'a b'", 6),
+    ):
+        found = zs.read_pruned(spark, partitioned, text)
+        assert found.schema == whole.schema
+        assert rows(found) == rows(whole.where(text)), text
+        assert len(found.inputFiles()) <= num_files
+    globbed = zs.read_pruned(spark, f"{partitioned}/kind=a*", "id = 5")
+    assert rows(globbed) == rows(spark.read.parquet(f"{partitioned}/kind=a*").where("id = 5"))
+
+
+def test_names_that_need_care(spark, tmp_path):
+    path = tmp_path / "a b%20{c}"
+    path.mkdir()
+    odd_names = ["x y.parquet", "p%20q.parquet", "k=v[1].parquet", "s{a,b}*.parquet", "ü+#.parquet"]
+    for number, name in enumerate(odd_names):
+        pq.write_table(table(number), path / name)
+    index(path)
+    read = spark.read.option("pathGlobFilter", "*.parquet")
+    whole = read.parquet(f"file:{str(path).replace('{', chr(92) + '{')}")
+    for number, name in enumerate(odd_names):
+        key = f"id = {number * ROWS + 7}"
+        pruned = check(whole.where(key), 1)
+        found = pruned.select("_metadata.file_path").first()[0]
+        assert found.endswith(pruned.inputFiles()[0].rpartition("/")[2]), name
+        again = zs.read_pruned(spark, str(path).replace("{", "\\{"), key)
+        assert rows(again) == rows(whole.where(key))
+
+
+def test_connect(folder):
+    """In a process of its own: a session is classic or Connect."""
+    code = f"""
+        import warnings
+        import zonebloom.spark as zs
+        from pyspark.sql import SparkSession
+        spark = (SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "1").getOrCreate())
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            frame = spark.read.parquet({folder!r}).where("id = 450")
+            assert zs.prune(frame) is frame
+        assert [str(w.message) for w in caught if "read_pruned" in str(w.message)]
+        assert zs.prune_plan(frame).reasons == {{zs.Reason.UNSUPPORTED_SESSION}}
+        found = zs.read_pruned(spark, {folder!r}, "id IN (450, 451)", ["id", "name"])
+        assert len(found.inputFiles()) == 1
+        print(sorted(map(tuple, found.collect())))
+        print(zs.read_pruned(spark, {folder!r}, "id = 99999").count())
+        spark.stop()
+    """
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
+    environment["PYSPARK_PYTHON"] = sys.executable
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == ["[(450, 'n450'), (451, 'n451')]", "0"]
+
+
+def test_nothing_is_warned_of_where_there_is_no_index(spark, tmp_path):
+    pq.write_table(table(0), tmp_path / "a.parquet")
+    frame = spark.read.parquet(str(tmp_path)).where("id = 5")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert zs.prune(frame) is frame
+    assert zs.prune_plan(frame).reasons == {Reason.NO_INDEX}

@@ -1,0 +1,447 @@
+"""Keys located on Spark come with exactly the rows that brute force finds."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from decimal import Decimal
+from urllib.parse import unquote, urlparse
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import spark_data
+from pyspark.sql import functions as sf
+
+import zonebloom as zb
+import zonebloom.spark.locate
+from zonebloom.errors import (
+    ColumnNotFound,
+    FragmentChanged,
+    IndexNotFound,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    StaleIndexWarning,
+    UnsupportedType,
+)
+from zonebloom.spark import files_with_keys, tag_location
+
+FILES = 3
+WAYS = ["here", "tasks", "dense"]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    return spark_data.write(tmp_path_factory.mktemp("lake") / "data", FILES)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Every row of the lake, with its file and its offset."""
+    return [
+        (f"{number}.parquet", offset, row)
+        for number in range(FILES)
+        for offset, row in enumerate(spark_data.table(number).to_pylist())
+    ]
+
+
+@pytest.fixture
+def way(request, monkeypatch):
+    """Force one of the ways keys are located."""
+    go(request.param, monkeypatch)
+    return request.param
+
+
+def go(way, monkeypatch):
+    module = zonebloom.spark.locate
+    if way == "dense":
+        monkeypatch.setattr(module, "_MOST_COLLECTED", 0)
+        monkeypatch.setattr(module, "_FEW", 0)
+    if way != "here":
+        monkeypatch.setattr(module, "_HERE_COST", -1)
+
+
+def same(value):
+    """A value as Spark compares it; None for one that equals nothing."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    return value
+
+
+def brute(keys, rows, on):
+    """What must come back: (number of the key row, file, offset), counted."""
+    places = defaultdict(list)
+    for file, offset, row in rows:
+        found = tuple(same(row[name]) for name in on)
+        if None not in found:
+            places[found].append((file, offset))
+    expected = Counter()
+    for key in keys:
+        wanted = tuple(same(key[name]) for name in on)
+        for file, offset in places.get(wanted, []) or [(None, None)]:
+            expected[key["number"], file, offset] += 1
+    return expected
+
+
+def tagged(frame):
+    found = Counter()
+    for row in frame.select("number", "fragment_id", "path", "row_offset").collect():
+        assert (row.path is None) == (row.row_offset is None) == (row.fragment_id is None)
+        name = None if row.path is None else os.path.basename(row.path)
+        found[row.number, name, row.row_offset] += 1
+    return found
+
+
+def frame_of(spark, keys, schema):
+    table = pa.Table.from_pylist(keys, pa.schema([*schema, ("number", pa.int64())]))
+    frame = spark.createDataFrame(table)
+    # Spark takes every timestamp for an instant.
+    return (
+        frame.withColumn("n", sf.col("n").cast("timestamp_ntz")) if "n" in frame.columns else frame
+    )
+
+
+def some_keys(rows, on, seed, count=40):
+    """Present keys, some of them twice, absent ones made of parts of others, and nulls."""
+    generator = np.random.default_rng(seed)
+    picked = [rows[i][2] for i in generator.integers(0, len(rows), count)]
+    keys = [{name: row[name] for name in on} for row in picked]
+    others = [rows[i][2] for i in generator.integers(0, len(rows), count)]
+    keys += [
+        {name: (other if i else row)[name] for i, name in enumerate(on)}
+        for row, other in zip(picked, others, strict=True)
+    ]
+    keys += [*keys[:5], dict.fromkeys(on)]
+    return [{**key, "number": number} for number, key in enumerate(keys)]
+
+
+ABSENT = {
+    "id": 10**15,
+    "small": -77,
+    "name": "nobody",
+    "x": 0.123,
+    "f": 0.1234,
+    "dec": Decimal("-7.25"),
+    "d": datetime.date(1999, 1, 1),
+    "t": datetime.datetime(1999, 1, 1, tzinfo=datetime.UTC),
+    "n": datetime.datetime(1999, 1, 1),
+    "b": b"nobody",
+}
+ODD = {"x": [float("nan"), -0.0, 0.0, float("inf")], "f": [float("nan"), -0.0]}
+
+
+@pytest.mark.parametrize("column", ABSENT)
+def test_every_type_in_every_way(spark, lake, rows, column, monkeypatch):
+    keys = some_keys(rows, [column], 5)
+    for value in [ABSENT[column], *ODD.get(column, [])]:
+        keys.append({column: value, "number": len(keys)})
+    schema = [spark_data.table(0).schema.field(column)]
+    expected = brute(keys, rows, [column])
+    assert any(file is None for _, file, _ in expected)
+    for way in ("here", "dense"):
+        with monkeypatch.context() as patch:
+            go(way, patch)
+            found = tagged(tag_location(frame_of(spark, keys, schema), lake, column))
+        assert found == expected, way
+
+
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+def test_composite_keys(spark, lake, rows, way):
+    on = ["small", "x", "flag"]
+    keys = some_keys(rows, on, 8)
+    schema = [spark_data.table(0).schema.field(name) for name in on]
+    expected = brute(keys, rows, on)
+    assert len({file for _, file, _ in expected}) > 2
+    assert tagged(tag_location(frame_of(spark, keys, schema), lake, on)) == expected
+
+
+@pytest.mark.parametrize("way", ["here", "dense"], indirect=True)
+def test_spark_says_the_same_over_any_numbers(spark, lake, way):
+    """Against Spark's own join, with keys of other types than the column."""
+    spark.conf.set("spark.sql.parquet.filterPushdown", "false")
+    try:
+        data = spark.read.parquet(lake).withColumn("at", sf.col("_metadata.row_index"))
+        data = data.withColumn("path", sf.col("_metadata.file_path"))
+        for column, kind in [("small", "bigint"), ("f", "double"), ("dec", "decimal(20,4)")]:
+            texts = ["5", "7", "12.5", "40000", "3000000000", "0.143", "-0.0", "NaN", "1.5"]
+            keys = spark.createDataFrame(
+                [(n, t) for n, t in enumerate(texts)], "number int, s string"
+            )
+            keys = keys.select("number", sf.col("s").try_cast(kind).alias(column))
+            right = data.select(sf.col(column).alias("k"), "path", "at")
+            joined = keys.join(right, keys[column] == right["k"], "left").collect()
+            expected = Counter(
+                (
+                    row.number,
+                    row.path and os.path.basename(unquote(urlparse(row.path).path)),
+                    row["at"],
+                )
+                for row in joined
+            )
+            assert any(path for _, path, _ in expected)
+            assert tagged(tag_location(keys, lake, column)) == expected
+    finally:
+        spark.conf.unset("spark.sql.parquet.filterPushdown")
+
+
+def test_columns_of_the_keys_come_along_unchanged(spark, lake):
+    keys = spark.sql("SELECT 5L AS id, array(1, 2) AS `a.b`, map('k', 1.5) AS m, NULL AS nothing")
+    found = tag_location(keys, lake, "id")
+    assert found.columns == ["id", "a.b", "m", "nothing", "fragment_id", "path", "row_offset"]
+    types = dict(found.dtypes)
+    assert (types["fragment_id"], types["path"], types["row_offset"]) == (
+        "bigint",
+        "string",
+        "bigint",
+    )
+    row = found.collect()[0]
+    assert row["a.b"] == [1, 2] and row["m"] == {"k": Decimal("1.5")}
+    dataset = zb.dataset(lake)
+    assert row.path in dataset.files
+    there = dataset.take([row.fragment_id << 32 | row.row_offset], ["id"])
+    assert there["id"].to_pylist() == [5]
+
+
+def test_no_keys(spark, lake):
+    empty = spark.createDataFrame([], "id bigint, number bigint")
+    assert tag_location(empty, lake, "id").count() == 0
+    assert files_with_keys(empty, lake, "id").count() == 0
+    assert files_with_keys(empty, lake, "id", exact=False).count() == 0
+
+
+def test_a_dataset_without_rows(spark, tmp_path):
+    pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "a.parquet")
+    with pytest.warns(IndexNotUsedWarning, match="read whole"):
+        found = tag_location(spark.range(3), tmp_path, "id")
+    assert [row.path for row in found.collect()] == [None] * 3
+
+
+def test_keys_that_are_others_each_time_are_taken_once(spark, lake, rows, monkeypatch):
+    """A frame of random keys: what comes back is right for the keys that come back."""
+    go("dense", monkeypatch)
+    keys = spark.range(60).select((sf.rand() * 4_000).cast("bigint").alias("id"))
+    found = tag_location(keys, lake, "id")
+    there = Counter(row["id"] for _, _, row in rows)
+    twice = [Counter((row.id, row.path is None) for row in found.collect()) for _ in range(2)]
+    assert twice[0] == twice[1]
+    assert {new == (there[key] == 0) for key, new in twice[0]} == {True}
+
+
+# Files that are not as they were indexed
+
+
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+def test_files_that_came_or_changed_are_read(spark, tmp_path, way):
+    def write(name, ids):
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / f"{name}.parquet")
+
+    write("a", range(0, 100))
+    write("b", range(100, 200))
+    write("c", range(200, 300))
+    zb.dataset(tmp_path).create_scalar_index("id", number_of_items=10, spark=False)
+    write("b", range(1_000, 1_150))
+    write("d", [7, 150, 2_000])
+    os.remove(tmp_path / "c.parquet")
+    keys = [{"id": i, "number": i} for i in (7, 150, 250, 1_100, 2_000, 5_000)]
+    frame = frame_of(spark, keys, [("id", pa.int64())])
+    dataset = zb.dataset(tmp_path)
+    if way == "dense":
+        found = tag_location(frame, dataset, "id")
+    else:
+        with pytest.warns(StaleIndexWarning, match="not as they were"):
+            found = tag_location(frame, dataset, "id")
+    assert tagged(found) == Counter(
+        [
+            (7, "a.parquet", 7),
+            (7, "d.parquet", 0),
+            (150, "d.parquet", 1),
+            (250, None, None),
+            (1_100, "b.parquet", 100),
+            (2_000, "d.parquet", 2),
+            (5_000, None, None),
+        ]
+    )
+
+
+def test_a_file_replaced_between_plan_and_read_is_refused(spark, lake, tmp_path, monkeypatch):
+    spark_data.write(tmp_path / "data", 2)
+    dataset = zb.dataset(tmp_path / "data")
+    go("tasks", monkeypatch)
+    before = zonebloom.spark.locate.cut
+
+    def replaced(*arguments):
+        made = before(*arguments)
+        pq.write_table(spark_data.table(9), tmp_path / "data" / "1.parquet")
+        return made
+
+    monkeypatch.setattr(zonebloom.spark.locate, "cut", replaced)
+    with pytest.raises(FragmentChanged, match=r"1\.parquet changed"):
+        tag_location(spark.range(3_000).limit(50), dataset, "id")
+
+
+# Partitions
+
+
+@pytest.fixture(scope="module")
+def partitioned(tmp_path_factory):
+    root = tmp_path_factory.mktemp("partitioned")
+    for day in ("2024-05-01", "2024-05-02"):
+        for part in range(2):
+            folder = root / f"day={day}" / f"part={part}"
+            folder.mkdir(parents=True)
+            ids = pa.array(np.arange(part * 50, part * 50 + 100), pa.int64())
+            pq.write_table(pa.table({"id": ids}), folder / "f.parquet")
+    zb.dataset(root).create_scalar_index("id", number_of_items=10, spark=False)
+    return root
+
+
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+def test_scoped_to_a_partition_or_global(spark, partitioned, way):
+    keys = spark.createDataFrame(
+        [(7, "2024-05-01", 0), (60, "2024-05-02", 1), (7, "2024-05-02", 1), (60, None, 1)],
+        "id bigint, day string, part int",
+    ).withColumn("day", sf.col("day").cast("date"))
+
+    def places(frame):
+        return Counter(
+            (row.id, str(row.day), row.path and row.path.split("partitioned")[-1].split("/", 1)[1])
+            for row in frame.collect()
+        )
+
+    scoped = places(tag_location(keys, partitioned, "id", partition_by=["day", "part"]))
+    assert scoped == Counter(
+        [
+            (7, "2024-05-01", "day=2024-05-01/part=0/f.parquet"),
+            (60, "2024-05-02", "day=2024-05-02/part=1/f.parquet"),
+            (7, "2024-05-02", None),
+            (60, "None", None),
+        ]
+    )
+    everywhere = Counter(row.id for row in tag_location(keys, partitioned, "id").collect())
+    assert everywhere == {7: 2 * 2, 60: 2 * 4}
+
+
+def test_only_files_of_the_partitions_are_read(spark, partitioned, monkeypatch):
+    read = []
+    before = zonebloom.spark.locate.cut
+
+    def watched(source, plan, *arguments):
+        read.extend(each.fragment.key for each in plan.fragments)
+        return before(source, plan, *arguments)
+
+    monkeypatch.setattr(zonebloom.spark.locate, "cut", watched)
+    go("dense", monkeypatch)
+    keys = spark.sql("SELECT 60L AS id, DATE'2024-05-02' AS day")
+    assert tag_location(keys, partitioned, "id", partition_by="day").count() == 2
+    assert read == ["day=2024-05-02/part=0/f.parquet", "day=2024-05-02/part=1/f.parquet"]
+    read.clear()
+    # Key ranges: no file has 120 but those of part 1.
+    keys = spark.sql("SELECT 120L AS id")
+    assert tag_location(keys, partitioned, "id").count() == 2
+    assert {key.split("/")[1] for key in read} == {"part=1"}
+
+
+# Which files
+
+
+@pytest.mark.parametrize("way", ["here", "dense"], indirect=True)
+def test_files_with_keys(spark, lake, rows, way):
+    keys = [5, 5, 7, None, 123_456_789, 40, 41, 42]
+    frame = spark.createDataFrame([(k,) for k in keys], "id bigint")
+    expected = {}
+    for file, _, row in rows:
+        if row["id"] in keys and row["id"] is not None:
+            found = expected.setdefault(file, [set(), 0])
+            found[0].add(row["id"])
+            found[1] += 1
+    assert expected
+    found = {os.path.basename(r.path): r for r in files_with_keys(frame, lake, "id").collect()}
+    assert {file: (r.num_keys, r.num_rows) for file, r in found.items()} == {
+        file: (len(ids), count) for file, (ids, count) in expected.items()
+    }
+
+
+def test_files_that_may_hold_keys(spark, lake, rows):
+    keys = [5, 5, 7, 123_456_789]
+    frame = spark.createDataFrame([(k, k) for k in keys], "id bigint, small bigint")
+    frame = frame.withColumn("small", sf.col("small").cast("int"))
+    sure = {r.path: r for r in files_with_keys(frame.limit(3), lake, "id").collect()}
+    for on in ("id", ["id", "small"]):
+        may = {r.path: r for r in files_with_keys(frame, lake, on, exact=False).collect()}
+        if on == "id":
+            assert set(sure) <= set(may)
+            for path, row in sure.items():
+                assert row.num_keys <= may[path].num_keys and row.num_rows <= may[path].num_rows
+        assert all(row.num_rows <= spark_data.FILE_ROWS for row in may.values())
+    far = spark.createDataFrame([(10**12,)], "id bigint")
+    assert files_with_keys(far, lake, "id", exact=False).count() == 0
+    with pytest.raises(IndexNotFound, match="exact=True"):
+        files_with_keys(spark.sql("SELECT true AS flag"), lake, "flag", exact=False)
+
+
+# Refused
+
+
+def test_what_is_refused(spark, lake):
+    keys = spark.sql("SELECT 5L AS id, 'x' AS path, 1 AS name, 'a' COLLATE UNICODE_CI AS b")
+    with pytest.raises(InvalidArgument, match="withColumnRenamed"):
+        tag_location(keys, lake, "id")
+    keys = keys.drop("path")
+    with pytest.raises(InvalidArgument, match="cast the keys"):
+        tag_location(keys, lake, "name")
+    with pytest.raises(UnsupportedType, match="collation"):
+        tag_location(
+            keys.withColumnRenamed("name", "c").withColumnRenamed("b", "name"), lake, "name"
+        )
+    with pytest.raises(InvalidArgument, match="cast the keys"):
+        tag_location(spark.sql("SELECT 5D AS id"), lake, "id")
+    with pytest.raises(ColumnNotFound, match="key column 'nope'"):
+        tag_location(keys, lake, "nope")
+    with pytest.raises(InvalidArgument, match="on is empty"):
+        tag_location(keys, lake, [])
+    with pytest.raises(InvalidArgument, match="partition_by names 'id'"):
+        tag_location(keys, lake, "id", partition_by="id")
+    with pytest.raises(InvalidArgument, match="in memory"):
+        tag_location(keys, zb.dataset(pa.table({"id": [1]})), "id")
+
+
+CONNECT = """
+import sys
+from collections import Counter
+from pyspark.sql import SparkSession
+import zonebloom.spark.locate as locate
+from zonebloom.spark import files_with_keys, tag_location
+spark = (SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "localhost").config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.sql.shuffle.partitions", "2").getOrCreate())
+keys = spark.createDataFrame([(n,) for n in (5, 5, 7, None, 10**15)], "id bigint")
+for _ in range(2):
+    found = tag_location(keys, sys.argv[1], "id").collect()
+    print(sorted(Counter((r.id or 0, r.path is None) for r in found).items()))
+    files = [files_with_keys(keys, sys.argv[1], "id", exact=e).count() for e in (True, False)]
+    print(files[0] <= files[1])
+    locate._FEW = locate._MOST_COLLECTED = 0
+    locate._HERE_COST = -1
+spark.stop()
+"""
+
+
+def test_over_connect(lake, rows):
+    """In a process of its own: a session is classic or Connect."""
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECT, lake],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    there = Counter(row["id"] for _, _, row in rows)
+    expected = [(0, True, 1), (5, False, 2 * there[5]), (7, False, there[7]), (10**15, True, 1)]
+    line = [((key, new), count) for key, new, count in expected if count]
+    assert done.stdout.splitlines() == [str(line), "True"] * 2

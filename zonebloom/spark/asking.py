@@ -1,0 +1,161 @@
+"""Which files may hold keys, by ranges and filters alone: no data is read.
+
+Each Spark task takes its keys through the indices in batches, opened in its own process.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as sf
+
+from zonebloom.dataset import Dataset
+from zonebloom.errors import FragmentChanged, IndexNotFound
+from zonebloom.index.catalog import Catalog, Version
+from zonebloom.planner import Planner
+from zonebloom.spark.failures import told
+from zonebloom.spark.keys import KeyColumns
+from zonebloom.spark.locate import Search
+from zonebloom.storage.fragments import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_BATCH_KEYS = 1 << 16
+_DDL = "file bigint, num_keys bigint, zones array<bigint>"
+_SCHEMA = pa.schema(
+    [("file", pa.int64()), ("num_keys", pa.int64()), ("zones", pa.list_(pa.int64()))]
+)
+
+
+def ask(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> DataFrame:
+    """Files that may hold a key, with how many keys and rows it may be.
+
+    Raises
+    ------
+    IndexNotFound
+        When no key column has an index.
+    """
+    search = Search(opened, columns)
+    indexed = search.indexed
+    if not indexed:
+        raise IndexNotFound(
+            f"there is no index on {', '.join(columns.names)}; make one with create_scalar_index, "
+            "or leave exact=True to read the key columns"
+        )
+    asking = _Asking(
+        opened._source, opened._catalog, opened._version, columns.names, tuple(indexed)
+    )
+    spark = keys.sparkSession
+    probes = keys.select(*columns.probes).dropna().distinct()
+    found = probes.mapInArrow(_worker(asking, search), _DDL)
+    zones = sf.array_distinct(sf.flatten(sf.collect_list("zones")))
+    rows = found.groupBy("file").agg(sf.sum("num_keys").alias("num_keys"), zones.alias("zones"))
+    try:
+        answers = rows.collect()
+    except Exception as error:
+        cause = told(error)
+        if cause is None:
+            raise
+        raise cause from error
+    items = asking.zone_rows
+    made = []
+    for answer in answers:
+        fragment_id, num_rows = search.fragment(answer.file)
+        # A zone of -1 stands for the whole file.
+        most = None if -1 in answer.zones else len(answer.zones) * items
+        rows_here = num_rows if most is None else min(most, num_rows)
+        made.append((search.paths[answer.file], fragment_id, answer.num_keys, rows_here))
+    ddl = "path string, fragment_id bigint, num_keys bigint, num_rows bigint"
+    return spark.createDataFrame(made, ddl)
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """What a task needs to open the indices."""
+
+    source: Source
+    catalog: Catalog
+    version: Version
+    names: tuple[str, ...]
+    indexed: tuple[str, ...]
+
+    def planner(self) -> Planner:
+        """Of the version the driver sees."""
+        return Planner(self.source, self.catalog, self.version)
+
+    @property
+    def zone_rows(self) -> int:
+        """Rows of a zone of the first index asked."""
+        return next(
+            entry.parameters.number_of_items
+            for entry in reversed(list(self.version.indices.values()))
+            if entry.column == (self.indexed[0],)
+        )
+
+
+def _worker(
+    asking: _Asking, search: Search
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    fragments, files = search.fragments, search.files()
+    types = search.columns.schema.types
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        planner = asking.planner()
+        for batch in batches:
+            for at in range(0, batch.num_rows, _BATCH_KEYS):
+                keys = batch.slice(at, _BATCH_KEYS)
+                held = fragments.count_keys(keys.columns, types)
+                yield from _answers(asking, planner, keys, held, files)
+
+    return work
+
+
+def _answers(
+    asking: _Asking,
+    planner: Planner,
+    keys: pa.RecordBatch,
+    held: np.ndarray,
+    files: dict[int, int],
+) -> Iterator[pa.RecordBatch]:
+    pairs: np.ndarray | None = None
+    zones = np.empty(0, dtype=np.int64)
+    for name in asking.indexed:
+        with warnings.catch_warnings():
+            # Of files that changed the driver has told.
+            warnings.simplefilter("ignore")
+            batches = list(planner.search_many(name, keys.column(asking.names.index(name))))
+        table = pa.Table.from_batches(batches) if batches else None
+        if table is None or not table.num_rows:
+            return
+        number = table["key_index"].to_numpy()
+        ids = table["fragment_id"].to_numpy()
+        known = np.array(sorted(files), dtype=np.uint64)
+        at = np.minimum(np.searchsorted(known, ids), known.size - 1)
+        if not np.array_equal(known[at], ids):
+            raise FragmentChanged("files came or changed while keys were asked for; call again")
+        file = np.array([files[each] for each in known.tolist()])[at]
+        found = number * len(files) + file
+        if pairs is None:
+            pairs, zones = found, table["zone"].fill_null(2**32 - 1).to_numpy().astype(np.int64)
+        else:
+            kept = np.isin(pairs, found)
+            pairs, zones = pairs[kept], zones[kept]
+    assert pairs is not None
+    file = pairs % len(files)
+    for each in np.unique(file).tolist():
+        here = file == each
+        if not held[each]:
+            continue
+        these = np.unique(zones[here])
+        row = {
+            "file": each,
+            "num_keys": np.unique(pairs[here]).size,
+            "zones": [-1] if 2**32 - 1 in these else these.tolist(),
+        }
+        yield pa.RecordBatch.from_pylist([row], schema=_SCHEMA)

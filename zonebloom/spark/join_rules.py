@@ -1,0 +1,254 @@
+"""What the two rules of a join need: a filter over one side's keys, or the keys themselves.
+
+Either may be out of reach, for a reason that a user wants to know: `StepAside` carries it, and
+the join is made without.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyspark.sql import types as st
+
+from zonebloom.dataset import Dataset
+from zonebloom.errors import (
+    ColumnNotFound,
+    CorruptIndex,
+    FragmentUnreadable,
+    IndexNotFound,
+    SchemaMismatch,
+)
+from zonebloom.predicates.spark_compare import find
+from zonebloom.sbbf.filter import Sbbf
+from zonebloom.spark.membership import INTEGERS, KeyFilter, is_plain_text
+from zonebloom.storage.columns import Column, ColumnsReader
+from zonebloom.values import leaf_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# A filter that lets more through than this costs more than it saves.
+_MOST_PASS = 0.5
+# Folding makes room at the price of keys that pass in vain.
+_FOLDED_PASS = (0.01, 0.02, 0.05, 0.1)
+# The options of a load hold the keys, and go to several processes.
+_MOST_KEY_BYTES = 4 << 20
+_SMALL_BYTES = 64 << 20
+
+
+class StepAside(Exception):
+    """Why a rule is not used here."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Up to where the rules are worth their cost; see `zonebloom.spark.filter_join`."""
+
+    max_keys: int
+    max_filter_bytes: int
+    max_missing_rows: int
+
+
+# The filter over all keys
+
+
+def key_filter(dataset: Dataset, column: str, limits: Limits) -> tuple[KeyFilter, str]:
+    """The filter over all keys a column holds in the files as they are now.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    column : str
+        As a query names it.
+    limits : Limits
+
+    Returns
+    -------
+    KeyFilter
+    str
+        What it is, in words.
+
+    Raises
+    ------
+    StepAside
+    """
+    name = find(dataset.schema, column)
+    if name is None:
+        raise StepAside(f"the dataset has no column {column!r}")
+    try:
+        found = dataset.global_filter(name)
+    except (IndexNotFound, CorruptIndex, ColumnNotFound) as error:
+        raise StepAside(str(error)) from error
+    if found is None:
+        raise StepAside(
+            f"the index on {name!r} has no filter over all keys; build it with "
+            "create_scalar_index(..., global_filter=True)"
+        )
+    sbbf, added = found.sbbf, ""
+    if found.missing:
+        sbbf, num_rows = _with_missing(dataset, name, sbbf, found.missing, limits)
+        files = "1 file" if len(found.missing) == 1 else f"{len(found.missing):,} files"
+        added = f", {num_rows:,} rows of {files} not indexed yet added now"
+    held = KeyFilter(sbbf, found.type)
+    return held, added
+
+
+def _with_missing(
+    dataset: Dataset, name: str, sbbf: Sbbf, missing: Any, limits: Limits
+) -> tuple[Sbbf, int]:
+    """The filter with the keys of files it does not hold, and their number of rows."""
+    source = dataset._source
+    refresh = "call optimize.optimize_indices()"
+    column_type = leaf_type(source.schema, (name,))
+    assert column_type is not None
+    try:
+        num_rows = sum(map(dataset._planner.count_rows, missing))
+        if num_rows > limits.max_missing_rows:
+            raise StepAside(
+                f"{len(missing):,} files with {num_rows:,} rows came or changed since the filter "
+                f"of {name!r} was built, more than max_missing_rows={limits.max_missing_rows:,}; "
+                f"{refresh}"
+            )
+        grown = Sbbf.from_bytes(sbbf.to_bytes())
+        for each in missing:
+            reader = ColumnsReader(
+                source.format,
+                source.filesystem,
+                each.fragment.path,
+                [Column((name,), column_type)],
+                source.schema,
+            )
+            for run in reader.runs(False):
+                for (values,) in reader.read(run):
+                    grown.insert(values)
+    except (FragmentUnreadable, SchemaMismatch) as error:
+        raise StepAside(f"a file the filter does not hold yet cannot be added: {error}") from error
+    return grown, num_rows
+
+
+def fitted(held: KeyFilter, max_bytes: int) -> KeyFilter:
+    """A filter that is worth sending, folded where it is too large.
+
+    Raises
+    ------
+    StepAside
+    """
+    sbbf = held.sbbf
+    if sbbf.nbytes > max_bytes:
+        for passing in _FOLDED_PASS:
+            sbbf = held.sbbf.fold(passing)
+            if sbbf.nbytes <= max_bytes:
+                break
+        else:
+            raise StepAside(
+                f"the filter has {held.sbbf.nbytes:,} bytes and folded {sbbf.nbytes:,}, more than "
+                f"max_filter_bytes={max_bytes:,}"
+            )
+    passing = sbbf.estimated_fpp
+    if passing > _MOST_PASS:
+        raise StepAside(
+            f"the filter is so full that {passing:.0%} of all keys would pass; build it again "
+            "with larger expected_num_items"
+        )
+    return KeyFilter(sbbf, held.type)
+
+
+def require_known_files(frame: DataFrame, dataset: Dataset) -> None:
+    """Refuse a filter when the frame reads files of the dataset's folder that it never saw.
+
+    A dataset opened earlier holds the files there were; the frame may have listed more.
+
+    Raises
+    ------
+    StepAside
+    """
+    known = {path.lstrip("/") for path in dataset.files}
+    root = dataset._source.root.strip("/") + "/"
+    for uri in frame.inputFiles():
+        path = _path_of(uri)
+        if path.startswith(root) and path not in known:
+            raise StepAside(
+                f"the frame reads {posixpath.basename(path)}, which was not there when the "
+                "dataset was opened; open it again, or give its path"
+            )
+
+
+def _path_of(uri: str) -> str:
+    """A URI of Spark's as pyarrow names the file, without a leading slash."""
+    parts = urlsplit(uri)
+    where = "" if parts.scheme in ("", "file") else parts.netloc
+    return f"{where}{unquote(parts.path)}".lstrip("/")
+
+
+# The keys of a small side
+
+
+def collected(frame: DataFrame, names: list[str], limits: Limits) -> tuple[DataFrame, pa.Table]:
+    """A small frame, computed once and held, and its keys.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    names : list of str
+        Of the key columns.
+    limits : Limits
+
+    Returns
+    -------
+    DataFrame
+        The same rows: a frame computed again need not give them, as limit() shows.
+    pyarrow.Table
+        Of the key columns; rows whose keys have no null.
+
+    Raises
+    ------
+    StepAside
+        When it has more than ``max_keys`` rows, or cannot be held.
+    """
+    if limits.max_keys < 1:
+        raise StepAside("max_keys is 0")
+    if len(set(frame.columns)) < len(frame.columns):
+        raise StepAside("several columns of the other side have one name")
+    try:
+        rows = frame.limit(limits.max_keys + 1).toArrow()
+    except Exception as error:
+        # If it is more than a type Arrow has not, the join will say so too.
+        told = str(error).splitlines() or [type(error).__name__]
+        raise StepAside(f"the other side cannot be collected: {told[0]}") from error
+    if rows.num_rows > limits.max_keys:
+        raise StepAside(f"the other side has more than max_keys={limits.max_keys:,} rows")
+    keys = rows.select(names)
+    if rows.nbytes > _SMALL_BYTES or keys.nbytes > _MOST_KEY_BYTES:
+        raise StepAside(f"the other side has {rows.nbytes:,} bytes in few rows")
+    session: Any = frame.sparkSession
+    held = session.createDataFrame(rows, schema=frame.schema)
+    return held, keys.filter(_without_nulls(keys))
+
+
+def _without_nulls(keys: pa.Table) -> Any:
+    import pyarrow.compute as pc
+
+    compute: Any = pc
+    found = None
+    for column in keys.columns:
+        valid = compute.is_valid(column)
+        found = valid if found is None else compute.and_(found, valid)
+    return found
+
+
+def why_keys_differ(one: st.StructField, other: st.StructField) -> str | None:
+    """Why equality of two key columns is more than equality of their values, None if it is not."""
+    for each in (one, other):
+        if isinstance(each.dataType, st.StringType) and not is_plain_text(each):
+            return f"{each.name} is text that Spark compares by a collation or pads"
+    both = isinstance(one.dataType, INTEGERS) and isinstance(other.dataType, INTEGERS)
+    if one.dataType != other.dataType and not both:
+        return (
+            f"{one.name} is {one.dataType.simpleString()} on one side and "
+            f"{other.dataType.simpleString()} on the other, compared after a cast"
+        )
+    return None

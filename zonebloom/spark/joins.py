@@ -1,0 +1,154 @@
+"""filter_join(): a join that moves only rows whose keys the indexed side may hold.
+
+    other side        what is done
+    small             its keys choose the zones that are read of the indexed side      zones rule
+    any               the filter over all keys of the indexed side drops its rows      filter rule
+                      before they are shuffled
+
+Both leave out rows that find no match, so both are used only where such rows are not in the
+result: of an inner join on either side, of a semi join on either side, of a left join on the
+right, of a right join on the left.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
+from zonebloom.spark.join_plan import (
+    Index,
+    Indexed,
+    Join,
+    JoinPlan,
+    Side,
+    join_kind,
+    require_lawful,
+)
+from zonebloom.spark.join_rules import Limits
+from zonebloom.spark.membership import KeyFilter, Way
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Indexed", "JoinPlan", "KeyFilter", "explain_join", "filter_join"]
+
+
+def filter_join(
+    left: DataFrame | Indexed,
+    right: DataFrame | Indexed,
+    on: str | Sequence[str],
+    how: str = "inner",
+    *,
+    left_index: Index = None,
+    right_index: Index = None,
+    max_keys: int = 10_000,
+    max_filter_bytes: int = 64 << 20,
+    max_missing_rows: int = 5_000_000,
+    way: Way = "auto",
+) -> DataFrame:
+    """Join two frames, leaving out early what the index of one side says has no match.
+
+    Parameters
+    ----------
+    left, right : DataFrame or Indexed
+        At least one a DataFrame. An `Indexed` side is read here: where the other one is small,
+        only the zones that may hold its keys.
+    on : str or list of str
+        Columns that both have. Any of them may be indexed.
+    how : {"inner", "left_semi", "left", "right"}
+        Full and anti joins give the rows without a match, which a filter would drop.
+    left_index, right_index : path, Dataset or KeyFilter, optional
+        The files that side was read from, with an index on a column of `on` that was built with
+        ``global_filter=True``; or a filter over all its keys. Of an `Indexed` side it is known.
+        The frame may be any part of those files, joined with others or not, as long as its key
+        is their column. A path is opened anew, so it knows the newest files; a Dataset is for
+        an index that lies elsewhere, and for Delta and Iceberg tables.
+    max_keys : int
+        Rows a side has at most to be small. It is then computed here, once, and its rows are
+        kept in the join. 0 never tries.
+    max_filter_bytes : int
+        Of a filter that is sent to executors, at most 128 MiB; a larger one is folded, if it
+        bears it.
+    max_missing_rows : int
+        Rows of files that are not in the filter yet, to read their keys here. With more of them
+        the filter is not used.
+    way : {"auto", "expressions", "udf"}
+        How keys are looked up; see `zonebloom.spark.membership`.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        With the rows of ``left.join(right, on, how)`` over the files as they are now: run it
+        soon, as what the condition holds is not looked up again.
+
+    Raises
+    ------
+    InvalidArgument
+        When the join would lose rows by the index that is given, or no index is given.
+    ColumnNotFound
+    NoFragments, FragmentUnreadable, SourceError, UnsupportedType
+        Of files named by a path.
+
+    Warns
+    -----
+    IndexNotUsedWarning
+        When no rule could be used, with each reason; the join is then Spark's own.
+    """
+    limits = Limits(max_keys, max_filter_bytes, max_missing_rows)
+    plan = _plan(left, right, on, how, left_index, right_index, limits, way)
+    if not plan.used:
+        warnings.warn(
+            f"the join is made without an index: {'; '.join(plan.not_used)}",
+            IndexNotUsedWarning,
+            stacklevel=2,
+        )
+    return plan.frame
+
+
+def explain_join(
+    left: DataFrame | Indexed,
+    right: DataFrame | Indexed,
+    on: str | Sequence[str],
+    how: str = "inner",
+    *,
+    left_index: Index = None,
+    right_index: Index = None,
+    max_keys: int = 10_000,
+    max_filter_bytes: int = 64 << 20,
+    max_missing_rows: int = 5_000_000,
+    way: Way = "auto",
+) -> JoinPlan:
+    """Say what `filter_join` does with the same parameters, and why not more; it warns of nothing.
+
+    Keys of a small side are computed for it. The join itself is in ``frame``.
+    """
+    limits = Limits(max_keys, max_filter_bytes, max_missing_rows)
+    return _plan(left, right, on, how, left_index, right_index, limits, way)
+
+
+def _plan(
+    left: Any,
+    right: Any,
+    on: str | Sequence[str],
+    how: str,
+    left_index: Index,
+    right_index: Index,
+    limits: Limits,
+    way: Way,
+) -> JoinPlan:
+    names = (on,) if isinstance(on, str) else tuple(on)
+    if not names or not all(isinstance(each, str) for each in names):
+        raise InvalidArgument(f"on is {on!r}; name the columns that both sides have")
+    if way not in ("auto", "expressions", "udf"):
+        raise InvalidArgument(f"way is {way!r}; it is auto, expressions or udf")
+    if isinstance(left, Indexed) and isinstance(right, Indexed):
+        raise InvalidArgument(
+            "both sides are Indexed; read one of them: zonebloom.spark.scan(spark, path)"
+        )
+    kind = join_kind(how)
+    sides = {"left": Side("left", left, left_index), "right": Side("right", right, right_index)}
+    require_lawful(kind, sides)
+    spark = (right if isinstance(left, Indexed) else left).sparkSession
+    return Join(spark, names, kind, limits, way, sides).plan()

@@ -1,0 +1,170 @@
+"""A frame of keys made ready: as the dataset's columns hold them, and kept while they are located.
+
+Spark compares a key and a column in a type that holds both. Where every value of the column is a
+value of that type, at most one value of the column equals a key: the key cast to the column's
+type, if it still equals the key then. So keys are looked up in the column's own type, and the
+rows found are joined by Spark, on the keys as they were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from zonebloom.dataset import Dataset
+from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
+from zonebloom.spark.frames import quoted
+from zonebloom.spark.load import _path_types
+from zonebloom.spark.types import spark_types
+from zonebloom.values import require_indexable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+FOUND = "__zonebloom_{}"
+_WHOLE = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
+_DIGITS = {st.ByteType: 3, st.ShortType: 5, st.IntegerType: 10, st.LongType: 20}
+_MOST_DIGITS = 38
+
+
+@dataclass(frozen=True)
+class KeyColumns:
+    """The columns that keys and dataset have in common.
+
+    Attributes
+    ----------
+    names : tuple of str
+    fields : tuple of StructField
+        As the dataset has them for Spark, named `FOUND`.
+    schema : pyarrow.Schema
+        Of the same.
+    probes : tuple of Column
+        Of the keys: their values in the dataset's types, null where no row is equal.
+    """
+
+    names: tuple[str, ...]
+    fields: tuple[st.StructField, ...]
+    schema: pa.Schema
+    probes: tuple[Column, ...]
+
+    def join_on(self) -> Column:
+        """Keys against rows found, by Spark's own equality."""
+        terms = [
+            sf.col(quoted(name)) == sf.col(field.name)
+            for name, field in zip(self.names, self.fields, strict=True)
+        ]
+        condition = terms[0]
+        for term in terms[1:]:
+            condition = condition & term
+        return condition
+
+
+def key_columns(
+    keys: DataFrame, opened: Dataset, names: Sequence[str], instants: Sequence[str]
+) -> KeyColumns:
+    """Match the key columns of a frame with those of a dataset.
+
+    Parameters
+    ----------
+    keys : DataFrame
+    opened : Dataset
+    names : sequence of str
+    instants : sequence of str
+        Columns whose INT96 is read as instants.
+
+    Raises
+    ------
+    ColumnNotFound
+        When one side has no such column, or several.
+    UnsupportedType
+        When values of a column cannot be looked up as Spark compares them.
+    InvalidArgument
+        When Spark would round one side to compare them.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    source = opened._source
+    for name in names:
+        if source.schema.names.count(name) != 1 or keys.columns.count(name) != 1:
+            raise ColumnNotFound(
+                f"key column {name!r} must be once in the keys ({', '.join(keys.columns[:20])}) "
+                f"and once in the dataset ({', '.join(source.schema.names[:20])}); rename columns "
+                "of the keys to the dataset's names"
+            )
+    known = {**_path_types(source), **dict.fromkeys(instants, st.TimestampType())}
+    held = spark_types(source.schema, list(names), known)
+    given = {field.name: field.dataType for field in keys.schema}
+    probes: list[Column] = []
+    fields = []
+    for number, field in enumerate(held):
+        arrow = source.schema.field(field.name).type
+        if not pt.is_boolean(arrow):
+            require_indexable(arrow, field.name)
+        alias = FOUND.format(number)
+        probes.append(_probe(field.name, given[field.name], field.dataType).alias(alias))
+        fields.append(st.StructField(alias, field.dataType))
+    schema = to_arrow_schema(st.StructType(fields), timezone="UTC")
+    return KeyColumns(tuple(names), tuple(fields), schema, tuple(probes))
+
+
+def _probe(name: str, key: st.DataType, held: st.DataType) -> Column:
+    """A key as the dataset's column holds it, null where no value of the column equals it."""
+    column = sf.col(quoted(name))
+    for side in (key, held):
+        if isinstance(side, st.StringType) and getattr(side, "collation", "UTF8_BINARY") not in (
+            None,
+            "UTF8_BINARY",
+        ):
+            raise UnsupportedType(
+                f"key column {name!r} is {side.simpleString()}: under a collation other texts are "
+                "equal than those of the same bytes; cast it to STRING COLLATE UTF8_BINARY"
+            )
+    if key == held or isinstance(key, st.NullType):
+        return column.cast(held)
+    if isinstance(key, st.StringType) and isinstance(held, st.StringType):
+        # CHAR and VARCHAR: Spark holds their text as it compares it.
+        return column.cast(held)
+    if not _is_exact(key, held):
+        raise InvalidArgument(
+            f"key column {name!r} is {key.simpleString()} and the dataset's {held.simpleString()}, "
+            "which Spark casts or rounds to compare; cast the keys' column to "
+            f"{held.simpleString()} first"
+        )
+    cast = column.try_cast(held)
+    return sf.when(cast == column, cast)
+
+
+def _is_exact(key: st.DataType, held: st.DataType) -> bool:
+    """Whether the type Spark compares the two in holds every value of the column as it is."""
+    if isinstance(held, st.DoubleType | st.FloatType):
+        # A number and a double meet in a double, and each float is one.
+        return isinstance(key, st.NumericType)
+    digits = _digits(key), _digits(held)
+    if None in digits:
+        return False
+    (whole, scale), (held_whole, held_scale) = digits  # pyright: ignore[reportGeneralTypeIssues, reportOptionalIterable]
+    return max(whole, held_whole) + max(scale, held_scale) <= _MOST_DIGITS
+
+
+def _digits(kind: st.DataType) -> tuple[int, int] | None:
+    """Digits before and after the point of a number that is no floating point."""
+    if isinstance(kind, st.DecimalType):
+        return kind.precision - kind.scale, kind.scale
+    return (_DIGITS[type(kind)], 0) if isinstance(kind, _WHOLE) else None
+
+
+def kept(keys: DataFrame, materialize: bool) -> DataFrame:
+    """The keys as they are when first read: evaluated again, some frames hold other rows."""
+    return keys.localCheckpoint(eager=False) if materialize else keys
+
+
+def collected(frame: DataFrame, columns: KeyColumns, most: int) -> pa.Table | None:
+    """The probes of all keys, None when there are more than ``most``."""
+    found: Any = frame.select(*columns.probes).limit(most + 1).toArrow()
+    return found.cast(columns.schema) if found.num_rows <= most else None

@@ -1,0 +1,162 @@
+"""Sending zonebloom to executors that lack it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import os
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import xxhash
+
+import zonebloom
+from zonebloom.errors import EngineError
+from zonebloom.spark.executors import spark_context
+from zonebloom.spark.failures import explained
+from zonebloom.spark.launcher import INSIDE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Modules whose kernels a build or a scan runs.
+_KERNELS = (
+    "zonebloom.sbbf.blocks",
+    "zonebloom.sbbf.xxh64",
+    "zonebloom.storage.parquet.locations",
+    "zonebloom.storage.pread_kernel",
+)
+
+# By SparkContext or Connect session: the archive it has.
+_sent: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def send_package(spark: SparkSession) -> str:
+    """Send this zonebloom to the executors of a session, which may lack it.
+
+    Once a session is enough, before the first build or scan in it. Executors keep it unpacked
+    in ``~/.cache/zonebloom``, with the kernels compiled here, which fit where CPU and Numba are
+    the same. What zonebloom needs must be installed there: `check_executors` says what is not.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Classic, where every session of its context gets it, or Connect, where this one does.
+
+    Returns
+    -------
+    str
+        Name of the archive that was sent. The same code makes the same archive.
+
+    Raises
+    ------
+    EngineError
+        When it is no session, or Spark does not take the archive.
+    """
+    context = spark_context(spark)
+    owner = spark if context is None else context
+    archive = _archive()
+    name = os.path.basename(archive)
+    if _sent.get(owner) == name:
+        return name
+    path = list(sys.path)
+    try:
+        if context is None:
+            spark.addArtifacts(archive, pyfile=True)
+        else:
+            context.addPyFile(archive)
+            # Workers that have loaded another zonebloom are not used again.
+            context.environment["ZONEBLOOM_ARCHIVE"] = name
+    except Exception as error:
+        raise EngineError(f"Spark does not take {name}: {explained(error)}") from error
+    finally:
+        # Both also put it before this process's own packages.
+        sys.path[:] = path
+    _sent[owner] = name
+    _registered_anew(spark)
+    return name
+
+
+def _registered_anew(spark: SparkSession) -> None:
+    """The format as registered before knows nothing of the archive."""
+    from zonebloom.spark import frames
+
+    if spark in frames._registered:
+        del frames._registered[spark]
+    frames.register(spark)
+
+
+# The archive
+
+
+def _archive() -> str:
+    """Path of the archive, written when this process has not written the same before."""
+    contents = _contents()
+    digest = xxhash.xxh3_128()
+    for name, data in contents.items():
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    path = os.path.join(
+        _folder().name, f"zonebloom-{zonebloom.__version__}-{digest.hexdigest()[:16]}.zip"
+    )
+    if not os.path.exists(path):
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, data in contents.items():
+                file.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+        with tempfile.NamedTemporaryFile(dir=_folder().name, delete=False) as written:
+            written.write(archive.getbuffer())
+        os.replace(written.name, path)
+    return path
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Deleted when this process ends: executors that start late still ask for the archive."""
+    return tempfile.TemporaryDirectory(prefix="zonebloom-archive-")
+
+
+def _contents() -> dict[str, bytes]:
+    """Files of the archive by path: the launcher, and the package it unpacks."""
+    package = {**dict(_sources(files("zonebloom"), "zonebloom")), **dict(_compiled())}
+    found = {f"{INSIDE}/{name}": data for name, data in package.items()}
+    found["zonebloom/__init__.py"] = package["zonebloom/spark/launcher.py"]
+    found.update(_sources(files("pyspark_zonebloom"), "pyspark_zonebloom"))
+    return dict(sorted(found.items()))
+
+
+def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        name = f"{path}/{entry.name}"
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                yield from _sources(entry, name)
+        elif entry.name.endswith((".py", ".typed")):
+            yield name, entry.read_bytes()
+
+
+def _compiled() -> Iterator[tuple[str, bytes]]:
+    """Numba's files of each kernel, as Numba looks for them beside the source."""
+    for module in map(importlib.import_module, _KERNELS):
+        *folders, stem = module.__name__.split(".")
+        for kernel in vars(module).values():
+            cache = getattr(getattr(kernel, "stats", None), "cache_path", None)
+            if cache is None or not os.path.isdir(cache):
+                continue
+            code = kernel.py_func.__code__
+            prefix = f"{stem}.{kernel.py_func.__qualname__}-{code.co_firstlineno}."
+            for entry in os.scandir(cache):
+                if entry.name.startswith(prefix) and entry.name.endswith((".nbi", ".nbc")):
+                    yield "/".join([*folders, "__pycache__", entry.name]), _read(entry.path)
+
+
+def _read(path: str) -> bytes:
+    with io.FileIO(path) as file:
+        return file.readall()

@@ -1,0 +1,193 @@
+"""tag_location() and files_with_keys(): where in a dataset the rows of given keys lie.
+
+Hudi's tagging, as its RFC-37 describes it: key ranges drop files, filters drop zones, and the rows
+that are left say which keys are there. What those levels leave is joined with the keys by Spark,
+so what equals what is Spark's to say.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as sf
+
+from zonebloom.dataset import Dataset, dataset
+from zonebloom.errors import InvalidArgument
+from zonebloom.spark.failures import told
+from zonebloom.spark.frames import quoted
+from zonebloom.spark.keys import FOUND, KeyColumns, kept, key_columns
+from zonebloom.spark.load import _with_instants
+from zonebloom.spark.locate import Located, locate
+from zonebloom.spark.options import plain_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+Names = str | Sequence[str]
+TAGS = ("fragment_id", "path", "row_offset")
+# Up to so many rows found are sent to every executor; joining more shuffles both sides.
+_BROADCAST_ROWS = 1 << 20
+
+
+def tag_location(
+    keys: DataFrame,
+    ds: Dataset | str | os.PathLike[str],
+    on: Names,
+    *,
+    partition_by: Names = (),
+    materialize: bool = True,
+) -> DataFrame:
+    """Tell for each key where its rows lie, and which keys are new.
+
+    Parameters
+    ----------
+    keys : pyspark.sql.DataFrame
+        Of a classic session or of Connect, with any other columns too.
+    ds : Dataset, path or URI
+        Its files must be at the same paths for the driver and for the executors.
+    on : str or list of str
+        Key columns, named alike on both sides. Of several, all must be equal; those with an index
+        tell zones apart, all are compared.
+    partition_by : str or list of str
+        Columns that the paths of the files give (``day=2024-05-01``) and the keys carry too: a key
+        is looked for in the files of its own partition alone. By default in all files.
+    materialize : bool
+        Whether the keys are kept by Spark (a local checkpoint) while they are located. Without,
+        they are evaluated several times, which is only right for frames that give the same rows
+        each time, such as files that stay as they are.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        All columns of the keys, then ``fragment_id`` bigint, ``path`` string (as in ``ds.files``)
+        and ``row_offset`` bigint (the row's number in its file, as Spark's
+        ``_metadata.row_index``). Each row of the keys comes once for every row of the dataset
+        that equals it, and once with nulls when there is none: an insert. Keys that are there
+        twice come back twice. Equal is what Spark's ``=`` says: NaN is NaN, -0.0 is 0.0, and a
+        null in a key column equals nothing, so that row comes once, with nulls.
+
+        The rows are located by this call; the frame holds where they were found.
+
+    Raises
+    ------
+    InvalidArgument
+        When a column of the keys has the name of one that is added, or Spark would round keys or
+        column to compare them.
+    ColumnNotFound, UnsupportedType
+    FragmentChanged
+        When a file is written anew meanwhile; call again.
+    NoFragments, FragmentUnreadable, SourceError
+
+    Notes
+    -----
+    The levels are those of Hudi's RFC-37 (metadata-based Bloom index). Fragments that are new or
+    changed since they were indexed are read, as always; their ``fragment_id`` is of this
+    catalog version alone.
+    """
+    added = {each.lower() for each in TAGS}
+    taken = [name for name in keys.columns if name.lower() in added]
+    if taken:
+        raise InvalidArgument(
+            f"keys have a column {taken[0]!r}, and one of that name is added; rename it first: "
+            f"keys.withColumnRenamed({taken[0]!r}, ...)"
+        )
+    columns, held, found = _located(keys, ds, on, partition_by, materialize)
+    rows = found.frame.hint("broadcast" if found.num_rows <= _BROADCAST_ROWS else "merge")
+    tagged = held.join(rows, columns.join_on(), "left")
+    return tagged.select(
+        *(sf.col(quoted(name)) for name in keys.columns),
+        sf.col("fragment_id"),
+        _path(found).alias("path"),
+        sf.col("row_offset"),
+    )
+
+
+def files_with_keys(
+    keys: DataFrame,
+    ds: Dataset | str | os.PathLike[str],
+    on: Names,
+    *,
+    partition_by: Names = (),
+    exact: bool = True,
+    materialize: bool = True,
+) -> DataFrame:
+    """Tell which files hold rows of some keys, as an erasure request must know.
+
+    Parameters
+    ----------
+    keys, ds, on, partition_by, materialize
+        As `tag_location` takes them.
+    exact : bool
+        False asks key ranges and filters alone and reads no data: a file that is not named holds
+        none of the keys, one that is named may hold fewer than it says.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        One row a file that holds (or may hold) a key: ``path`` string, ``fragment_id`` bigint,
+        ``num_keys`` bigint (distinct keys), ``num_rows`` bigint (rows of those keys; without
+        ``exact``, rows of the zones that may hold one).
+
+    Raises
+    ------
+    As `tag_location`, and IndexNotFound without ``exact`` when no key column has an index.
+    """
+    if not exact:
+        from zonebloom.spark.asking import ask
+
+        opened, names, instants = _opened(ds, on, partition_by)
+        columns = key_columns(keys, opened, names, instants)
+        return ask(kept(keys, materialize), columns, opened)
+    columns, held, found = _located(keys, ds, on, partition_by, materialize)
+    distinct = held.select(*(sf.col(quoted(name)) for name in columns.names)).distinct()
+    rows = found.frame.hint("broadcast" if found.num_rows <= _BROADCAST_ROWS else "merge")
+    ids = [sf.col(field.name) for field in columns.fields]
+    counted = (
+        distinct.join(rows, columns.join_on(), "inner")
+        .groupBy("file", "fragment_id")
+        .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
+    )
+    return counted.select(_path(found).alias("path"), "fragment_id", "num_keys", "num_rows")
+
+
+def _located(
+    keys: DataFrame, ds: Any, on: Names, partition_by: Names, materialize: bool
+) -> tuple[KeyColumns, DataFrame, Located]:
+    opened, names, instants = _opened(ds, on, partition_by)
+    columns = key_columns(keys, opened, names, instants)
+    if any(name.startswith(FOUND.format("")) for name in keys.columns):
+        raise InvalidArgument(f"columns of keys must not be named {FOUND.format('...')}")
+    held = kept(keys, materialize)
+    try:
+        return columns, held, locate(held, columns, opened)
+    except Exception as error:
+        cause = told(error)
+        if cause is None:
+            raise
+        raise cause from error
+
+
+def _opened(ds: Any, on: Names, partition_by: Names) -> tuple[Dataset, list[str], list[str]]:
+    opened = ds if isinstance(ds, Dataset) else dataset(plain_path(os.fspath(ds)))
+    opened, instants = _with_instants(opened)
+    names = [on] if isinstance(on, str) else list(on)
+    scopes = [partition_by] if isinstance(partition_by, str) else list(partition_by)
+    if not names:
+        raise InvalidArgument("on is empty; name at least one key column")
+    of_paths = opened._source.partition_columns()
+    for name in scopes:
+        if name not in of_paths:
+            raise InvalidArgument(
+                f"partition_by names {name!r}, which the paths do not give "
+                f"({', '.join(sorted(of_paths)) or 'they give no column'}); put it into on"
+            )
+    return opened, list(dict.fromkeys([*names, *scopes])), instants
+
+
+def _path(found: Located) -> Column:
+    # One text, as a list of many literals makes a plan that is slow to send; no path holds NUL.
+    paths = sf.split(sf.lit("\0".join(found.paths)), "\0")
+    # Not element_at: with ANSI on it is taken for never null, and inserts for found.
+    return sf.get(paths, sf.col("file").cast("int"))
