@@ -109,11 +109,9 @@ def assert_right(lake, covered):
     dataset = zb.dataset(lake)
     for each in dataset.describe_indices():
         assert each.num_fragments_indexed == covered
-    for column in ("id", "Name"):
-        over_all = dataset.global_filter(column)
-        if over_all is not None:
-            assert len(over_all.covered) == covered
-            assert len(over_all.missing) == len(dataset.files) - covered
+        over_all = dataset.global_filter(each.column)
+        assert len(over_all.covered) == covered
+        assert len(over_all.missing) == len(dataset.files) - covered
     for column, value in [
         ("id", 5),
         ("id", 1_000_007),
@@ -154,7 +152,7 @@ def test_an_index_from_its_making_to_its_end(manager, spark, lake, tmp_path):
     assert row.numZones == 6
     made = zb.dataset(lake).global_filter("Name")
     assert (made.num_items, made.probability, len(made.covered)) == (5_000, 0.02, 3)
-    assert row.globalFilterBytes == 2 * made.sbbf.num_bytes
+    assert row.globalFilterBytes == 2 * made.sbbf.nbytes
     assert manager.indexes().first() == row[: len(manager.indexes().columns)]
 
     manager.delete_index("ids")
