@@ -249,12 +249,6 @@ def test_errors_say_what_to_do(spark, folder):
         spark.read.format("zonebloom").schema("id int").load(folder).collect()
 
 
-def test_missing_modules_are_explained():
-    error = frames._told(Exception("x\nModuleNotFoundError: No module named 'zonebloom'\n"))
-    assert isinstance(error, EngineError)
-    assert "install zonebloom on the executors" in str(error)
-
-
 def test_pushed_filters_leak_in_this_pyspark(spark):
     """The reason why predicates travel with the load; should it fail, pushdown may be used."""
     spark.conf.set(pushdown.SETTING, "true")
