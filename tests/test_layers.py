@@ -81,7 +81,7 @@ OPENERS = {
     "ParquetDataset",
     "make_fragment",
 }
-INDEX_FILES = ["index.catalog", "index.table", "index.sliced", "spark.manager_log"]
+INDEX_FILES = ["index.catalog", "index.table", "index.sliced", "spark.manager.log"]
 
 
 @dataclass(frozen=True)

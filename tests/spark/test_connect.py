@@ -135,7 +135,7 @@ def check_errors_are_those_of_classic_sessions(spark, folder):
 
 
 def check_progress_is_told_while_the_job_runs(spark):
-    from zonebloom.spark.job_progress import JobProgress
+    from zonebloom.spark.workers.progress import JobProgress
 
     def slow(batches):
         for batch in batches:

@@ -20,8 +20,8 @@ from watched import Watched
 
 import zonebloom as zb
 from zonebloom.errors import EngineError
-from zonebloom.spark import failures, ship
-from zonebloom.spark.executors import REQUIREMENTS, check_executors
+from zonebloom.spark.workers import failures, ship
+from zonebloom.spark.workers.executors import REQUIREMENTS, check_executors
 
 
 @contextmanager
@@ -228,7 +228,7 @@ def in_process(code, *flags, **environment) -> subprocess.CompletedProcess[str]:
 
 def test_archive_is_the_same_in_each_process_and_gone_after_it():
     code = (
-        "import hashlib, json; from zonebloom.spark.ship import _archive; path = _archive(); "
+        "import hashlib, json; from zonebloom.spark.workers.ship import _archive; path = _archive(); "
         "print(json.dumps([path, hashlib.sha256(open(path, 'rb').read()).hexdigest()]))"
     )
     path, digest = json.loads(in_process(code, PYTHONHASHSEED="7").stdout)
@@ -244,7 +244,7 @@ def test_archive_is_imported_from_a_folder_of_the_users(tmp_path, has_home):
     cache = tmp_path / "cache"
     if not has_home:
         cache.write_text("no folder can be made here")
-    code = "import json, zonebloom, zonebloom.spark.launcher as l; " + (
+    code = "import json, zonebloom, zonebloom.spark.workers.launcher as l; " + (
         "print(json.dumps([zonebloom.__version__, zonebloom.__file__, l.__file__]))"
     )
     paths = os.pathsep.join([archive, *sys.path])

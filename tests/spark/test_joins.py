@@ -20,8 +20,8 @@ import zonebloom.spark as zs
 from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.frames import scan_options
+from zonebloom.spark.joins.membership import check_keys, may_hold, why_not
 from zonebloom.spark.load import Load
-from zonebloom.spark.membership import check_keys, may_hold, why_not
 from zonebloom.spark.options import Options, keys_text
 
 NAN = float("nan")

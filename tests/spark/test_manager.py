@@ -28,9 +28,9 @@ from zonebloom.errors import (
     UnsupportedType,
 )
 from zonebloom.spark import BFIndexConfig, IndexManager
-from zonebloom.spark.manager_checks import estimate
-from zonebloom.spark.manager_config import SYSTEM_PATH
-from zonebloom.spark.manager_source import open_source
+from zonebloom.spark.manager.checks import estimate
+from zonebloom.spark.manager.config import SYSTEM_PATH
+from zonebloom.spark.manager.source import open_source
 
 ROWS = 1_000
 COUNTS = ["Source", "Appended", "Deleted"]
@@ -362,9 +362,9 @@ def test_a_build_that_fails_puts_the_state_back_and_says_why(manager, spark, lak
 
 KILLED = """
     import os, signal, sys
-    from zonebloom.spark.manager_actions import Actions
-    from zonebloom.spark.manager_log import Record, System
-    from zonebloom.spark.manager_source import open_source
+    from zonebloom.spark.manager.actions import Actions
+    from zonebloom.spark.manager.log import Record, System
+    from zonebloom.spark.manager.source import open_source
 
     def die(done, total):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -660,11 +660,11 @@ def test_values_that_do_not_fit_are_named(manager, spark, key, value):
 
 
 def test_every_key_is_in_the_table_with_its_default():
-    from zonebloom.spark import manager_config
+    from zonebloom.spark.manager import config
 
-    for key, default in manager_config.DEFAULTS.items():
-        assert f"\n    {key} " in manager_config.__doc__
-        line = next(t for t in manager_config.__doc__.splitlines() if t.startswith(f"    {key} "))
+    for key, default in config.DEFAULTS.items():
+        assert f"\n    {key} " in config.__doc__
+        line = next(t for t in config.__doc__.splitlines() if t.startswith(f"    {key} "))
         assert line.split()[1] == default
 
 

@@ -12,9 +12,9 @@ import pytest
 from helpers import PACKAGE
 
 from zonebloom.errors import CommitConflict, CorruptIndex, InvalidState
-from zonebloom.spark.manager_actions import Actions
-from zonebloom.spark.manager_log import Record, State, System
-from zonebloom.spark.manager_states import TRANSITIONS
+from zonebloom.spark.manager.actions import Actions
+from zonebloom.spark.manager.log import Record, State, System
+from zonebloom.spark.manager.states import TRANSITIONS
 
 STABLE = {"ACTIVE", "DELETED", "DOESNOTEXIST"}
 
@@ -120,7 +120,7 @@ def test_the_lock_of_another_process_is_seen_and_falls_with_it(tmp_path, action)
     code = """
         import sys, time
         from dataclasses import replace
-        from zonebloom.spark.manager_log import State, System
+        from zonebloom.spark.manager.log import State, System
         log = System(sys.argv[1]).log("ids")
         with log.locked():
             before = log.latest()

@@ -27,7 +27,7 @@ from pyspark.sql import functions as f
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, StaleIndexWarning
-from zonebloom.spark.pruned import Reason
+from zonebloom.spark.pruning.pruned import Reason
 
 FILES, ROWS = 6, 400
 DAY = datetime.date(2020, 1, 1)

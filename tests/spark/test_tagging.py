@@ -19,8 +19,8 @@ import spark_data
 from pyspark.sql import functions as sf
 
 import zonebloom as zb
-import zonebloom.spark.key_search
-import zonebloom.spark.locate
+import zonebloom.spark.tagging.locate
+import zonebloom.spark.tagging.search
 from zonebloom.errors import (
     ColumnNotFound,
     FragmentChanged,
@@ -60,10 +60,10 @@ def way(request, monkeypatch):
 
 def go(way, monkeypatch):
     if way == "dense":
-        monkeypatch.setattr(zonebloom.spark.key_search, "_MOST_COLLECTED", 0)
-        monkeypatch.setattr(zonebloom.spark.key_search, "_FEW", 0)
+        monkeypatch.setattr(zonebloom.spark.tagging.search, "_MOST_COLLECTED", 0)
+        monkeypatch.setattr(zonebloom.spark.tagging.search, "_FEW", 0)
     if way != "here":
-        monkeypatch.setattr(zonebloom.spark.locate, "_HERE_COST", -1)
+        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_HERE_COST", -1)
 
 
 def same(value):
@@ -272,14 +272,14 @@ def test_a_file_replaced_between_plan_and_read_is_refused(spark, lake, tmp_path,
     spark_data.write(tmp_path / "data", 2)
     dataset = zb.dataset(tmp_path / "data")
     go("tasks", monkeypatch)
-    before = zonebloom.spark.locate.cut
+    before = zonebloom.spark.tagging.locate.cut
 
     def replaced(*arguments):
         made = before(*arguments)
         pq.write_table(spark_data.table(9), tmp_path / "data" / "1.parquet")
         return made
 
-    monkeypatch.setattr(zonebloom.spark.locate, "cut", replaced)
+    monkeypatch.setattr(zonebloom.spark.tagging.locate, "cut", replaced)
     with pytest.raises(FragmentChanged, match=r"1\.parquet changed"):
         tag_location(spark.range(3_000).limit(50), dataset, "id")
 
@@ -328,13 +328,13 @@ def test_scoped_to_a_partition_or_global(spark, partitioned, way):
 
 def test_only_files_of_the_partitions_are_read(spark, partitioned, monkeypatch):
     read = []
-    before = zonebloom.spark.locate.cut
+    before = zonebloom.spark.tagging.locate.cut
 
     def watched(source, plan, *arguments):
         read.extend(each.fragment.key for each in plan.fragments)
         return before(source, plan, *arguments)
 
-    monkeypatch.setattr(zonebloom.spark.locate, "cut", watched)
+    monkeypatch.setattr(zonebloom.spark.tagging.locate, "cut", watched)
     go("dense", monkeypatch)
     keys = spark.sql("SELECT 60L AS id, DATE'2024-05-02' AS day")
     assert tag_location(keys, partitioned, "id", partition_by="day").count() == 2
@@ -414,7 +414,7 @@ CONNECT = """
 import sys
 from collections import Counter
 from pyspark.sql import SparkSession
-from zonebloom.spark import key_search, locate
+from zonebloom.spark.tagging import locate, search
 from zonebloom.spark import files_with_keys, tag_location
 spark = (SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
     .config("spark.driver.host", "localhost").config("spark.driver.bindAddress", "127.0.0.1")
@@ -425,7 +425,7 @@ for _ in range(2):
     print(sorted(Counter((r.id or 0, r.path is None) for r in found).items()))
     files = [files_with_keys(keys, sys.argv[1], "id", exact=e).count() for e in (True, False)]
     print(files[0] <= files[1])
-    key_search._FEW = key_search._MOST_COLLECTED = 0
+    search._FEW = search._MOST_COLLECTED = 0
     locate._HERE_COST = -1
 spark.stop()
 """

@@ -15,39 +15,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zonebloom.spark.executors import ExecutorReport, check_executors
     from zonebloom.spark.frames import SparkPlan, plan, register, scan
-    from zonebloom.spark.joins import Indexed, JoinPlan, KeyFilter, explain_join, filter_join
-    from zonebloom.spark.manager import BFIndexConfig, IndexManager
-    from zonebloom.spark.pruned import PrunePlan, Reason
-    from zonebloom.spark.pruning import prune, prune_plan
-    from zonebloom.spark.reread import read_pruned
-    from zonebloom.spark.ship import send_package
-    from zonebloom.spark.tagging import files_with_keys, tag_location
+    from zonebloom.spark.joins.filter_join import (
+        Indexed,
+        JoinPlan,
+        KeyFilter,
+        explain_join,
+        filter_join,
+    )
+    from zonebloom.spark.manager.index_manager import BFIndexConfig, IndexManager
+    from zonebloom.spark.pruning.prune import prune, prune_plan
+    from zonebloom.spark.pruning.pruned import PrunePlan, Reason
+    from zonebloom.spark.pruning.reread import read_pruned
+    from zonebloom.spark.tagging.tag import files_with_keys, tag_location
+    from zonebloom.spark.workers.executors import ExecutorReport, check_executors
+    from zonebloom.spark.workers.ship import send_package
 
 # The module of each name.
 _HOMES = {
-    "BFIndexConfig": "manager",
-    "ExecutorReport": "executors",
-    "IndexManager": "manager",
-    "Indexed": "joins",
-    "JoinPlan": "joins",
-    "KeyFilter": "joins",
-    "PrunePlan": "pruned",
-    "Reason": "pruned",
+    "BFIndexConfig": "manager.index_manager",
+    "ExecutorReport": "workers.executors",
+    "IndexManager": "manager.index_manager",
+    "Indexed": "joins.filter_join",
+    "JoinPlan": "joins.filter_join",
+    "KeyFilter": "joins.filter_join",
+    "PrunePlan": "pruning.pruned",
+    "Reason": "pruning.pruned",
     "SparkPlan": "frames",
-    "check_executors": "executors",
-    "explain_join": "joins",
-    "files_with_keys": "tagging",
-    "filter_join": "joins",
+    "check_executors": "workers.executors",
+    "explain_join": "joins.filter_join",
+    "files_with_keys": "tagging.tag",
+    "filter_join": "joins.filter_join",
     "plan": "frames",
-    "prune": "pruning",
-    "prune_plan": "pruning",
-    "read_pruned": "reread",
+    "prune": "pruning.prune",
+    "prune_plan": "pruning.prune",
+    "read_pruned": "pruning.reread",
     "register": "frames",
     "scan": "frames",
-    "send_package": "ship",
-    "tag_location": "tagging",
+    "send_package": "workers.ship",
+    "tag_location": "tagging.tag",
 }
 
 __all__ = [

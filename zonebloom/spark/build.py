@@ -22,9 +22,9 @@ from zonebloom.errors import (
     SchemaMismatch,
 )
 from zonebloom.index.train import Progress, TrainedTask, TrainTask, train_task
-from zonebloom.spark.failures import explained
-from zonebloom.spark.job_progress import JobProgress
-from zonebloom.spark.sealed import Sealed
+from zonebloom.spark.workers.failures import explained
+from zonebloom.spark.workers.progress import JobProgress
+from zonebloom.spark.workers.sealed import Sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,11 +11,11 @@ from weakref import WeakKeyDictionary
 
 from zonebloom.errors import EngineError, InvalidArgument
 from zonebloom.plan import ScanPlan
-from zonebloom.spark.failures import told
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options
 from zonebloom.spark.pushdown import choose, is_asked_for
 from zonebloom.spark.source import NAME, ZoneBloomSource
+from zonebloom.spark.workers.failures import told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

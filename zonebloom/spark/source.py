@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zonebloom.spark.read import Piece
-from zonebloom.spark.sealed import Sealed
+from zonebloom.spark.workers.sealed import Sealed
 
 if TYPE_CHECKING:
     from zonebloom.spark.load import Load

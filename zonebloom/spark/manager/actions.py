@@ -19,9 +19,9 @@ from zonebloom.index.catalog import now
 from zonebloom.index.compact import compact, drop_for_good
 from zonebloom.index.global_filter import GlobalSize
 from zonebloom.index.zones import ZoneParameters
-from zonebloom.spark.manager_log import IndexLog, Record, State, System
-from zonebloom.spark.manager_source import catalog_of, measure_drift, open_recorded
-from zonebloom.spark.manager_states import TRANSITIONS, require_state, require_unstable
+from zonebloom.spark.manager.log import IndexLog, Record, State, System
+from zonebloom.spark.manager.source import catalog_of, measure_drift, open_recorded
+from zonebloom.spark.manager.states import TRANSITIONS, require_state, require_unstable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

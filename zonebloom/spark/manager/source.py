@@ -20,8 +20,8 @@ import xxhash
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.catalog import Catalog
-from zonebloom.spark.manager_config import local_path
-from zonebloom.spark.manager_log import Record
+from zonebloom.spark.manager.config import local_path
+from zonebloom.spark.manager.log import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

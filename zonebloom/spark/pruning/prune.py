@@ -3,7 +3,7 @@
     frame -> scans with their filters -> the index of the files -> relations of fewer files
 
 Spark's own reader, and whatever stands above it, stay as they are. Only classic sessions show
-their plans; over Connect there is `zonebloom.spark.reread.read_pruned`.
+their plans; over Connect there is `zonebloom.spark.pruning.reread.read_pruned`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import pyarrow as pa
 
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, ZoneBloomWarning
 from zonebloom.predicates import ast
-from zonebloom.spark.catalyst import Catalyst, items, opaque_reason
-from zonebloom.spark.lookup import Kept, Lookup
-from zonebloom.spark.pruned import Note, PrunedRelation, PrunePlan, Reason
-from zonebloom.spark.relations import (
+from zonebloom.spark.pruning.catalyst import Catalyst, items, opaque_reason
+from zonebloom.spark.pruning.lookup import Kept, Lookup
+from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
+from zonebloom.spark.pruning.relations import (
     Leaf,
     Scan,
     is_read_out_of_sight,
     leaves,
     scans,
 )
-from zonebloom.spark.surgery import replaced, with_files
+from zonebloom.spark.pruning.surgery import replaced, with_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,12 +19,12 @@ import pyarrow as pa
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.plan import FragmentPlan, ScanPlan
-from zonebloom.spark.candidates import Candidates
 from zonebloom.spark.frames import _of_session
-from zonebloom.spark.key_search import Search
-from zonebloom.spark.keys import KeyColumns, collected
 from zonebloom.spark.pieces import cut
-from zonebloom.spark.summary import summarize, summary_of
+from zonebloom.spark.tagging.candidates import Candidates
+from zonebloom.spark.tagging.keys import KeyColumns, collected
+from zonebloom.spark.tagging.search import Search
+from zonebloom.spark.tagging.summary import summarize, summary_of
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores, in_order
 

@@ -10,8 +10,8 @@ import pyarrow.fs as pafs
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ZoneBloomError
 from zonebloom.index.catalog import MERGED_FILES, Catalog
-from zonebloom.spark.manager_log import Record
-from zonebloom.spark.manager_source import Drift, catalog_of, measure_drift, open_recorded
+from zonebloom.spark.manager.log import Record
+from zonebloom.spark.manager.source import Drift, catalog_of, measure_drift, open_recorded
 
 KIND = "BloomFilter"
 

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from zonebloom.spark.intervals import KeyRanges, count_in_all
-from zonebloom.spark.keys import KeyColumns
-from zonebloom.spark.probing import filter_words, hash_rows, insert_rows
+from zonebloom.spark.tagging.intervals import KeyRanges, count_in_all
+from zonebloom.spark.tagging.keys import KeyColumns
+from zonebloom.spark.tagging.probing import filter_words, hash_rows, insert_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

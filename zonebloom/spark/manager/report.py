@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zonebloom.spark.manager_log import Record
-from zonebloom.spark.manager_use import (
+from zonebloom.spark.manager.log import Record
+from zonebloom.spark.manager.use import (
     IndexReason,
     ManagedPruning,
     is_over_relation,
 )
-from zonebloom.spark.pruned import PrunedRelation, PrunePlan, Reason
+from zonebloom.spark.pruning.pruned import PrunedRelation, PrunePlan, Reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

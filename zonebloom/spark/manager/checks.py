@@ -10,7 +10,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.index.coverage import PresentFragment
 from zonebloom.index.zones import DEFAULT_ITEMS, ZoneParameters
 from zonebloom.sbbf.sizing import size_for
-from zonebloom.spark.manager_config import MAX_BYTES, BFIndexConfig
+from zonebloom.spark.manager.config import MAX_BYTES, BFIndexConfig
 
 # Footers read for a count of rows; of more files, this many stand for all.
 _SAMPLED_FILES = 64

@@ -13,8 +13,8 @@ from typing import Any
 
 import xxhash
 
-from zonebloom.spark.catalyst import items
-from zonebloom.spark.relations import Leaf, Listing
+from zonebloom.spark.pruning.catalyst import items
+from zonebloom.spark.pruning.relations import Leaf, Listing
 
 # No entry of the cache is to be thrown out before it is read.
 _CACHE_BYTES = 1 << 40

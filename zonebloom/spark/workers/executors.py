@@ -12,7 +12,7 @@ import pyarrow as pa
 
 import zonebloom
 from zonebloom.errors import EngineError
-from zonebloom.spark.failures import explained
+from zonebloom.spark.workers.failures import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,12 +15,12 @@ from pyspark.sql import functions as sf
 
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument
-from zonebloom.spark.failures import told
 from zonebloom.spark.frames import quoted
-from zonebloom.spark.keys import FOUND, KeyColumns, kept, key_columns
 from zonebloom.spark.load import _with_instants
-from zonebloom.spark.locate import Located, locate
 from zonebloom.spark.options import plain_path
+from zonebloom.spark.tagging.keys import FOUND, KeyColumns, kept, key_columns
+from zonebloom.spark.tagging.locate import Located, locate
+from zonebloom.spark.workers.failures import told
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -135,7 +135,7 @@ def files_with_keys(
     As `tag_location`, and IndexNotFound without ``exact`` when no key column has an index.
     """
     if not exact:
-        from zonebloom.spark.asking import ask
+        from zonebloom.spark.tagging.asking import ask
 
         opened, names, instants = _opened(ds, on, partition_by)
         columns = key_columns(keys, opened, names, instants)

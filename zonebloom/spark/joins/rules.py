@@ -24,7 +24,7 @@ from zonebloom.errors import (
 )
 from zonebloom.predicates.spark_compare import find
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.membership import INTEGERS, KeyFilter, is_plain_text
+from zonebloom.spark.joins.membership import INTEGERS, KeyFilter, is_plain_text
 from zonebloom.storage.columns import Column, ColumnsReader
 from zonebloom.values import leaf_type
 

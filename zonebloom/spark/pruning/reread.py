@@ -18,9 +18,9 @@ import pyarrow as pa
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import to_spark_filter
-from zonebloom.spark.answers import ListedFile
 from zonebloom.spark.frames import Path, _of_session, _whole, quoted
-from zonebloom.spark.lookup import Lookup, root_of
+from zonebloom.spark.pruning.answers import ListedFile
+from zonebloom.spark.pruning.lookup import Lookup, root_of
 from zonebloom.spark.types import opaque_columns
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
-from zonebloom.spark.join_plan import (
+from zonebloom.spark.joins.membership import KeyFilter, Way
+from zonebloom.spark.joins.plan import (
     Index,
     Indexed,
     Join,
@@ -26,8 +27,7 @@ from zonebloom.spark.join_plan import (
     join_kind,
     require_lawful,
 )
-from zonebloom.spark.join_rules import Limits
-from zonebloom.spark.membership import KeyFilter, Way
+from zonebloom.spark.joins.rules import Limits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,7 +75,7 @@ def filter_join(
         Rows of files that are not in the filter yet, to read their keys here. With more of them
         the filter is not used.
     way : {"auto", "expressions", "udf"}
-        How keys are looked up; see `zonebloom.spark.membership`.
+        How keys are looked up; see `zonebloom.spark.joins.membership`.
 
     Returns
     -------

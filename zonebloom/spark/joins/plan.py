@@ -13,7 +13,8 @@ from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.predicates.spark_compare import find
 from zonebloom.spark.frames import Path, load, quoted, scan_options
-from zonebloom.spark.join_rules import (
+from zonebloom.spark.joins.membership import KeyFilter, Way, is_plain_text, may_hold, why_not
+from zonebloom.spark.joins.rules import (
     Limits,
     StepAside,
     collected,
@@ -23,7 +24,6 @@ from zonebloom.spark.join_rules import (
     why_keys_differ,
 )
 from zonebloom.spark.load import Load
-from zonebloom.spark.membership import KeyFilter, Way, is_plain_text, may_hold, why_not
 from zonebloom.spark.options import Options, keys_text
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from zonebloom.spark.answers import ListedFile
-from zonebloom.spark.catalyst import items
+from zonebloom.spark.pruning.answers import ListedFile
+from zonebloom.spark.pruning.catalyst import items
 
 _SOURCES = "org.apache.spark.sql.execution.datasources."
 _PARQUET = _SOURCES + "parquet.ParquetFileFormat"

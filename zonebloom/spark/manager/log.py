@@ -83,7 +83,7 @@ class Record:
     source_bytes : int
         Of the files indexed, at the last refresh that read them.
     accepted : str
-        Fingerprint of the files as the last refresh found them; see `manager_source.Drift`.
+        Fingerprint of the files as the last refresh found them; see `source.Drift`.
     created_at : str
     """
 

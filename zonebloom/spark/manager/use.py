@@ -22,19 +22,19 @@ import pyarrow as pa
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
 from zonebloom.index.catalog import Catalog
 from zonebloom.predicates import ast
-from zonebloom.spark.answers import Answer, AnsweringFiles, ListedFile
-from zonebloom.spark.lookup import Lookup, _filesystem, _keys, root_of
-from zonebloom.spark.manager_config import (
+from zonebloom.spark.manager.config import (
     HYBRID_ENABLED,
     MAX_APPENDED_RATIO,
     MAX_DELETED_RATIO,
     Settings,
 )
-from zonebloom.spark.manager_log import Record, State
-from zonebloom.spark.manager_source import Drift, measure_drift, open_recorded
+from zonebloom.spark.manager.log import Record, State
+from zonebloom.spark.manager.source import Drift, measure_drift, open_recorded
 from zonebloom.spark.options import plain_path
-from zonebloom.spark.pruned import Note, Reason
-from zonebloom.spark.pruning import Pruning
+from zonebloom.spark.pruning.answers import Answer, AnsweringFiles, ListedFile
+from zonebloom.spark.pruning.lookup import Lookup, _filesystem, _keys, root_of
+from zonebloom.spark.pruning.prune import Pruning
+from zonebloom.spark.pruning.pruned import Note, Reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,9 +18,9 @@ from zonebloom.dataset import Dataset
 from zonebloom.errors import FragmentChanged, IndexNotFound
 from zonebloom.index.catalog import Catalog, Version
 from zonebloom.planner import Planner
-from zonebloom.spark.failures import told
-from zonebloom.spark.key_search import Search
-from zonebloom.spark.keys import KeyColumns
+from zonebloom.spark.tagging.keys import KeyColumns
+from zonebloom.spark.tagging.search import Search
+from zonebloom.spark.workers.failures import told
 from zonebloom.storage.fragments import Source
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """IndexManager: indices of a lake by name, as users of Hyperspace manage theirs.
 
-    spark.conf        what is allowed            manager_config
-    system folder     a log of states an index   manager_log, manager_actions
+    spark.conf        what is allowed            config
+    system folder     a log of states an index   log, actions
     catalog           the filters themselves     beside the data, as `Dataset` makes them
 
 An index of the manager is a name for one index a column in the catalog of the data
@@ -16,19 +16,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from zonebloom.errors import InvalidArgument
-from zonebloom.spark.hyperspace_names import HyperspaceNames
-from zonebloom.spark.manager_actions import Actions, Progress
-from zonebloom.spark.manager_checks import estimate, require_size, resolve_columns
-from zonebloom.spark.manager_config import (
+from zonebloom.spark.manager.actions import Actions, Progress
+from zonebloom.spark.manager.checks import estimate, require_size, resolve_columns
+from zonebloom.spark.manager.config import (
     BFIndexConfig,
     read_settings,
     require_name,
 )
-from zonebloom.spark.manager_log import Record, State
-from zonebloom.spark.manager_queries import Queries
-from zonebloom.spark.manager_source import open_source
-from zonebloom.spark.manager_states import no_index
-from zonebloom.spark.manager_stats import EXTENDED_DDL, SUMMARY_DDL, Statistics
+from zonebloom.spark.manager.hyperspace_names import HyperspaceNames
+from zonebloom.spark.manager.log import Record, State
+from zonebloom.spark.manager.queries import Queries
+from zonebloom.spark.manager.source import open_source
+from zonebloom.spark.manager.states import no_index
+from zonebloom.spark.manager.stats import EXTENDED_DDL, SUMMARY_DDL, Statistics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +41,7 @@ class IndexManager(Queries, HyperspaceNames):
     ----------
     spark : SparkSession
         Classic or Connect; its conf is read at each call, with the keys and defaults of
-        `zonebloom.spark.manager_config`.
+        `zonebloom.spark.manager.config`.
 
     Raises
     ------

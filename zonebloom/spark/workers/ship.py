@@ -19,9 +19,9 @@ import xxhash
 
 import zonebloom
 from zonebloom.errors import EngineError
-from zonebloom.spark.executors import spark_context
-from zonebloom.spark.failures import explained
-from zonebloom.spark.launcher import INSIDE
+from zonebloom.spark.workers.executors import spark_context
+from zonebloom.spark.workers.failures import explained
+from zonebloom.spark.workers.launcher import INSIDE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,7 +127,7 @@ def _contents() -> dict[str, bytes]:
     """Files of the archive by path: the launcher, and the package it unpacks."""
     package = {**dict(_sources(files("zonebloom"), "zonebloom")), **dict(_compiled())}
     found = {f"{INSIDE}/{name}": data for name, data in package.items()}
-    found["zonebloom/__init__.py"] = package["zonebloom/spark/launcher.py"]
+    found["zonebloom/__init__.py"] = package["zonebloom/spark/workers/launcher.py"]
     found.update(_sources(files("pyspark_zonebloom"), "pyspark_zonebloom"))
     return dict(sorted(found.items()))
 

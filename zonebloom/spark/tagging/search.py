@@ -17,12 +17,12 @@ from zonebloom.dataset import Dataset
 from zonebloom.errors import FragmentChanged, IndexNotFound, IndexNotUsedWarning
 from zonebloom.plan import FragmentPlan
 from zonebloom.predicates.ast import And, Constant, IsIn, Predicate
-from zonebloom.spark.candidates import Candidates
-from zonebloom.spark.intervals import KeyRanges, can_order
-from zonebloom.spark.keys import KeyColumns
-from zonebloom.spark.probing import hash_rows
 from zonebloom.spark.read import RowFilter, without_fragments
-from zonebloom.spark.summary import Fragments, Summary
+from zonebloom.spark.tagging.candidates import Candidates
+from zonebloom.spark.tagging.intervals import KeyRanges, can_order
+from zonebloom.spark.tagging.keys import KeyColumns
+from zonebloom.spark.tagging.probing import hash_rows
+from zonebloom.spark.tagging.summary import Fragments, Summary
 from zonebloom.storage.files import is_local
 
 # So few keys cost nothing to collect, whatever index there is.

@@ -12,7 +12,7 @@ import pyarrow as pa
 from zonebloom.errors import FragmentChanged, FragmentUnreadable, SchemaMismatch
 from zonebloom.plan import FragmentPlan
 from zonebloom.ranges import RowRanges
-from zonebloom.spark.probing import check_rows, hash_rows
+from zonebloom.spark.tagging.probing import check_rows, hash_rows
 from zonebloom.storage.files import ReadCounter, identities
 from zonebloom.storage.fragments import Source
 from zonebloom.storage.rows import open_rows
@@ -36,7 +36,7 @@ class Candidates:
         Of what is given: the key columns as Spark compares them, then ``fragment_id``,
         ``row_offset`` and ``file``, int64.
     words : uint32 array
-        Filter of the keys, by `zonebloom.spark.probing`.
+        Filter of the keys, by `zonebloom.spark.tagging.probing`.
     files : dict of str to (int, int)
         Fragment id, and number in the list of paths, by path.
     """

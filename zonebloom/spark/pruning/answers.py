@@ -16,7 +16,7 @@ from zonebloom.index.view import IndexView
 from zonebloom.planner import Planner
 from zonebloom.predicates import ast
 from zonebloom.ranges import by_fragment
-from zonebloom.spark.pruned import Note, Reason
+from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.fragments import Fragment, Source, open_source
 

@@ -1,0 +1,1 @@
+"""Joins that leave out early what an index says has no match."""

@@ -1,0 +1,1 @@
+"""Indices of a lake by name, as users of Hyperspace manage theirs."""

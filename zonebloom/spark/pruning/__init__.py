@@ -1,0 +1,1 @@
+"""Native reads of Spark without the files their filters exclude."""

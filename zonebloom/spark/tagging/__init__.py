@@ -1,0 +1,1 @@
+"""Where in a dataset the rows of given keys lie."""

@@ -1,0 +1,1 @@
+"""Spark's Python workers: what they have, what they lack, what became of them."""
