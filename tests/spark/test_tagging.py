@@ -19,6 +19,7 @@ import spark_data
 from pyspark.sql import functions as sf
 
 import zonebloom as zb
+import zonebloom.spark.key_search
 import zonebloom.spark.locate
 from zonebloom.errors import (
     ColumnNotFound,
@@ -58,12 +59,11 @@ def way(request, monkeypatch):
 
 
 def go(way, monkeypatch):
-    module = zonebloom.spark.locate
     if way == "dense":
-        monkeypatch.setattr(module, "_MOST_COLLECTED", 0)
-        monkeypatch.setattr(module, "_FEW", 0)
+        monkeypatch.setattr(zonebloom.spark.key_search, "_MOST_COLLECTED", 0)
+        monkeypatch.setattr(zonebloom.spark.key_search, "_FEW", 0)
     if way != "here":
-        monkeypatch.setattr(module, "_HERE_COST", -1)
+        monkeypatch.setattr(zonebloom.spark.locate, "_HERE_COST", -1)
 
 
 def same(value):
@@ -414,7 +414,7 @@ CONNECT = """
 import sys
 from collections import Counter
 from pyspark.sql import SparkSession
-import zonebloom.spark.locate as locate
+from zonebloom.spark import key_search, locate
 from zonebloom.spark import files_with_keys, tag_location
 spark = (SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
     .config("spark.driver.host", "localhost").config("spark.driver.bindAddress", "127.0.0.1")
@@ -425,7 +425,7 @@ for _ in range(2):
     print(sorted(Counter((r.id or 0, r.path is None) for r in found).items()))
     files = [files_with_keys(keys, sys.argv[1], "id", exact=e).count() for e in (True, False)]
     print(files[0] <= files[1])
-    locate._FEW = locate._MOST_COLLECTED = 0
+    key_search._FEW = key_search._MOST_COLLECTED = 0
     locate._HERE_COST = -1
 spark.stop()
 """

@@ -19,8 +19,8 @@ from zonebloom.errors import FragmentChanged, IndexNotFound
 from zonebloom.index.catalog import Catalog, Version
 from zonebloom.planner import Planner
 from zonebloom.spark.failures import told
+from zonebloom.spark.key_search import Search
 from zonebloom.spark.keys import KeyColumns
-from zonebloom.spark.locate import Search
 from zonebloom.storage.fragments import Source
 
 if TYPE_CHECKING:

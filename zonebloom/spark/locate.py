@@ -9,46 +9,28 @@ by one costs more than reading the column.
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
-from pyspark.sql import types as st
 
 from zonebloom.dataset import Dataset
-from zonebloom.errors import FragmentChanged, IndexNotFound, IndexNotUsedWarning, InvalidArgument
+from zonebloom.errors import InvalidArgument
 from zonebloom.plan import FragmentPlan, ScanPlan
-from zonebloom.predicates.ast import And, Constant, IsIn, Predicate
 from zonebloom.spark.candidates import Candidates
 from zonebloom.spark.frames import _of_session
-from zonebloom.spark.intervals import KeyRanges, can_order
+from zonebloom.spark.key_search import Search
 from zonebloom.spark.keys import KeyColumns, collected
 from zonebloom.spark.pieces import cut
-from zonebloom.spark.probing import hash_rows
-from zonebloom.spark.read import RowFilter, without_fragments
-from zonebloom.spark.summary import Fragments, Summary, summarize, summary_of
-from zonebloom.storage.files import is_local
+from zonebloom.spark.summary import summarize, summary_of
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores, in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# So few keys cost nothing to collect, whatever index there is.
-_FEW = 1024
-_MOST_COLLECTED = 1 << 14
-# With more of a fragment's rows than this in zones that may hold a key, reading a column of
-# numbers whole is quicker than page by page; decoding text costs more than finding its pages.
-_MOST_FIXED = 0.4
-# Nanoseconds a row, as measured: read whole and by zones, of numbers and of text.
-_WHOLE_COST = (13, 210)
-_ZONES_COST = (40, 180)
 # What is read within the time a Spark job takes to start is read here.
 _HERE_COST = 300_000_000
 
@@ -100,177 +82,6 @@ def locate(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> Located:
     return _in_tasks(keys, candidates, plans, search)
 
 
-class Search:
-    """What is known of the files as they are now, for some key columns."""
-
-    def __init__(self, opened: Dataset, columns: KeyColumns):
-        self.source = opened._source
-        self.columns = columns
-        self._opened = opened
-        self._planner = opened._planner
-        self._present = self._planner.coverage().present
-        self.paths = tuple(each.fragment.path for each in self._present)
-        self._num_rows = {each.fragment.path: each.num_rows for each in self._present}
-        self.whole = [FragmentPlan(e.fragment, None, "", e.identity) for e in self._present]
-        self._indexed = [
-            entry
-            for entry in opened._version.indices.values()
-            if len(entry.column) == 1 and entry.column[0] in columns.names
-        ]
-
-    @property
-    def indexed(self) -> list[str]:
-        """Key columns with an index."""
-        found = {entry.column[0] for entry in self._indexed}
-        return [name for name in self.columns.names if name in found]
-
-    def files(self) -> dict[int, int]:
-        """Numbers of the files in ``paths``, by fragment id."""
-        return {each.fragment_id: number for number, each in enumerate(self._present)}
-
-    def fragment(self, file: int) -> tuple[int, int]:
-        """Id and rows of a file."""
-        each = self._present[file]
-        return each.fragment_id, self._planner.count_rows(each)
-
-    @property
-    def most_collected(self) -> int:
-        """With more keys than this, about every zone holds one."""
-        zones = [sum(s.num_zones for s in entry.tables) for entry in self._indexed]
-        return min(max([_FEW, *zones]), _MOST_COLLECTED)
-
-    def zones(self, keys: pa.Table, counts: np.ndarray) -> list[FragmentPlan]:
-        """What to read for keys that are here, of fragments that may hold any by their counts."""
-        if not counts.any():
-            return []
-        by_path = self.source.partition_columns()
-        terms: list[Predicate] = []
-        valid = np.logical_and.reduce(
-            [each.is_valid().to_numpy() for each in keys.columns], initial=True
-        )
-        for name, values in zip(self.columns.names, keys.columns, strict=True):
-            here = values.filter(pa.array(valid)).combine_chunks().unique()
-            arrow = self.source.schema.field(name).type
-            if name in by_path and not _is_alike(here.type, arrow):
-                # The text of a path, of which Spark makes another type.
-                continue
-            terms.append(IsIn((name,), here))
-        if not self._indexed:
-            warnings.warn(
-                f"there is no index on {', '.join(self.columns.names)}, so the key columns are "
-                "read whole; make one with create_scalar_index",
-                IndexNotUsedWarning,
-                stacklevel=5,
-            )
-        predicate: Predicate = And(tuple(terms)) if terms else Constant(True)
-        nothing = RowFilter(None, frozenset(self.columns.names))
-        plan = self._planner.plan(self.columns.names, nothing, predicate, described=False)
-        identity = {each.fragment.path: each.identity for each in self._present}
-        held = {path for path, count in zip(self.paths, counts, strict=True) if count}
-        return [
-            self._settled(each, identity.get(each.fragment.path))
-            for each in plan.fragments
-            if each.fragment.path in held
-        ]
-
-    def _settled(self, plan: FragmentPlan, identity: Any) -> FragmentPlan:
-        """A plan tied to the file as it is now; one of many rows reads all."""
-        if plan.identity not in (None, identity):
-            raise FragmentChanged(
-                f"{plan.fragment.path} changed while keys were to be located in it; call again"
-            )
-        plan = replace(plan, identity=identity)
-        if plan.rows is None or plan.pages is None or not plan.pages.num_rows:
-            return plan
-        if self._has_text or len(plan.rows) <= _MOST_FIXED * plan.pages.num_rows:
-            return plan
-        return replace(plan, rows=None, pages=None)
-
-    @property
-    def _has_text(self) -> bool:
-        return not all(map(_is_fixed, self.columns.schema.types))
-
-    def cost(self, plan: FragmentPlan) -> float:
-        """What reading a plan takes one core, about, ns."""
-        if plan.rows is not None:
-            return len(plan.rows) * _ZONES_COST[self._has_text]
-        rows = self._num_rows.get(plan.fragment.path)
-        if rows is None or not is_local(self.source.filesystem):
-            return math.inf
-        return rows * _WHOLE_COST[self._has_text]
-
-    @property
-    def fragments(self) -> Fragments:
-        """What ranges and paths say of the fragments."""
-        by_path = self.source.partition_columns()
-        ranges = [None if n in by_path else self._ranges(i, n) for i, n in self._numbered()]
-        of_paths = tuple(i for i, name in self._numbered() if name in by_path)
-        count = len(self._present)
-        if not of_paths:
-            return Fragments(count, tuple(ranges))
-        hashed = hash_rows(*self._path_columns(of_paths))
-        partitions, groups = np.unique(hashed.hashes, return_inverse=True)
-        if hashed.valid is not None:
-            # A null equals no key.
-            groups = np.where(hashed.valid, groups, -1)
-        return Fragments(count, tuple(ranges), groups, partitions, of_paths)
-
-    def _numbered(self) -> list[tuple[int, str]]:
-        return list(enumerate(self.columns.names))
-
-    def _path_columns(self, numbers: Sequence[int]) -> tuple[list[pa.Array], list[pa.DataType]]:
-        constants = [self.source.constants(each.fragment) for each in self._present]
-        arrays, types = [], []
-        for number in numbers:
-            name = self.columns.names[number]
-            held = self.source.schema.field(name).type
-            plain = held.value_type if pt.is_dictionary(held) else held
-            values = pa.array([each.get(name) for each in constants], plain)
-            types.append(self.columns.schema.types[number])
-            arrays.append(values.cast(types[-1]))
-        return arrays, types
-
-    def _ranges(self, number: int, name: str) -> KeyRanges | None:
-        wanted = self.columns.schema.types[number]
-        if not can_order(wanted):
-            return None
-        try:
-            table: Any = self._opened.key_ranges(name)
-            bounds = [table[each].combine_chunks().cast(wanted) for each in ("minimum", "maximum")]
-        except (IndexNotFound, pa.ArrowException):
-            return None
-        if table["fragment_id"].to_pylist() != [each.fragment_id for each in self._present]:
-            # Files came or changed between.
-            return None
-        known = table["is_known"].to_numpy()
-        unbounded = pa.array(~known)
-        bounds = [pa.array(b.to_pylist(), wanted, mask=unbounded.to_numpy(False)) for b in bounds]
-        nan = table["has_nan"].fill_null(True).to_numpy()
-        empty = known & ~nan & ~bounds[0].is_valid().to_numpy(zero_copy_only=False)
-        return KeyRanges(bounds[0], bounds[1], empty)
-
-    def candidates(self, summary: Summary) -> Candidates:
-        """What reads the rows."""
-        extra = [pa.field(name, pa.int64()) for name in ("fragment_id", "row_offset", "file")]
-        return Candidates(
-            without_fragments(self.source),
-            self.columns.names,
-            pa.schema([*self.columns.schema, *extra]),
-            summary.words,
-            {
-                each.fragment.path: (each.fragment_id, file)
-                for file, each in enumerate(self._present)
-            },
-        )
-
-    def spark_schema(self) -> st.StructType:
-        """The schema of the rows found, for Spark."""
-        names = ("fragment_id", "row_offset", "file")
-        return st.StructType(
-            [*self.columns.fields, *(st.StructField(name, st.LongType()) for name in names)]
-        )
-
-
 def _here(
     keys: DataFrame, candidates: Candidates, plans: Sequence[FragmentPlan], search: Search
 ) -> Located:
@@ -315,15 +126,3 @@ def _worker(
                 yield from candidates.batches(tasks[number])
 
     return work
-
-
-def _is_fixed(arrow: pa.DataType) -> bool:
-    return pt.is_primitive(arrow) or pt.is_decimal(arrow)
-
-
-def _is_alike(one: pa.DataType, other: pa.DataType) -> bool:
-    other = other.value_type if pt.is_dictionary(other) else other
-    texts = (pt.is_string, pt.is_large_string)
-    if any(test(one) for test in texts):
-        return any(test(other) for test in texts)
-    return (pt.is_integer(one) and pt.is_integer(other)) or one == other
