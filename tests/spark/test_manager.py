@@ -152,7 +152,7 @@ def test_an_index_from_its_making_to_its_end(manager, spark, lake, tmp_path):
     assert row.numZones == 6
     made = zb.dataset(lake).global_filter("Name")
     assert (made.num_items, made.probability, len(made.covered)) == (5_000, 0.02, 3)
-    assert row.globalFilterBytes == 2 * made.sbbf.nbytes
+    assert row.globalFilterBytes == 2 * len(made.sbbf.to_parquet_bytes())
     assert manager.indexes().first() == row[: len(manager.indexes().columns)]
 
     manager.delete_index("ids")
