@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from hypothesis import settings
 
+import zonebloom
+
 # No deadline: the first example of a kernel also loads or compiles it.
 settings.register_profile("zonebloom", deadline=None, max_examples=60, print_blob=True)
 settings.load_profile("zonebloom")
+
+
+def pytest_configure(config):
+    # Kernels are compiled once, before several processes would write them at a time.
+    if not hasattr(config, "workerinput"):
+        zonebloom.warmup()

@@ -19,11 +19,10 @@ import zonebloom as zb
 import zonebloom.index.build
 from zonebloom.errors import EngineError
 
-# Each file a task.
-zonebloom.index.build._TASK_BYTES = 1
-
 
 def start(folder):
+    # Each file a task; in this process alone.
+    zonebloom.index.build._TASK_BYTES = 1
     from pyspark.sql import SparkSession
 
     return (

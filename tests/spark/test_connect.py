@@ -21,11 +21,10 @@ from zonebloom.errors import (
     NoFragments,
 )
 
-# Each file a task.
-zonebloom.index.build._TASK_BYTES = 1
-
 
 def start(folder):
+    # Each file a task; in this process alone.
+    zonebloom.index.build._TASK_BYTES = 1
     from pyspark.sql import SparkSession
 
     return (

@@ -89,7 +89,7 @@ def test_workers_of_another_python_version(spark, dataset, tmp_path):
 
 def test_workers_of_a_python_without_packages(spark, dataset, tmp_path):
     with workers_run(spark, script(tmp_path / "python", f'exec {sys.executable} -S "$@"')):
-        says = r"no module (pyarrow|numpy): install zonebloom on the executors.*set PYSPARK_PYTHON"
+        says = r"no module (zonebloom|pyarrow|numpy): install zonebloom on the executors.*set PYSPARK_PYTHON"
         with pytest.raises(EngineError, match=says):
             dataset.create_scalar_index("id", spark=spark)
         with pytest.raises(EngineError, match=says):
@@ -146,7 +146,7 @@ def older(tmp_path) -> Path:
 @pytest.mark.parametrize("knows_of_versions", [True, False])
 def test_executors_with_another_version(spark, dataset, tmp_path, older, knows_of_versions):
     if not knows_of_versions:
-        (older / "zonebloom" / "spark" / "sealed.py").unlink()
+        (older / "zonebloom" / "spark" / "workers" / "sealed.py").unlink()
     command = f'PYTHONPATH={older}:$PYTHONPATH exec {sys.executable} "$@"'
     says = r"executors have zonebloom 0\.0\.9 and the driver " if knows_of_versions else "another"
     with workers_run(spark, script(tmp_path / "python", command)):
@@ -228,7 +228,8 @@ def in_process(code, *flags, **environment) -> subprocess.CompletedProcess[str]:
 
 def test_archive_is_the_same_in_each_process_and_gone_after_it():
     code = (
-        "import hashlib, json; from zonebloom.spark.workers.ship import _archive; path = _archive(); "
+        "import hashlib, json; from zonebloom.spark.workers.ship import _archive; "
+        "path = _archive(); "
         "print(json.dumps([path, hashlib.sha256(open(path, 'rb').read()).hexdigest()]))"
     )
     path, digest = json.loads(in_process(code, PYTHONHASHSEED="7").stdout)

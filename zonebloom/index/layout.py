@@ -53,7 +53,7 @@ def arrange(
     name: str,
     segments: Sequence[Segment],
     layout: str,
-    most_tables: int = _MANY_TABLES,
+    most_tables: int | None = None,
 ) -> tuple[Segment, ...]:
     """Bring the segments of an index to a layout, and many of them to one.
 
@@ -65,8 +65,8 @@ def arrange(
     segments : sequence of Segment
         All of one index.
     layout : {"auto", "table", "sliced"}
-    most_tables : int
-        That may stay; of sliced ones it is one.
+    most_tables : int, optional
+        Of rows that may stay; of sliced ones it is one.
 
     Returns
     -------
@@ -82,7 +82,8 @@ def arrange(
     tables = [segment for segment in segments if segment.layout != "pages"]
     wanted = layout_for(layout, tables)
     alike = all(segment.layout == wanted for segment in tables)
-    if alike and len(tables) <= (1 if wanted == "sliced" else most_tables):
+    most = 1 if wanted == "sliced" else most_tables or _MANY_TABLES
+    if alike and len(tables) <= most:
         return tuple(segments)
     path = catalog.segment_path(name, wanted)
     catalog.filesystem.create_dir(posixpath.dirname(path), recursive=True)
