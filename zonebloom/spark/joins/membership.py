@@ -164,7 +164,7 @@ def _expressions(
     value = _as_stored(key, key_type, arrow)
     hashed = _xxh64(spark, value)
     words = _array(spark, held.sbbf.to_bytes())
-    found = value.isNotNull() & _bits_set(hashed, words, held.sbbf.num_blocks)
+    found = value.isNotNull() & _bits_set(spark, hashed, words, held.sbbf.num_blocks)
     first = _first(key_type)
     return found if first is None else (key < first) | found
 
@@ -224,27 +224,34 @@ def _array(spark: SparkSession, data: bytes) -> Column:
     return frame.scalar()
 
 
-def _bits_set(hashed: Column, words: Column, num_blocks: int) -> Column:
-    """Whether the eight bits of a hash are set in its block; two words lie in each bigint."""
-    block = sf.shiftrightunsigned(sf.shiftrightunsigned(hashed, 32) * _long(num_blocks), 32)
-    first = (block * _long(WORDS_PER_BLOCK // 2)).cast("int")
+def _bits_set(spark: SparkSession, hashed: Column, words: Column, num_blocks: int) -> Column:
+    """Whether the eight bits of a hash are set in its block; two words lie in each bigint.
+
+    ``(uint32(hash) * salt[i]) >> 27`` in products of 48 bits: ANSI mode lets none overflow. Built
+    of Java columns: PySpark's own ask the JVM some fourteen times an operation.
+    """
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    jvm: Any = spark._jvm  # pyright: ignore[reportAttributeAccessIssue]
+    functions, to_seq = jvm.org.apache.spark.sql.functions, jvm.PythonUtils.toSeq
+    of_hash: Any = hashed
+    of_words: Any = words
+    java, held = of_hash._jc, of_words._jc
+    unsigned = functions.shiftrightunsigned
+    low = java.bitwiseAND(_LOW)
+    high = unsigned(java, 16).bitwiseAND(_LOW)
+    block = unsigned(unsigned(java, 32).multiply(num_blocks), 32)
+    first = block.multiply(WORDS_PER_BLOCK // 2).cast("int")
     found = None
     for i in range(WORDS_PER_BLOCK):
-        word = sf.get(words, first + sf.lit(i // 2))
-        test = _bit(word, _bit_of_word(hashed, i) + sf.lit(32 * (i % 2)))
-        found = test if found is None else found & test
-    assert found is not None
-    return found
-
-
-def _bit_of_word(hashed: Column, i: int) -> Column:
-    """``(uint32(hash) * salt[i]) >> 27`` in products of 48 bits: ANSI mode lets none overflow."""
-    salt = _long(int(SALT[i]))
-    upper = sf.shiftrightunsigned(hashed, 16).bitwiseAND(_long(_LOW)) * salt
-    product = hashed.bitwiseAND(_long(_LOW)) * salt + sf.shiftleft(
-        upper.bitwiseAND(_long(_LOW)), 16
-    )
-    return sf.shiftrightunsigned(product, 27).bitwiseAND(_long(31)).cast("int")
+        salt = int(SALT[i])
+        upper = functions.shiftleft(high.multiply(salt).bitwiseAND(_LOW), 16)
+        at = unsigned(low.multiply(salt).plus(upper), 27).bitwiseAND(31).cast("int")
+        word = functions.get(held, first.plus(i // 2))
+        shifted = functions.call_function("shiftright", to_seq([word, at.plus(32 * (i % 2))]))
+        test = shifted.bitwiseAND(1).equalTo(1)
+        found = test if found is None else getattr(found, "and")(test)
+    return ClassicColumn(found)
 
 
 def _bit(word: Column, at: Column) -> Column:
