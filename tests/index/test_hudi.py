@@ -168,6 +168,27 @@ def test_files_that_are_gone_are_flagged(lake):
     assert sorted(row["BloomFilterMetadata"]["valid"] for row in rfc) == [False, True, True]
 
 
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_files_of_another_dataset_are_not_flagged(tmp_path, is_apart):
+    """A dataset of some files shares the index with one of all."""
+    data, folder = tmp_path / "data", str(tmp_path / "apart") if is_apart else None
+    data.mkdir()
+    for number in range(3):
+        pq.write_table(columns(number * 1_000), data / f"{number}.parquet")
+    zb.dataset(data, index_dir=folder).create_scalar_index("id", spark=False)
+    paths = [str(data / f"{number}.parquet") for number in range(2)]
+    some = zb.dataset(paths, index_dir=folder or str(data / "_zonebloom"))
+    os.remove(data / "2.parquet" if is_apart else paths[1])
+    made = export(some, "id").bloom_filters.to_pylist()
+    flags = {row["key"]: row["BloomFilterMetadata"]["isDeleted"] for row in made}
+    gone = "2.parquet" if is_apart else "1.parquet"
+    assert {key for key, deleted in flags.items() if deleted} == {bloom_filter_key("", gone)}
+    assert len(flags) == (3 if is_apart else 2)
+    pq.write_table(columns(0), data / gone)
+    made = export(zb.dataset(paths, index_dir=folder), "id").bloom_filters.to_pylist()
+    assert [row["BloomFilterMetadata"]["isDeleted"] for row in made] == [False, False]
+
+
 def test_schemas_have_the_names_of_the_code_and_of_the_rfc():
     stats, bloom = schemas()
     assert stats.names == ["key", "type", "ColumnStatsMetadata"]

@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.errors import InvalidArgument
+from zonebloom.index.catalog import Version
+from zonebloom.index.coverage import Coverage
 from zonebloom.index.hudi_records import (
     BLOOM_FILTER_TYPE,
     COLUMN_STATS_TYPE,
@@ -34,6 +36,7 @@ from zonebloom.index.hudi_records import (
 from zonebloom.index.key_ranges import KeyRange, range_type
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.columns import Column, ColumnsReader
+from zonebloom.storage.files import identities
 from zonebloom.storage.fragments import Fragment, Source
 
 if TYPE_CHECKING:
@@ -87,7 +90,8 @@ def export(
     Returns
     -------
     HudiTables
-        Files the catalog knows that are gone are in both tables, flagged as deleted.
+        Files the catalog knows that are gone from the file system are in both tables, flagged as
+        deleted; those that are only none of this dataset's are in neither.
 
     Raises
     ------
@@ -112,12 +116,10 @@ def export(
             _stats_record(found, where, names) for found in made.stats if found.name in wanted
         ]
         filters.append(_filter_record(made.filter.to_parquet_bytes(), where, instant, False, names))
-    present = {fragment.key for fragment in source.fragments} - set(coverage.vanished)
-    for key, known in ds._version.fragments.items():
-        if key not in present:
-            where = _place(source, known.key)
-            stats += [_stats_record(_Stats(name), where, names) for name in wanted]
-            filters.append(_filter_record(b"", where, instant, True, names))
+    for path in _gone(source, ds._version, coverage):
+        where = _place(source, path)
+        stats += [_stats_record(_Stats(name), where, names) for name in wanted]
+        filters.append(_filter_record(b"", where, instant, True, names))
     tables = HudiTables(
         *(
             pa.Table.from_pylist(rows, schema)
@@ -127,6 +129,20 @@ def export(
     if folder is not None:
         _write(tables, folder, source)
     return tables
+
+
+def _gone(source: Source, version: Version, coverage: Coverage) -> list[str]:
+    """Paths of files the catalog knows that are in the file system no more.
+
+    A dataset of some files may share the index with one of all.
+    """
+    present = {each.fragment.key for each in coverage.present}
+    # Known by their whole paths where the index has a folder apart.
+    whole = all(each.key == each.path for each in source.fragments)
+    root = "" if whole else source.root
+    paths = [posixpath.join(root, key) for key in version.fragments if key not in present]
+    now = identities(source.filesystem, paths)
+    return [path for path, identity in zip(paths, now, strict=True) if identity is None]
 
 
 @dataclass(frozen=True, slots=True)
