@@ -7,6 +7,7 @@ What fails leaves nothing behind: segments of a build are deleted unless its ver
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -331,12 +332,17 @@ class Builder:
             return train_on_spark(session, tasks, progress=report, num_rows=total)
 
     def _cleanly(self, commit: Callable[[str], Version]) -> Version:
-        """Run a build under a prefix of its own, and delete what its version does not name."""
+        """Run a build under a prefix of its own, and delete what its version does not name.
+
+        What cannot be deleted now is left to `vacuum`: a version that was committed stands, and
+        of a build that failed the user is to see why.
+        """
         prefix = self._catalog.new_segment_prefix()
         try:
             version = commit(prefix)
         except BaseException as error:
-            self._delete_unnamed(prefix)
+            with contextlib.suppress(OSError):
+                self._delete_unnamed(prefix)
             if isinstance(error, OSError) and not isinstance(error, ZoneBloomError):
                 raise CatalogError(
                     f"cannot write to {self._catalog.folder} ({error}); make it writable, or give "
@@ -345,13 +351,15 @@ class Builder:
             raise
         entries = list(version.indices.values())
         named = {name for entry in entries for name in entry.folders}
-        self._catalog.delete_segments(prefix, keep=named)
-        self._catalog.delete_tables(
-            segment.name
-            for entry in entries
-            for segment in entry.segments
-            if segment.layout == "pages" and segment.name.startswith(prefix)
-        )
+        with contextlib.suppress(OSError):
+            self._catalog.delete_segments(prefix, keep=named)
+        with contextlib.suppress(OSError):
+            self._catalog.delete_tables(
+                segment.name
+                for entry in entries
+                for segment in entry.segments
+                if segment.layout == "pages" and segment.name.startswith(prefix)
+            )
         return version
 
     def _delete_unnamed(self, prefix: str) -> None:

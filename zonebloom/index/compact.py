@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from zonebloom.errors import CommitConflict
+from zonebloom.errors import CatalogError, CommitConflict, ZoneBloomWarning
 from zonebloom.index.catalog import Catalog, IndexEntry, Segment, Version
 from zonebloom.index.layout import SLICED_ZONES, arrange
 
@@ -72,7 +73,7 @@ def _merged(
     return (*kept, *arrange(catalog, name, small, "auto", most_tables=1))
 
 
-def drop_for_good(catalog: Catalog, names: Iterable[str]) -> None:
+def drop_for_good(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:
     """Drop indices in one commit, and delete their segments.
 
     Readers of older versions scan the data instead, with a warning.
@@ -82,28 +83,64 @@ def drop_for_good(catalog: Catalog, names: Iterable[str]) -> None:
     catalog : Catalog
     names : iterable of str
         Names that are not there are passed over.
+    build : str, optional
+        Prefix of the segments of a build that was given up: an index of one of the names that
+        has none of them is another's, and stays.
 
     Raises
     ------
     CommitConflict, CorruptIndex
+
+    Warns
+    -----
+    ZoneBloomWarning
+        When segments cannot be deleted; the indices are gone nevertheless.
     """
-    gone = set(names)
-    entries = catalog.latest_for_writing().indices
-    folders = {each for name in gone.intersection(entries) for each in entries[name].folders}
-    if not gone.intersection(entries):
-        return
+    asked = set(names)
+    folders: set[str] = set()
+
+    def doomed(version: Version) -> dict[str, IndexEntry]:
+        found = {name: entry for name, entry in version.indices.items() if name in asked}
+        if build is None:
+            return found
+        return {n: e for n, e in found.items() if any(f.startswith(build) for f in e.folders)}
 
     def change(latest: Version) -> Version:
+        gone = doomed(latest)
+        folders.clear()
+        folders.update(*(entry.folders for entry in gone.values()))
         left = {name: entry for name, entry in latest.indices.items() if name not in gone}
         return replace(latest, indices=left)
 
-    catalog.commit(change)
-    _delete_unnamed(catalog, folders)
+    if doomed(catalog.latest_for_writing()):
+        catalog.commit(change)
+    error = _delete_unnamed(catalog, folders if build is None else {*folders, build})
+    if error is not None:
+        warnings.warn(
+            f"segments of {', '.join(sorted(asked))} are left in {catalog.folder} ({error}); "
+            "vacuum() of the dataset deletes them when that is mended",
+            ZoneBloomWarning,
+            stacklevel=2,
+        )
 
 
-def _delete_unnamed(catalog: Catalog, prefixes: Iterable[str]) -> None:
-    """Delete segments of finished builds, but those the newest version names."""
-    entries = catalog.latest_for_writing().indices.values()
+def _delete_unnamed(catalog: Catalog, prefixes: Iterable[str]) -> Exception | None:
+    """Delete segments of finished builds, but those the newest version names.
+
+    Returns
+    -------
+    Exception or None
+        Why some are left, which `vacuum` deletes later: what was committed before stands.
+    """
+    failed = None
+    try:
+        entries = catalog.latest_for_writing().indices.values()
+    except (CatalogError, OSError) as error:
+        return error
     named = {folder for entry in entries for folder in entry.folders}
     for prefix in prefixes:
-        catalog.delete_segments(prefix, keep=named)
+        try:
+            catalog.delete_segments(prefix, keep=named)
+        except OSError as error:
+            failed = error
+    return failed
