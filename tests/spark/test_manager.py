@@ -505,6 +505,7 @@ def test_a_leaf_and_names_as_the_session_compares_them(manager, spark, lake):
         ({"name": ""}, "cannot name an index"),
         ({"name": "a/b"}, "cannot name an index"),
         ({"name": ".."}, "cannot name an index"),
+        ({"name": "a.b"}, "cannot name an index"),
         ({"name": "a\nb"}, "cannot name an index"),
         ({"name": "x" * 81}, "cannot name an index"),
         ({"name": 5}, "cannot name an index"),

@@ -8,10 +8,21 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from helpers import PACKAGE
 
-from zonebloom.errors import CommitConflict, CorruptIndex, InvalidState
+import zonebloom as zb
+from zonebloom.errors import (
+    CommitConflict,
+    CorruptIndex,
+    IndexExists,
+    InvalidState,
+    NoFragments,
+    ZoneBloomWarning,
+)
 from zonebloom.spark.manager.actions import Actions
 from zonebloom.spark.manager.log import Record, State, System
 from zonebloom.spark.manager.states import TRANSITIONS
@@ -172,3 +183,174 @@ def test_stable_states_are_those():
     assert {each for _, during, _ in TRANSITIONS.values() for each in [during]} == (
         {each for each in State if not each.is_stable} - {State.CANCELLING}
     )
+
+
+# What an action did not make it does not remove. Files of the lake are small, so builds are here.
+
+
+@pytest.fixture
+def lake(tmp_path):
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    for number in range(3):
+        ids = np.arange(100) + number * 100
+        pq.write_table(pa.table({"id": ids}), folder / f"{number}.parquet")
+    return folder
+
+
+def actions_in(folder):
+    return Actions(System(str(folder)), False)
+
+
+def to_build(lake, **fields):
+    opened = zb.dataset(lake)
+    made = Record(
+        "ids",
+        path=str(lake),
+        index_dir=opened.index_dir,
+        columns=("id",),
+        expected_num_items=300,
+        fpp=0.01,
+        **fields,
+    )
+    return opened, made
+
+
+def in_catalog(lake):
+    return dict(zb.dataset(lake)._version.indices)
+
+
+def segments(lake):
+    folder = lake / "_zonebloom" / "segments"
+    return {each.name for each in folder.iterdir()} if folder.exists() else set()
+
+
+def once(action):
+    """As progress of a build: something that happens while it is under way."""
+    done = []
+
+    def report(*_):
+        if not done:
+            done.append(True)
+            action()
+
+    return report
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_index_that_another_manager_made_meanwhile(lake, tmp_path, fails):
+    one, other = actions_in(tmp_path / "one"), actions_in(tmp_path / "other")
+    theirs = {}
+
+    def meanwhile():
+        other.create(*to_build(lake))
+        theirs.update(in_catalog(lake))
+        if fails:
+            raise NoFragments("gone")
+
+    with pytest.raises(NoFragments if fails else CommitConflict):
+        one.create(*to_build(lake), once(meanwhile))
+    assert list(theirs) == ["ids.id"] and in_catalog(lake) == theirs
+    assert segments(lake) == theirs["ids.id"].folders
+    assert zb.dataset(lake).validate_index("ids.id") == 3
+    assert System(str(tmp_path / "one")).log("ids").latest().state == State.DOESNOTEXIST
+    assert System(str(tmp_path / "other")).log("ids").latest().state == State.ACTIVE
+    with pytest.raises(IndexExists, match="by hand, or by a manager with another system path"):
+        one.create(*to_build(lake))
+    # What was refused before it began is not in the log.
+    assert len(System(str(tmp_path / "one")).log("ids").history()) == 2
+
+
+def test_cancel_leaves_an_index_that_the_creation_did_not_make(lake, tmp_path):
+    opened, wanted = to_build(lake, state=State.CREATING)
+    log = System(str(tmp_path / "system")).log("ids")
+    log.append(wanted, 0)
+    opened.create_scalar_index("id", name="ids.id")
+    theirs = in_catalog(lake)
+    actions_in(tmp_path / "system").cancel("ids")
+    assert log.latest().state == State.DOESNOTEXIST
+    assert in_catalog(lake) == theirs and segments(lake) == theirs["ids.id"].folders
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_cancel_removes_what_the_creation_made(lake, tmp_path, committed):
+    actions, log = actions_in(tmp_path / "system"), System(str(tmp_path / "system")).log("ids")
+    actions.create(*to_build(lake))
+    # As if it had died after its commit, and somebody had dropped what it made before the cancel.
+    (tmp_path / "system" / "ids" / "00000000000000000002.json").unlink()
+    zb.dataset(lake).create_scalar_index("id", name="mine")
+    if not committed:
+        zb.dataset(lake).drop_index("ids.id")
+    mine = in_catalog(lake)["mine"]
+    assert segments(lake) > mine.folders
+    actions.cancel("ids")
+    assert log.latest().state == State.DOESNOTEXIST
+    assert in_catalog(lake) == {"mine": mine} and segments(lake) == mine.folders
+
+
+# Errors on the way back
+
+
+def test_the_first_error_is_the_one_that_is_seen(lake, tmp_path):
+    system = tmp_path / "system"
+    actions = actions_in(system)
+
+    def fail():
+        # The log cannot be written any more.
+        system.rename(tmp_path / "elsewhere")
+        system.write_bytes(b"")
+        raise NoFragments("the cause")
+
+    with pytest.raises(NoFragments, match="the cause") as seen:
+        actions.create(*to_build(lake), once(fail))
+    assert "call cancel('ids')" in "".join(seen.value.__notes__)
+    assert in_catalog(lake) == {}
+
+
+def undeletable(lake, name):
+    """A file where a folder of a segment would be: it cannot be deleted as one."""
+    (lake / "_zonebloom" / "segments" / f"{name}-file").write_bytes(b"")
+
+
+def test_a_vacuum_that_cannot_delete_segments_says_so_and_is_done(lake, tmp_path):
+    actions, log = actions_in(tmp_path / "system"), System(str(tmp_path / "system")).log("ids")
+    actions.create(*to_build(lake))
+    for name in segments(lake):
+        undeletable(lake, name)
+    actions.delete("ids")
+    with pytest.warns(ZoneBloomWarning, match=r"segments of ids\.id are left in .*vacuum\(\)"):
+        actions.vacuum("ids")
+    assert log.latest().state == State.DOESNOTEXIST and log.latest().action == "vacuum"
+    assert in_catalog(lake) == {}
+
+
+def test_a_build_whose_leftovers_cannot_be_deleted_stands(lake, tmp_path):
+    actions = actions_in(tmp_path / "system")
+    opened, wanted = to_build(lake)
+    before = set()
+
+    def block(done, total):
+        for name in segments(lake) - before:
+            if not name.endswith("-file"):
+                undeletable(lake, name)
+
+    actions.create(opened, wanted, block)
+    assert any(name.endswith("-file") for name in segments(lake))
+    assert list(in_catalog(lake)) == ["ids.id"]
+    assert zb.dataset(lake).validate_index("ids.id") == 3
+    before |= segments(lake)
+    made = in_catalog(lake)
+    actions.refresh("ids", "full", block)
+    assert in_catalog(lake) != made and zb.dataset(lake).validate_index("ids.id") == 3
+    # Nor does it hide why a build failed.
+    before |= segments(lake)
+    made = in_catalog(lake)
+
+    def fail(done, total):
+        block(done, total)
+        if segments(lake) - before:
+            raise NoFragments("the cause")
+
+    with pytest.raises(NoFragments, match="the cause"):
+        actions.refresh("ids", "full", fail)
+    assert in_catalog(lake) == made

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zonebloom.builder import Wanted
 from zonebloom.dataset import Dataset
-from zonebloom.errors import IndexExists, IndexNotFound, InvalidArgument
+from zonebloom.errors import IndexExists, IndexNotFound, InvalidArgument, ZoneBloomError
 from zonebloom.index.catalog import now
 from zonebloom.index.compact import compact, drop_for_good
 from zonebloom.index.global_filter import GlobalSize
 from zonebloom.index.zones import ZoneParameters
+from zonebloom.spark.manager.creation import builder_under, new_build, take_back
 from zonebloom.spark.manager.log import IndexLog, Record, State, System
 from zonebloom.spark.manager.source import catalog_of, measure_drift, open_recorded
 from zonebloom.spark.manager.states import TRANSITIONS, require_state, require_unstable
@@ -71,18 +72,16 @@ class Actions:
         FragmentUnreadable, SchemaMismatch, EngineError
             And nothing is left behind.
         """
-        with self._acting(record.name, "create", of=record) as step:
-            taken = [each for each in record.indices.values() if each in opened._version.indices]
-            if taken:
-                raise IndexExists(
-                    f"the catalog in {opened.index_dir} has an index {taken[0]!r} already, made "
-                    "without this manager: give another name, or call drop_index on the dataset"
-                )
+        record = replace(record, build=new_build())
+        with self._acting(
+            record.name, "create", of=record, check=lambda: _require_free(opened, record)
+        ) as step:
             try:
-                self._build(opened, record, progress)
+                self._build(opened, record, progress, is_new=True)
                 step.found(**_as_indexed(record), created_at=now())
-            except BaseException:
-                drop_for_good(catalog_of(record), record.indices.values())
+            except BaseException as error:
+                with _noting(error, "what it built may be left"):
+                    take_back(record)
                 raise
 
     def refresh(self, name: str, mode: str, progress: Progress = None) -> None:
@@ -93,7 +92,7 @@ class Actions:
         name : str
         mode : {"full", "incremental", "quick"}
             Build all anew; read only files that came or changed and forget those gone; or only
-            take note of them, so that the index is used whatever the ratios of hybrid scan say.
+            take note of them, so that the ratios of hybrid scan count only what changes after it.
 
         Raises
         ------
@@ -105,7 +104,7 @@ class Actions:
             record = step.record
             if mode == "quick":
                 drift = measure_drift(open_recorded(record), list(record.indices.values()))
-                step.found(accepted=drift.fingerprint)
+                step.found(accepted=drift.fingerprint, accepted_changes=drift.changes)
                 return
             opened = open_recorded(record)
             if mode == "full":
@@ -153,9 +152,7 @@ class Actions:
         IndexNotFound, InvalidState, CommitConflict
         """
         with self._acting(name, "restore") as step:
-            there = catalog_of(step.record).latest().indices
-            gone = [each for each in step.record.indices.values() if each not in there]
-            if gone:
+            if gone := step.record.missing_from(catalog_of(step.record).latest().indices):
                 raise IndexNotFound(
                     f"{', '.join(gone)} is not in the catalog any more; vacuum index {name!r} and "
                     "create it again"
@@ -196,16 +193,26 @@ class Actions:
             going = log.append(
                 replace(latest, state=State.CANCELLING, action="cancel"), latest.number
             )
-            if goes and latest.path:
+            if stable.state == State.DOESNOTEXIST:
+                take_back(latest)
+            elif goes and latest.path:
                 drop_for_good(catalog_of(latest), latest.indices.values())
             back = replace(stable, state=State.DOESNOTEXIST if goes else stable.state)
             log.append(replace(back, action="cancel", message=""), going.number)
 
     @contextlib.contextmanager
     def _acting(
-        self, name: str, action: str, mode: str = "", of: Record | None = None
+        self,
+        name: str,
+        action: str,
+        mode: str = "",
+        of: Record | None = None,
+        check: Callable[[], None] | None = None,
     ) -> Iterator[_Step]:
-        """Between the transitional and the stable state of an action."""
+        """Between the transitional and the stable state of an action.
+
+        A check that raises keeps the action from beginning.
+        """
         _, during, after = TRANSITIONS[action]
         log = self._system.log(name)
         # Before the lock, which makes a folder. Whether an action that began is still under
@@ -216,6 +223,8 @@ class Actions:
         with log.locked():
             before = log.latest()
             require_state(before, action)
+            if check is not None:
+                check()
             action = f"{action} {mode}".strip()
             entry = replace(of or before, state=during, action=action, message="")
             started = log.append(entry, before.number)
@@ -223,7 +232,8 @@ class Actions:
             try:
                 yield step
             except BaseException as error:
-                self._put_back(log, started, before, error)
+                with _noting(error, f"index {name!r} may be left {during}: call cancel({name!r})"):
+                    self._put_back(log, started, before, error)
                 raise
             log.append(replace(step.record, state=after), started.number)
 
@@ -232,36 +242,64 @@ class Actions:
     ) -> None:
         state = before.state
         if started.state == State.VACUUMING:
-            there = catalog_of(before).latest().indices
-            if not any(name in there for name in before.indices.values()):
-                state = State.DOESNOTEXIST
+            # While the catalog cannot be looked at it stays DELETED, to be vacuumed again.
+            with _noting(error, "the catalog cannot be looked at"):
+                there = catalog_of(before).latest().indices
+                if len(before.missing_from(there)) == len(before.indices):
+                    state = State.DOESNOTEXIST
         message = f"{type(error).__name__}: {error}"[:1000]
         back = replace(before, state=state, action=f"{started.action} failed", message=message)
         log.append(back, started.number)
 
-    def _build(self, opened: Dataset, record: Record, progress: Progress) -> None:
+    def _build(
+        self, opened: Dataset, record: Record, progress: Progress, is_new: bool = False
+    ) -> None:
         size = GlobalSize(record.expected_num_items, record.fpp)
         wanted = [
             Wanted(name, opened._column(column), ZoneParameters(), size)
             for column, name in record.indices.items()
         ]
-        version = opened._builder.build(wanted, "auto", True, self._spark, progress)
+        builder = builder_under(opened, record.build) if is_new else opened._builder
+        version = builder.build(wanted, "auto", not is_new, self._spark, progress)
         opened._use(version)
 
 
 def _as_indexed(record: Record) -> dict[str, Any]:
     """What a record says of the files it holds now."""
     drift = measure_drift(open_recorded(record), list(record.indices.values()))
-    return {"accepted": drift.fingerprint, "source_bytes": drift.indexed_bytes}
+    return {
+        "accepted": drift.fingerprint,
+        "accepted_changes": (),
+        "source_bytes": drift.indexed_bytes,
+    }
+
+
+def _require_free(opened: Dataset, record: Record) -> None:
+    there = opened._version.indices
+    taken = [each for each in record.indices.values() if each in there]
+    if taken:
+        raise IndexExists(
+            f"the catalog in {opened.index_dir} has an index {taken[0]!r} already, which is not in "
+            "this manager's records: it was made by hand, or by a manager with another system "
+            "path. Give another name, or call drop_index on the dataset if nobody uses it"
+        )
 
 
 def _require_there(opened: Dataset, record: Record) -> None:
-    gone = [each for each in record.indices.values() if each not in opened._version.indices]
-    if gone:
+    if gone := record.missing_from(opened._version.indices):
         raise IndexNotFound(
             f"{', '.join(gone)} is not in the catalog any more; "
             f"call refresh_index({record.name!r}, mode='full')"
         )
+
+
+@contextlib.contextmanager
+def _noting(first: BaseException, what: str) -> Iterator[None]:
+    """Let an error within not hide the first one, but be noted on it."""
+    try:
+        yield
+    except (ZoneBloomError, OSError, ValueError, Warning) as error:
+        first.add_note(f"{what} ({type(error).__name__}: {error})")
 
 
 def _require_mode(mode: str, modes: tuple[str, ...]) -> None:

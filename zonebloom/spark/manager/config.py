@@ -72,7 +72,7 @@ class BFIndexConfig:
     Parameters
     ----------
     name : str
-        Of the index, one of its own in the system folder.
+        Of the index, one of its own in the system folder; without a dot.
     columns : list of str
         Each with filters of its own: an index of several columns is not one of their
         combinations. Leaves of structs as "a.b".
@@ -119,10 +119,11 @@ def require_name(name: Any) -> str:
     InvalidArgument
     """
     fits = isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= 80
-    if not fits or not name.isprintable() or "/" in name or name.startswith("."):
+    # In the catalog a dot parts it from the column, which may have dots.
+    if not fits or not name.isprintable() or "/" in name or "." in name:
         raise InvalidArgument(
             f"{name!r} cannot name an index; give up to 80 bytes of printable characters without "
-            "'/', the first of them no dot"
+            "'/' and '.'"
         )
     return name
 

@@ -109,7 +109,7 @@ class IndexManager(Queries, HyperspaceNames):
         mode : {"full", "incremental", "quick"}
             "full" builds it anew. "incremental" reads only files that were added or changed and
             forgets those gone. "quick" reads no data: it takes note of the files, and the index
-            is used as far as it goes, whatever the ratios of hybrid scan say of them.
+            is used as far as it goes; the ratios of hybrid scan count what changes after it.
         progress : bool or callable, optional
 
         Raises

@@ -21,7 +21,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -84,7 +84,12 @@ class Record:
         Of the files indexed, at the last refresh that read them.
     accepted : str
         Fingerprint of the files as the last refresh found them; see `source.Drift`.
+    accepted_changes : tuple of str
+        What a quick refresh took note of; see `source.Drift`.
     created_at : str
+    build : str
+        Prefix of the segments its creation writes, by which an index in the catalog is known to
+        be of it.
     """
 
     name: str
@@ -100,12 +105,18 @@ class Record:
     fpp: float = 0.0
     source_bytes: int = 0
     accepted: str = ""
+    accepted_changes: tuple[str, ...] = ()
     created_at: str = ""
+    build: str = ""
 
     @property
     def indices(self) -> dict[str, str]:
         """Names of the indices in the catalog of the data, by column."""
         return {column: f"{self.name}.{column}" for column in self.columns}
+
+    def missing_from(self, indices: Container[str]) -> list[str]:
+        """Names of its indices that a catalog does not hold."""
+        return [name for name in self.indices.values() if name not in indices]
 
 
 class IndexLog:
@@ -251,12 +262,14 @@ class System:
 
 
 def _from_json(document: dict[str, Any]) -> Record:
-    columns = document.pop("columns")
-    if not isinstance(columns, list):
-        raise ValueError("its columns are no list")
-    record = Record(**{**document, "state": State(document["state"]), "columns": tuple(columns)})
+    columns, changes = document.pop("columns"), document.pop("accepted_changes", [])
+    if not isinstance(columns, list) or not isinstance(changes, list):
+        raise ValueError("one of its lists is none")
+    document["state"] = State(document["state"])
+    record = Record(**document, columns=tuple(columns), accepted_changes=tuple(changes))
     texts = (record.name, record.action, record.time, record.message, record.path)
-    texts += (record.accepted, record.created_at, record.index_dir, *record.columns)
+    texts += (record.accepted, record.created_at, record.index_dir, record.build)
+    texts += (*record.columns, *record.accepted_changes)
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("one of its texts is none")
     if not all(isinstance(n, int) for n in (record.expected_num_items, record.source_bytes)):

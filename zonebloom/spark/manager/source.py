@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -150,13 +150,16 @@ class Drift:
     num_files, num_bytes : int
         That are there now.
     num_appended, appended_bytes : int
-        Of these, that the index does not hold.
+        Of these, that the index does not hold and nobody took note of.
     num_deleted, deleted_bytes : int
-        That the index holds and are not there any more.
+        That the index holds and are not there any more, and nobody took note of.
     indexed_bytes : int
         Of the files the index was built of.
     fingerprint : str
         XXH3-64 over the paths, sizes and times of the files that are there.
+    changes : tuple of str
+        One a file that was appended or deleted, noted or not: "+" and the XXH3-64 of its path,
+        size and time, or "-" and the id it has in the catalog.
     """
 
     num_files: int
@@ -167,24 +170,30 @@ class Drift:
     deleted_bytes: int
     indexed_bytes: int
     fingerprint: str
+    changes: tuple[str, ...]
 
     @property
     def appended_ratio(self) -> float:
-        """Share of the bytes now there that the index does not hold."""
+        """Share of the bytes now there that were appended."""
         return self.appended_bytes / self.num_bytes if self.num_bytes else 0.0
 
     @property
     def deleted_ratio(self) -> float:
-        """Share of the bytes indexed that are there no more."""
+        """Share of the bytes indexed that were deleted."""
         return self.deleted_bytes / self.indexed_bytes if self.indexed_bytes else 0.0
 
     @property
     def is_none(self) -> bool:
-        """Whether the files are those that were indexed."""
+        """Whether the files are those that were indexed or noted."""
         return self.num_appended == 0 and self.num_deleted == 0
 
 
-def measure_drift(opened: Dataset, names: Sequence[str], source_bytes: int = 0) -> Drift:
+def measure_drift(
+    opened: Dataset,
+    names: Sequence[str],
+    source_bytes: int = 0,
+    accepted: Collection[str] = (),
+) -> Drift:
     """Compare a dataset with what some of its indices hold.
 
     Parameters
@@ -194,6 +203,8 @@ def measure_drift(opened: Dataset, names: Sequence[str], source_bytes: int = 0) 
         Indices in its catalog; one that is not there holds nothing.
     source_bytes : int
         Of the files indexed, for those that the catalog has forgotten since.
+    accepted : collection of str
+        Changes that were noted, and do not count.
     """
     version = opened._version
     entries = [version.indices.get(name) for name in names]
@@ -204,26 +215,46 @@ def measure_drift(opened: Dataset, names: Sequence[str], source_bytes: int = 0) 
     covered = frozenset.intersection(*held) if held else frozenset()
     files = list(zip(opened._source.fragments, opened._source.identities(), strict=True))
     present = [(fragment.key, identity) for fragment, identity in files if identity is not None]
-    common = total = same = 0
+    noted = frozenset(accepted)
+    same: set[int] = set()
+    came: dict[str, int] = {}
+    total = common = 0
     for key, identity in present:
         total += identity.size
         known = version.fragments.get(key)
         if known is not None and known.fragment_id in covered and known.identity == identity:
-            same += 1
+            same.add(known.fragment_id)
             common += identity.size
-    sizes = [f.identity.size for f in version.fragments.values() if f.fragment_id in covered]
-    indexed = sum(sizes) if len(sizes) == len(covered) else max(source_bytes, common)
-    listing = "\n".join(f"{key}\0{i.size}\0{i.mtime_ns}" for key, i in sorted(present, key=_key))
+        else:
+            came["+" + _hash(_line(key, identity))] = identity.size
+    sizes = {f.fragment_id: f.identity.size for f in version.fragments.values()}
+    gone = covered - same
+    indexed = max(source_bytes, common)
+    if covered <= sizes.keys():
+        indexed = sum(sizes[i] for i in covered)
+    appended = [size for mark, size in came.items() if mark not in noted]
+    deleted = [i for i in gone if f"-{i}" not in noted]
+    # Of some that went the catalog may have forgotten how large they were.
+    forgotten = any(i not in sizes for i in deleted)
     return Drift(
         len(present),
         total,
-        len(present) - same,
-        total - common,
-        len(covered) - same,
-        indexed - common if len(covered) > same else 0,
+        len(appended),
+        sum(appended),
+        len(deleted),
+        indexed - common if forgotten else sum(sizes[i] for i in deleted),
         indexed,
-        xxhash.xxh3_64_hexdigest(listing.encode()),
+        _hash("\n".join(_line(key, identity) for key, identity in sorted(present, key=_key))),
+        (*came, *(f"-{i}" for i in sorted(gone))),
     )
+
+
+def _line(key: str, identity: Any) -> str:
+    return f"{key}\0{identity.size}\0{identity.mtime_ns}"
+
+
+def _hash(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode())
 
 
 def _key(file: tuple[str, Any]) -> str:

@@ -1,0 +1,59 @@
+"""What a creation builds, known again by the names of its segments.
+
+Indices in a catalog are named by people, and by managers with other system folders. The segments
+of a creation have a prefix that its record holds before the first is written: what is taken back
+of one that failed or died is what has them, and nothing else of the same name.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import pyarrow.fs as pafs
+
+from zonebloom.builder import Builder
+from zonebloom.dataset import Dataset
+from zonebloom.index.catalog import Catalog
+from zonebloom.index.compact import drop_for_good
+from zonebloom.spark.manager.log import Record
+from zonebloom.spark.manager.source import catalog_of
+
+
+class _UnderPrefix(Catalog):
+    """A catalog whose next build has a prefix known beforehand."""
+
+    def __init__(self, filesystem: pafs.FileSystem, folder: str, prefix: str):
+        super().__init__(filesystem, folder)
+        self._prefix = prefix
+
+    def new_segment_prefix(self) -> str:
+        return self._prefix
+
+
+def new_build() -> str:
+    """A prefix no other build uses."""
+    return uuid.uuid4().hex[:16]
+
+
+def builder_under(opened: Dataset, build: str) -> Builder:
+    """A builder of a dataset, for one build, whose segments have a prefix.
+
+    Parameters
+    ----------
+    opened : Dataset
+    build : str
+    """
+    catalog = _UnderPrefix(opened._catalog.filesystem, opened._catalog.folder, build)
+    return Builder(opened._source, catalog, opened._planner)
+
+
+def take_back(record: Record) -> None:
+    """Remove what a creation left: its indices, if they came to be, and its segments.
+
+    Raises
+    ------
+    CommitConflict, CorruptIndex
+    """
+    # Of a record that does not say there is nothing known to be its.
+    if record.path and record.build:
+        drop_for_good(catalog_of(record), record.indices.values(), build=record.build)
