@@ -200,6 +200,48 @@ def test_more_than_the_ratios_allow_and_what_to_do(changing, spark, conf):
     assert rows(pruned) == expected(spark, conf, frame)
 
 
+def test_after_a_quick_refresh_only_what_changes_then_counts(changing, spark, conf):
+    manager, lake = changing
+    for number in (7, 8, 9):
+        write(lake, number)
+    write(lake, 0, rows=ROWS - 100)
+    manager.refresh_index("ids", mode="quick")
+    frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
+    with pytest.warns(StaleIndexWarning):
+        assert files(manager.apply(frame)) == [0, 2, 7, 8, 9]
+    # A small file more is within the ratios, whatever the files before it were.
+    write(lake, 10, rows=3)
+    frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004, 10001)")
+    with pytest.warns(StaleIndexWarning):
+        pruned = manager.apply(frame)
+    assert files(pruned) == [0, 2, 7, 8, 9, 10]
+    assert rows(pruned) == expected(spark, conf, frame)
+    conf.set("zonebloom.index.hybridscan.enabled", "false")
+    with pytest.warns(IndexNotUsedWarning, match="1 files were appended and 0 deleted since"):
+        assert manager.apply(frame) is frame
+    conf.set("zonebloom.index.hybridscan.enabled", "true")
+    # One of those noted, written anew, is one more; five new ones of seven are too many.
+    write(lake, 7, rows=ROWS - 50)
+    for number in (11, 12, 13, 14, 15):
+        write(lake, number)
+    frame = spark.read.parquet(str(lake)).where("id = 2003")
+    with pytest.warns(IndexNotUsedWarning, match="7 files, 4.% of the bytes, were appended"):
+        assert manager.apply(frame) is frame
+    # Of those gone the one noted is not counted again.
+    for number in (7, 8, 9, 10, 11, 12, 13, 14, 15, 3):
+        (lake / f"{number}.parquet").unlink()
+    frame = spark.read.parquet(str(lake)).where("id = 2003")
+    with pytest.warns(StaleIndexWarning):
+        assert files(manager.apply(frame)) == [0, 2]
+    (lake / "4.parquet").unlink()
+    frame = spark.read.parquet(str(lake)).where("id = 2003")
+    with pytest.warns(IndexNotUsedWarning, match="2 files, 3.% of the bytes, were deleted"):
+        assert manager.apply(frame) is frame
+    # The figures are against what the index holds.
+    row = manager.indexes().first()
+    assert (row.numAppendedFiles, row.numDeletedFiles) == (1, 3)
+
+
 def test_deleted_and_restored_and_what_a_manager_remembers(changing, spark, conf):
     manager, lake = changing
     other = IndexManager(spark)

@@ -3,9 +3,9 @@
     relation of the plan -> records over its files -> verdicts -> catalog with those indices alone
 
 An index answers while its stable state is ACTIVE and its files are those it was built of, or are
-known to a quick refresh, or hybrid scan allows for what changed. A refresh or merge under way
-changes nothing of that: the catalog holds what was there before until it is done. Files an index
-does not hold are read whatever is decided here.
+known to a quick refresh, or hybrid scan allows for what changed besides. A refresh or merge under
+way changes nothing of that: the catalog holds what was there before until it is done. Files an
+index does not hold are read whatever is decided here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from zonebloom.spark.manager.log import Record, State
 from zonebloom.spark.manager.source import Drift, measure_drift, open_recorded
 from zonebloom.spark.options import plain_path
 from zonebloom.spark.pruning.answers import Answer, AnsweringFiles, ListedFile
-from zonebloom.spark.pruning.lookup import Lookup, _filesystem, _keys, root_of
+from zonebloom.spark.pruning.lookup import Lookup, filesystem_of, keys_of, root_of
 from zonebloom.spark.pruning.prune import Pruning
 from zonebloom.spark.pruning.pruned import Note, Reason
 
@@ -94,11 +94,11 @@ def judge(record: Record, settings: Settings) -> Verdict:
         return refused(IndexReason.NOT_ACTIVE, f"it is {record.state}")
     try:
         opened = open_recorded(record)
-        gone = [each for each in record.indices.values() if each not in opened._version.indices]
-        if gone:
+        if gone := record.missing_from(opened._version.indices):
             text = f"{', '.join(gone)} is not in {record.index_dir}; refresh it with mode='full'"
             return refused(IndexReason.MISSING, text)
-        drift = measure_drift(opened, list(record.indices.values()), record.source_bytes)
+        names = list(record.indices.values())
+        drift = measure_drift(opened, names, record.source_bytes, record.accepted_changes)
     except (ZoneBloomError, OSError, pa.ArrowException) as error:
         return refused(IndexReason.DATA_UNREADABLE, str(error))
     if drift.is_none or drift.fingerprint == record.accepted:
@@ -165,7 +165,7 @@ class ManagedLookup(Lookup):
 
     def _open(self, root: str, files: Sequence[ListedFile]) -> AnsweringFiles | Note:
         try:
-            filesystem, base = _filesystem(root)
+            filesystem, base = filesystem_of(root)
         except (OSError, pa.ArrowException, NotImplementedError) as error:
             return Note(Reason.NO_INDEX, f"pyarrow cannot look into {root}: {error}")
         there = {base + each.path.removeprefix(root): each for each in files}
@@ -226,7 +226,7 @@ def _answering(
     version = catalog.latest()
     names = {name for record in records for name in record.indices.values()}
     allowed = {name: entry for name, entry in version.indices.items() if name in names}
-    keys = _keys(catalog.folder, there, version, True)
+    keys = keys_of(catalog.folder, there, version, True)
     if not keys:
         return None
     return AnsweringFiles(catalog, replace(version, indices=allowed), keys, there)

@@ -129,7 +129,7 @@ class Lookup:
 
     def _open(self, root: str, files: Sequence[ListedFile]) -> AnsweringFiles | Note:
         try:
-            filesystem, base = _filesystem(root)
+            filesystem, base = filesystem_of(root)
         except (OSError, pa.ArrowException, NotImplementedError) as error:
             return Note(Reason.NO_INDEX, f"pyarrow cannot look into {root}: {error}")
         there = {base + each.path.removeprefix(root): each for each in files}
@@ -139,7 +139,7 @@ class Lookup:
         for folder in folders:
             catalog = Catalog(filesystem, folder)
             version = catalog.latest()
-            keys = _keys(folder, there, version, self._index_dir is not None)
+            keys = keys_of(folder, there, version, self._index_dir is not None)
             if keys:
                 return AnsweringFiles(catalog, version, keys, there)
         return Note(Reason.NO_INDEX, f"{folders[0]} holds no index of these files")
@@ -170,7 +170,8 @@ def root_of(path: str, roots: Iterable[str]) -> str | None:
     return None
 
 
-def _filesystem(root: str) -> tuple[pafs.FileSystem, str]:
+def filesystem_of(root: str) -> tuple[pafs.FileSystem, str]:
+    """The file system a root as Spark names it lies in, and its path there."""
     from urllib.parse import quote
 
     path = plain_path(root)
@@ -189,7 +190,7 @@ def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
     return [each.path for each in infos if each.type == pafs.FileType.Directory]
 
 
-def _keys(
+def keys_of(
     folder: str, files: Mapping[str, ListedFile], version: Version, is_given: bool
 ) -> dict[str, str] | None:
     """What the catalog in a folder calls the files, None when it knows none of them."""
