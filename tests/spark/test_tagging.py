@@ -19,6 +19,7 @@ import spark_data
 from pyspark.sql import functions as sf
 
 import zonebloom as zb
+import zonebloom.spark.tagging.asking
 import zonebloom.spark.tagging.locate
 import zonebloom.spark.tagging.search
 from zonebloom.errors import (
@@ -27,10 +28,14 @@ from zonebloom.errors import (
     IndexNotFound,
     IndexNotUsedWarning,
     InvalidArgument,
+    SchemaMismatch,
     StaleIndexWarning,
     UnsupportedType,
 )
 from zonebloom.spark import files_with_keys, tag_location
+from zonebloom.spark.tagging.intervals import KeyRanges
+from zonebloom.spark.tagging.probing import hash_rows
+from zonebloom.spark.tagging.summary import Fragments
 
 FILES = 3
 WAYS = ["here", "tasks", "dense"]
@@ -382,6 +387,200 @@ def test_files_that_may_hold_keys(spark, lake, rows):
     assert files_with_keys(far, lake, "id", exact=False).count() == 0
     with pytest.raises(IndexNotFound, match="exact=True"):
         files_with_keys(spark.sql("SELECT true AS flag"), lake, "flag", exact=False)
+
+
+def may_hold(frame, path, on, **options):
+    """Names of the files that ranges and filters do not rule out."""
+    found = files_with_keys(frame, path, on, exact=False, **options).collect()
+    return {os.path.basename(row.path): row.num_keys for row in found}
+
+
+def test_files_that_may_hold_nan(spark, tmp_path):
+    nan = float("nan")
+    pq.write_table(pa.table({"x": [nan, 1.0], "n": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": [3.0, 4.0], "n": [5, 6]}), tmp_path / "b.parquet")
+    dataset = zb.dataset(tmp_path)
+    dataset.create_scalar_index(["x", "n"], spark=False)
+    keys = spark.createDataFrame([(nan, 1), (None, 2), (1.0, None)], "x double, n bigint")
+    assert may_hold(keys, dataset, ["x", "n"]) == {"a.parquet": 1}
+    assert may_hold(keys.where("n = 1"), dataset, "x")["a.parquet"] == 1
+    sure = files_with_keys(keys, dataset, ["x", "n"]).collect()
+    assert [os.path.basename(row.path) for row in sure] == ["a.parquet"]
+
+
+def test_a_file_that_goes_while_filters_are_asked_is_refused(spark, tmp_path, monkeypatch):
+    """Ids of files not indexed go by their place: the next one has the id of one that went."""
+
+    def write(number):
+        ids = pa.array(np.arange(number * 100, number * 100 + 100), pa.int64())
+        pq.write_table(pa.table({"id": ids}), tmp_path / f"{number}.parquet")
+
+    write(0)
+    zb.dataset(tmp_path).create_scalar_index("id", spark=False)
+    write(1)
+    write(2)
+    before = zonebloom.spark.tagging.asking._worker
+
+    def gone(*arguments):
+        made = before(*arguments)
+        os.remove(tmp_path / "1.parquet")
+        return made
+
+    monkeypatch.setattr(zonebloom.spark.tagging.asking, "_worker", gone)
+    keys = spark.createDataFrame([(250,)], "id bigint")
+    with pytest.raises(FragmentChanged, match="call again"):
+        files_with_keys(keys, tmp_path, "id", exact=False)
+    monkeypatch.undo()
+    assert may_hold(keys, tmp_path, "id") == {"2.parquet": 1}
+
+
+# Names
+
+
+@pytest.mark.filterwarnings("ignore::zonebloom.errors.IndexNotUsedWarning")
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_a_column_in_another_case_is_refused(spark, tmp_path, way, is_indexed):
+    """Spark reads it, pyarrow sees nulls."""
+    pq.write_table(pa.table({"id": [1, 2], "n": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"ID": [3, 4], "n": [3, 4]}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"n": [5, 6]}), tmp_path / "c.parquet")
+    assert spark.read.parquet(str(tmp_path)).where("id = 3").count() == 1
+    dataset = zb.dataset(tmp_path)
+    if is_indexed:
+        dataset.create_scalar_index(["id", "n"], spark=False)
+    keys = frame_of(spark, [{"id": 3, "number": 0}], [("id", pa.int64())])
+    with pytest.raises(SchemaMismatch, match=r"b\.parquet holds key column 'id' as 'ID'"):
+        tag_location(keys, dataset, "id")
+    with pytest.raises(SchemaMismatch, match=r"b\.parquet"):
+        files_with_keys(keys.withColumn("n", sf.lit(3)), dataset, ["n", "id"])
+    if is_indexed:
+        with pytest.raises(SchemaMismatch, match=r"b\.parquet"):
+            files_with_keys(keys, dataset, "id", exact=False)
+    assert tag_location(keys.withColumn("n", sf.lit(3)), dataset, "n").count() == 1
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert tagged(tag_location(keys, dataset, "id")) == Counter([(0, None, None)])
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+@pytest.mark.filterwarnings("ignore::zonebloom.errors.IndexNotUsedWarning")
+def test_columns_are_named_as_they_please(spark, tmp_path):
+    names = ["file", "fragment_id", "row_offset", "path"]
+    table = pa.table({name: pa.array([7, 8], pa.int64()) for name in names})
+    pq.write_table(table, tmp_path / "a.parquet")
+    keys = spark.sql("SELECT 8L AS file, 'mine' AS File2, 0 AS number")
+    assert tagged(tag_location(keys, tmp_path, "file")) == Counter([(0, "a.parquet", 1)])
+    carried = tag_location(keys.withColumnRenamed("File2", "num_rows"), tmp_path, "file").collect()[
+        0
+    ]
+    assert (carried.file, carried.num_rows, carried.row_offset) == (8, "mine", 1)
+    for name in names:
+        asked = spark.sql(f"SELECT 8L AS {name}, 'x' AS carried")
+        found = files_with_keys(asked, tmp_path, name).collect()
+        assert [(os.path.basename(r.path), r.num_keys, r.num_rows) for r in found] == [
+            ("a.parquet", 1, 1)
+        ]
+        if name != "file":
+            with pytest.raises(InvalidArgument, match="in the dataset's files and in the keys"):
+                tag_location(asked, tmp_path, name)
+    other = spark.sql("SELECT 8L AS fragment_key, 'mine' AS file")
+    pq.write_table(pa.table({"fragment_key": [7, 8]}), tmp_path / "a.parquet")
+    assert [r.file for r in tag_location(other, tmp_path, "fragment_key").collect()] == ["mine"]
+
+
+# Values
+
+
+@pytest.mark.parametrize("way", ["here", "dense"], indirect=True)
+def test_times_beyond_the_year_9999(spark, tmp_path, way):
+    """Python's end there, Spark's do not."""
+    table = pa.table(
+        {
+            "d": pa.array([19_000, 4_000_000], pa.int32()).cast(pa.date32()),
+            "t": pa.array([5, 2**61], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    dataset = zb.dataset(tmp_path)
+    dataset.create_scalar_index(["d", "t"], spark=False)
+    keys = spark.sql(
+        "SELECT date_add(DATE'1970-01-01', days) AS d, timestamp_micros(us) AS t, number "
+        "FROM VALUES (19000, 5L, 0), (4000000, 2305843009213693952L, 1), (19001, 6L, 2) "
+        "AS k(days, us, number)"
+    )
+    expected = Counter([(0, "a.parquet", 0), (1, "a.parquet", 1), (2, None, None)])
+    for on in ("d", "t"):
+        found = tag_location(keys, dataset, on).select(
+            "number", "fragment_id", "path", "row_offset"
+        )
+        assert tagged(found) == expected
+        assert may_hold(keys.where("number = 1"), dataset, on) == {"a.parquet": 1}
+
+
+def test_int96_is_said_to_have_no_index_to_ask(spark, tmp_path):
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    try:
+        keys = spark.sql("SELECT TIMESTAMP'2024-01-01 00:00:00' AS t, 5L AS id")
+        keys.coalesce(1).write.parquet(str(tmp_path / "data"))
+    finally:
+        spark.conf.unset("spark.sql.parquet.outputTimestampType")
+    dataset = zb.dataset(tmp_path / "data")
+    dataset.create_scalar_index("t", spark=False)
+    with pytest.raises(UnsupportedType, match=r"is INT96.*leave exact=True"):
+        files_with_keys(keys, dataset, "t", exact=False)
+    with pytest.warns(IndexNotUsedWarning, match="is INT96") as told:
+        assert [row.row_offset for row in tag_location(keys, dataset, "t").collect()] == [0]
+    assert not [each for each in told if "build it again" in str(each.message)]
+    dataset.create_scalar_index("id", spark=False)
+    assert list(may_hold(keys, dataset, ["t", "id"]).values()) == [1]
+
+
+@pytest.mark.filterwarnings("ignore::zonebloom.errors.IndexNotUsedWarning")
+def test_paths_of_texts_that_numbers_do_not_give(spark, tmp_path):
+    for text in ("1e3", "2"):
+        (tmp_path / f"p={text}").mkdir()
+        pq.write_table(pa.table({"id": [1]}), tmp_path / f"p={text}" / "a.parquet")
+    keys = spark.sql("SELECT 1L AS id, 2D AS p, 0 AS number")
+    with pytest.raises(InvalidArgument, match=r"'1e3', '2'.*these very texts") as error:
+        tag_location(keys, tmp_path, "id", partition_by="p")
+    assert "cast the keys" not in str(error.value)
+    found = tag_location(keys.withColumn("p", sf.lit("2")), tmp_path, "id", partition_by="p")
+    assert [row.path.split("/")[-2] for row in found.collect()] == ["p=2"]
+
+
+def test_keys_are_counted_in_their_partitions_alone():
+    """Against counting one by one."""
+    generator = np.random.default_rng(4)
+    low = generator.integers(0, 100, 12)
+    high = low + generator.integers(0, 30, 12)
+    groups = np.array([0, 1, -1, 2, 0, 1, 2, 2, 0, -1, 1, 0])
+    values = pa.array([5, 6, 7], pa.int64())
+    ranges = KeyRanges(
+        pa.array(low, pa.int64(), mask=np.arange(12) == 4),
+        pa.array(high, pa.int64(), mask=np.arange(12) == 4),
+        np.arange(12) == 7,
+    )
+    hashes = hash_rows([values], [pa.int64()]).hashes
+    order = np.argsort(hashes)
+    numbers = np.where(groups < 0, -1, np.argsort(order)[groups])
+    fragments = Fragments(12, (ranges, None), numbers, hashes[order], (1,))
+    keys = generator.integers(0, 130, 200)
+    parts = generator.integers(5, 9, 200)
+    found = fragments.count_keys(
+        [pa.array(keys), pa.array(parts, pa.int64())], [pa.int64(), pa.int64()]
+    )
+    expected = [
+        0
+        if groups[i] < 0 or i == 7
+        else sum(
+            part == 5 + groups[i] and (i == 4 or low[i] <= key <= high[i])
+            for key, part in zip(keys, parts, strict=True)
+        )
+        for i in range(12)
+    ]
+    assert found.tolist() == expected and max(expected) > min(expected)
 
 
 # Refused

@@ -8,6 +8,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +17,9 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from zonebloom.dataset import Dataset
-from zonebloom.errors import FragmentChanged, IndexNotFound
+from zonebloom.errors import FragmentChanged, IndexNotFound, UnsupportedType
 from zonebloom.index.catalog import Catalog, Version
+from zonebloom.index.coverage import Coverage
 from zonebloom.planner import Planner
 from zonebloom.spark.tagging.keys import KeyColumns
 from zonebloom.spark.tagging.search import Search
@@ -43,16 +46,25 @@ def ask(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> DataFrame:
     """
     search = Search(opened, columns)
     indexed = search.indexed
+    if not indexed and columns.instants:
+        raise UnsupportedType(
+            f"{', '.join(columns.instants)} is INT96, which Spark reads as other values than an "
+            "index holds, so no index is asked; leave exact=True, or write the files anew with "
+            "spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS and index them"
+        )
     if not indexed:
         raise IndexNotFound(
-            f"there is no index on {', '.join(columns.names)}; make one with create_scalar_index, "
-            "or leave exact=True to read the key columns"
+            f"there is no index to ask on {', '.join(columns.names)}; make one with "
+            "create_scalar_index, or leave exact=True to read the key columns"
         )
+    search.require_same_case()
     asking = _Asking(
         opened._source, opened._catalog, opened._version, columns.names, tuple(indexed)
     )
     spark = keys.sparkSession
-    probes = keys.select(*columns.probes).dropna().distinct()
+    # Not dropna, which drops NaN too.
+    given = reduce(and_, [sf.col(field.name).isNotNull() for field in columns.fields])
+    probes = keys.select(*columns.probes).where(given).distinct()
     found = probes.mapInArrow(_worker(asking, search), _DDL)
     zones = sf.array_distinct(sf.flatten(sf.collect_list("zones")))
     rows = found.groupBy("file").agg(sf.sum("num_keys").alias("num_keys"), zones.alias("zones"))
@@ -63,7 +75,7 @@ def ask(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> DataFrame:
         if cause is None:
             raise
         raise cause from error
-    items = asking.zone_rows
+    items = search.zone_rows
     made = []
     for answer in answers:
         fragment_id, num_rows = search.fragment(answer.file)
@@ -89,31 +101,36 @@ class _Asking:
         """Of the version the driver sees."""
         return Planner(self.source, self.catalog, self.version)
 
-    @property
-    def zone_rows(self) -> int:
-        """Rows of a zone of the first index asked."""
-        return next(
-            entry.parameters.number_of_items
-            for entry in reversed(list(self.version.indices.values()))
-            if entry.column == (self.indexed[0],)
-        )
-
 
 def _worker(
     asking: _Asking, search: Search
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    fragments, files = search.fragments, search.files()
+    fragments, listed = search.fragments, search.listed
     types = search.columns.schema.types
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         planner = asking.planner()
+        ids = np.array([fragment_id for _, fragment_id in listed], dtype=np.uint64)
         for batch in batches:
             for at in range(0, batch.num_rows, _BATCH_KEYS):
                 keys = batch.slice(at, _BATCH_KEYS)
                 held = fragments.count_keys(keys.columns, types)
-                yield from _answers(asking, planner, keys, held, files)
+                before = planner.coverage()
+                answers = list(_answers(asking, planner, keys, held, ids))
+                _require_listed(before, planner.coverage(), listed)
+                yield from answers
 
     return work
+
+
+def _require_listed(before: Coverage, after: Coverage, listed: list[tuple[str, int]]) -> None:
+    """Refuse answers unless every id was of the file the driver knows by it all the while.
+
+    Ids of files that are not indexed go by their place: once one is gone, others have its id.
+    """
+    found = [(each.fragment.path, each.fragment_id) for each in before.present]
+    if before is not after or found != listed:
+        raise FragmentChanged("files came, went or changed while keys were asked for; call again")
 
 
 def _answers(
@@ -121,8 +138,9 @@ def _answers(
     planner: Planner,
     keys: pa.RecordBatch,
     held: np.ndarray,
-    files: dict[int, int],
+    ids: np.ndarray,
 ) -> Iterator[pa.RecordBatch]:
+    order = np.argsort(ids)
     pairs: np.ndarray | None = None
     zones = np.empty(0, dtype=np.int64)
     for name in asking.indexed:
@@ -134,20 +152,17 @@ def _answers(
         if table is None or not table.num_rows:
             return
         number = table["key_index"].to_numpy()
-        ids = table["fragment_id"].to_numpy()
-        known = np.array(sorted(files), dtype=np.uint64)
-        at = np.minimum(np.searchsorted(known, ids), known.size - 1)
-        if not np.array_equal(known[at], ids):
-            raise FragmentChanged("files came or changed while keys were asked for; call again")
-        file = np.array([files[each] for each in known.tolist()])[at]
-        found = number * len(files) + file
+        at = np.searchsorted(ids[order], table["fragment_id"].to_numpy())
+        # One that is not there is of files that changed: what it answers is refused.
+        file = order[np.minimum(at, ids.size - 1)]
+        found = number * ids.size + file
         if pairs is None:
             pairs, zones = found, table["zone"].fill_null(2**32 - 1).to_numpy().astype(np.int64)
         else:
             kept = np.isin(pairs, found)
             pairs, zones = pairs[kept], zones[kept]
     assert pairs is not None
-    file = pairs % len(files)
+    file = pairs % ids.size
     for each in np.unique(file).tolist():
         here = file == each
         if not held[each]:

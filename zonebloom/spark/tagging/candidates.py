@@ -12,6 +12,7 @@ import pyarrow as pa
 from zonebloom.errors import FragmentChanged, FragmentUnreadable, SchemaMismatch
 from zonebloom.plan import FragmentPlan
 from zonebloom.ranges import RowRanges
+from zonebloom.spark.tagging.cases import require_same_case
 from zonebloom.spark.tagging.probing import check_rows, hash_rows
 from zonebloom.storage.files import ReadCounter, identities
 from zonebloom.storage.fragments import Source
@@ -33,12 +34,14 @@ class Candidates:
     columns : tuple of str
         Key columns.
     schema : pyarrow.Schema
-        Of what is given: the key columns as Spark compares them, then ``fragment_id``,
-        ``row_offset`` and ``file``, int64.
+        Of what is given: the key columns as Spark compares them, then where the row lies:
+        fragment id, row offset and number of the file, int64.
     words : uint32 array
         Filter of the keys, by `zonebloom.spark.tagging.probing`.
     files : dict of str to (int, int)
         Fragment id, and number in the list of paths, by path.
+    any_case : tuple of str
+        Key columns that Spark finds by their names in another case.
     """
 
     source: Source
@@ -46,6 +49,7 @@ class Candidates:
     schema: pa.Schema
     words: np.ndarray
     files: dict[str, tuple[int, int]]
+    any_case: tuple[str, ...] = ()
 
     def batches(self, plans: Sequence[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """The rows of some plans that may equal a key.
@@ -79,9 +83,17 @@ class Candidates:
         read = self._whole(plan) if plan.rows is None else self._some(plan, plan.rows)
         fragment_id, file = self.files[plan.fragment.path]
         types = self.schema.types[: len(self.columns)]
+        no_value: set[str] = set()
         try:
-            for offsets, batch in read:
+            for count, (offsets, batch) in enumerate(read):
                 columns = [_one_array(batch.column(name)) for name in self.columns]
+                if no_value or not count:
+                    nulls = {
+                        name
+                        for name, values in zip(self.columns, columns, strict=True)
+                        if name in self.any_case and values.null_count == len(values)
+                    }
+                    no_value = no_value & nulls if count else nulls
                 hits = check_rows(self.words, hash_rows(columns, types))
                 if not hits.size:
                     continue
@@ -89,6 +101,8 @@ class Candidates:
                 where = [np.full(hits.size, fragment_id), offsets[hits], np.full(hits.size, file)]
                 arrays = [*taken, *(pa.array(each, pa.int64()) for each in where)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            if no_value:
+                require_same_case(self.source, plan.fragment, sorted(no_value))
         except (FragmentUnreadable, SchemaMismatch):
             raise
         except (pa.ArrowException, OSError) as error:

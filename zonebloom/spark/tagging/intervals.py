@@ -32,6 +32,11 @@ class KeyRanges:
     maximum: pa.Array
     is_empty: np.ndarray
 
+    def of(self, fragments: np.ndarray) -> KeyRanges:
+        """Those of some of the fragments."""
+        at = pa.array(fragments)
+        return KeyRanges(self.minimum.take(at), self.maximum.take(at), self.is_empty[fragments])
+
     def count(self, keys: pa.Array) -> np.ndarray:
         """How many keys lie in each range, shape ``(n,)``, nulls left out.
 

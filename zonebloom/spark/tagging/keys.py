@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FOUND = "__zonebloom_{}"
+# Where a row found lies: no column of the keys has such names.
+FRAGMENT_ID, ROW_OFFSET, FILE = (FOUND.format(x) for x in ("fragment_id", "row_offset", "file"))
+_SHOWN = 4
 _WHOLE = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
 _DIGITS = {st.ByteType: 3, st.ShortType: 5, st.IntegerType: 10, st.LongType: 20}
 _MOST_DIGITS = 38
@@ -46,12 +49,18 @@ class KeyColumns:
         Of the same.
     probes : tuple of Column
         Of the keys: their values in the dataset's types, null where no row is equal.
+    instants : tuple of str
+        Those read from INT96.
+    any_case : tuple of str
+        Those Spark finds in files by their names in another case.
     """
 
     names: tuple[str, ...]
     fields: tuple[st.StructField, ...]
     schema: pa.Schema
     probes: tuple[Column, ...]
+    instants: tuple[str, ...]
+    any_case: tuple[str, ...]
 
     def join_on(self) -> Column:
         """Keys against rows found, by Spark's own equality."""
@@ -90,6 +99,7 @@ def key_columns(
     from pyspark.sql.pandas.types import to_arrow_schema
 
     source = opened._source
+    by_path = source.partition_columns()
     for name in names:
         if source.schema.names.count(name) != 1 or keys.columns.count(name) != 1:
             raise ColumnNotFound(
@@ -107,10 +117,34 @@ def key_columns(
         if not pt.is_boolean(arrow):
             require_indexable(arrow, field.name)
         alias = FOUND.format(number)
+        if field.name in by_path:
+            _require_texts(opened, field.name, given[field.name], field.dataType)
         probes.append(_probe(field.name, given[field.name], field.dataType).alias(alias))
         fields.append(st.StructField(alias, field.dataType))
     schema = to_arrow_schema(st.StructType(fields), timezone="UTC")
-    return KeyColumns(tuple(names), tuple(fields), schema, tuple(probes))
+    ignores_case = keys.sparkSession.conf.get("spark.sql.caseSensitive", "false") != "true"
+    return KeyColumns(
+        tuple(names),
+        tuple(fields),
+        schema,
+        tuple(probes),
+        tuple(name for name in names if name in instants),
+        tuple(name for name in names if ignores_case and name not in by_path),
+    )
+
+
+def _require_texts(opened: Dataset, name: str, key: st.DataType, held: st.DataType) -> None:
+    """Refuse keys that are no text where paths give text, which no cast need arrive at."""
+    if not isinstance(held, st.StringType) or isinstance(key, st.StringType | st.NullType):
+        return
+    source = opened._source
+    texts = sorted({str(source.constants(each).get(name)) for each in source.fragments} - {"None"})
+    shown = ", ".join(map(repr, texts[:_SHOWN])) + (", ..." if len(texts) > _SHOWN else "")
+    raise InvalidArgument(
+        f"key column {name!r} is {key.simpleString()}, and the paths give texts that are not all "
+        f"of one such type: {shown}. Give the keys these very texts (a cast may write a value "
+        "otherwise than the path does: 2.0 for 2), or leave the column out to look in all files"
+    )
 
 
 def _probe(name: str, key: st.DataType, held: st.DataType) -> Column:

@@ -42,10 +42,10 @@ class Located:
     Attributes
     ----------
     frame : DataFrame
-        The key columns as `KeyColumns.fields`, ``fragment_id``, ``row_offset``, ``file``.
+        The key columns as `KeyColumns.fields`, then `FRAGMENT_ID`, `ROW_OFFSET` and `FILE`.
     num_rows : int
     paths : tuple of str
-        By ``file``.
+        By `FILE`.
     """
 
     frame: DataFrame
@@ -69,6 +69,7 @@ def locate(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> Located:
             "a table in memory has no files that Spark could read; write it to Parquet first"
         )
     search = Search(opened, columns)
+    search.require_same_case()
     few = collected(keys, columns, search.most_collected)
     if few is not None:
         summary = summary_of(few, columns, search.fragments)

@@ -5,25 +5,31 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyspark.sql import types as st
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import FragmentChanged, IndexNotFound, IndexNotUsedWarning
+from zonebloom.index.catalog import IndexEntry
 from zonebloom.plan import FragmentPlan
 from zonebloom.predicates.ast import And, Constant, IsIn, Predicate
 from zonebloom.spark.read import RowFilter, without_fragments
 from zonebloom.spark.tagging.candidates import Candidates
+from zonebloom.spark.tagging.cases import require_same_case
 from zonebloom.spark.tagging.intervals import KeyRanges, can_order
-from zonebloom.spark.tagging.keys import KeyColumns
+from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, ROW_OFFSET, KeyColumns
 from zonebloom.spark.tagging.probing import hash_rows
 from zonebloom.spark.tagging.summary import Fragments, Summary
 from zonebloom.storage.files import is_local
+from zonebloom.threads import cores, in_order
+from zonebloom.values import hash_domain
 
 # So few keys cost nothing to collect, whatever index there is.
 _FEW = 1024
@@ -48,21 +54,63 @@ class Search:
         self.paths = tuple(each.fragment.path for each in self._present)
         self._num_rows = {each.fragment.path: each.num_rows for each in self._present}
         self.whole = [FragmentPlan(e.fragment, None, "", e.identity) for e in self._present]
+        self._by_path = self.source.partition_columns()
+        # The last index made on a column is the one asked.
+        last = {entry.column: entry for entry in opened._version.indices.values()}
         self._indexed = [
-            entry
-            for entry in opened._version.indices.values()
-            if len(entry.column) == 1 and entry.column[0] in columns.names
+            last[name,] for name in columns.names if (name,) in last and self._is_asked(last[name,])
         ]
+
+    def _is_asked(self, entry: IndexEntry) -> bool:
+        """Whether an index is of the values as they are read: of INT96 none is."""
+        name = entry.column[0]
+        held = self.source.schema.field(name).type
+        return name not in self._by_path and entry.domain == hash_domain(held)
 
     @property
     def indexed(self) -> list[str]:
-        """Key columns with an index."""
-        found = {entry.column[0] for entry in self._indexed}
-        return [name for name in self.columns.names if name in found]
+        """Key columns with an index that can be asked."""
+        return [entry.column[0] for entry in self._indexed]
 
-    def files(self) -> dict[int, int]:
-        """Numbers of the files in ``paths``, by fragment id."""
-        return {each.fragment_id: number for number, each in enumerate(self._present)}
+    @property
+    def zone_rows(self) -> int:
+        """Rows of a zone of the first index asked."""
+        return self._indexed[0].parameters.number_of_items
+
+    @property
+    def listed(self) -> list[tuple[str, int]]:
+        """Path and fragment id of each file; ids of files not indexed are by their place."""
+        return [(each.fragment.path, each.fragment_id) for each in self._present]
+
+    def require_same_case(self) -> None:
+        """Refuse files an index would leave out as they name a key column in another case.
+
+        Raises
+        ------
+        SchemaMismatch, FragmentUnreadable
+        """
+        wanted: dict[int, list[str]] = {}
+        for entry in self._indexed:
+            name = entry.column[0]
+            if name not in self.columns.any_case:
+                continue
+            covered = {i for segment in entry.tables for i in segment.fragment_ids}
+            ranges = self._opened.key_ranges(name).select(["path", "null_count", "num_rows"])
+            some = {
+                row["path"]
+                for row in ranges.to_pylist()
+                if row["null_count"] is not None and row["null_count"] < row["num_rows"]
+            }
+            for number, each in enumerate(self._present):
+                if each.fragment_id in covered and each.fragment.path not in some:
+                    wanted.setdefault(number, []).append(name)
+
+        def check(number: int) -> None:
+            require_same_case(self.source, self._present[number].fragment, wanted[number])
+
+        with ThreadPoolExecutor(cores()) as pool:
+            for _ in in_order(pool, check, list(wanted), cores() + 1):
+                pass
 
     def fragment(self, file: int) -> tuple[int, int]:
         """Id and rows of a file."""
@@ -79,7 +127,6 @@ class Search:
         """What to read for keys that are here, of fragments that may hold any by their counts."""
         if not counts.any():
             return []
-        by_path = self.source.partition_columns()
         terms: list[Predicate] = []
         valid = np.logical_and.reduce(
             [each.is_valid().to_numpy() for each in keys.columns], initial=True
@@ -87,11 +134,20 @@ class Search:
         for name, values in zip(self.columns.names, keys.columns, strict=True):
             here = values.filter(pa.array(valid)).combine_chunks().unique()
             arrow = self.source.schema.field(name).type
-            if name in by_path and not _is_alike(here.type, arrow):
+            if name in self._by_path and not _is_alike(here.type, arrow):
                 # The text of a path, of which Spark makes another type.
                 continue
+            if name in self.columns.instants:
+                continue
             terms.append(IsIn((name,), here))
-        if not self._indexed:
+        if not self._indexed and self.columns.instants:
+            warnings.warn(
+                f"{', '.join(self.columns.instants)} is INT96, which no index is asked for, so the "
+                "key columns are read whole; write the files anew with TIMESTAMP_MICROS",
+                IndexNotUsedWarning,
+                stacklevel=5,
+            )
+        elif not self._indexed:
             warnings.warn(
                 f"there is no index on {', '.join(self.columns.names)}, so the key columns are "
                 "read whole; make one with create_scalar_index",
@@ -138,9 +194,9 @@ class Search:
     @property
     def fragments(self) -> Fragments:
         """What ranges and paths say of the fragments."""
-        by_path = self.source.partition_columns()
-        ranges = [None if n in by_path else self._ranges(i, n) for i, n in self._numbered()]
-        of_paths = tuple(i for i, name in self._numbered() if name in by_path)
+        names = self.columns.names
+        ranges = [self._ranges(number, name) for number, name in enumerate(names)]
+        of_paths = tuple(number for number, name in enumerate(names) if name in self._by_path)
         count = len(self._present)
         if not of_paths:
             return Fragments(count, tuple(ranges))
@@ -150,9 +206,6 @@ class Search:
             # A null equals no key.
             groups = np.where(hashed.valid, groups, -1)
         return Fragments(count, tuple(ranges), groups, partitions, of_paths)
-
-    def _numbered(self) -> list[tuple[int, str]]:
-        return list(enumerate(self.columns.names))
 
     def _path_columns(self, numbers: Sequence[int]) -> tuple[list[pa.Array], list[pa.DataType]]:
         constants = [self.source.constants(each.fragment) for each in self._present]
@@ -168,7 +221,7 @@ class Search:
 
     def _ranges(self, number: int, name: str) -> KeyRanges | None:
         wanted = self.columns.schema.types[number]
-        if not can_order(wanted):
+        if name in self._by_path or name in self.columns.instants or not can_order(wanted):
             return None
         try:
             table: Any = self._opened.key_ranges(name)
@@ -179,15 +232,16 @@ class Search:
             # Files came or changed between.
             return None
         known = table["is_known"].to_numpy()
-        unbounded = pa.array(~known)
-        bounds = [pa.array(b.to_pylist(), wanted, mask=unbounded.to_numpy(False)) for b in bounds]
+        nothing = pa.scalar(None, wanted)
+        # Not through Python, whose dates end with the year 9999.
+        bounds = [pc.call_function("if_else", [pa.array(known), b, nothing]) for b in bounds]
         nan = table["has_nan"].fill_null(True).to_numpy()
         empty = known & ~nan & ~bounds[0].is_valid().to_numpy(zero_copy_only=False)
         return KeyRanges(bounds[0], bounds[1], empty)
 
     def candidates(self, summary: Summary) -> Candidates:
         """What reads the rows."""
-        extra = [pa.field(name, pa.int64()) for name in ("fragment_id", "row_offset", "file")]
+        extra = [pa.field(name, pa.int64()) for name in (FRAGMENT_ID, ROW_OFFSET, FILE)]
         return Candidates(
             without_fragments(self.source),
             self.columns.names,
@@ -197,14 +251,13 @@ class Search:
                 each.fragment.path: (each.fragment_id, file)
                 for file, each in enumerate(self._present)
             },
+            self.columns.any_case,
         )
 
     def spark_schema(self) -> st.StructType:
         """The schema of the rows found, for Spark."""
-        names = ("fragment_id", "row_offset", "file")
-        return st.StructType(
-            [*self.columns.fields, *(st.StructField(name, st.LongType()) for name in names)]
-        )
+        where = [st.StructField(x, st.LongType()) for x in (FRAGMENT_ID, ROW_OFFSET, FILE)]
+        return st.StructType([*self.columns.fields, *where])
 
 
 def _is_fixed(arrow: pa.DataType) -> bool:

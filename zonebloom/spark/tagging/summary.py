@@ -68,8 +68,9 @@ class Fragments:
         stops = np.searchsorted(ordered, self.partitions, "right")
         for number in np.flatnonzero(stops > starts).tolist():
             here = pa.array(order[starts[number] : stops[number]])
-            counts = count_in_all(self.ranges, [each.take(here) for each in columns], self.count)
-            found = np.where(self.groups == number, counts, found)
+            at = np.flatnonzero(self.groups == number)
+            ranges = [None if each is None else each.of(at) for each in self.ranges]
+            found[at] = count_in_all(ranges, [each.take(here) for each in columns], at.size)
         return found
 
 

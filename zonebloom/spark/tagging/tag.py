@@ -18,7 +18,15 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.spark.frames import quoted
 from zonebloom.spark.load import _with_instants
 from zonebloom.spark.options import plain_path
-from zonebloom.spark.tagging.keys import FOUND, KeyColumns, kept, key_columns
+from zonebloom.spark.tagging.keys import (
+    FILE,
+    FOUND,
+    FRAGMENT_ID,
+    ROW_OFFSET,
+    KeyColumns,
+    kept,
+    key_columns,
+)
 from zonebloom.spark.tagging.locate import Located, locate
 from zonebloom.spark.workers.failures import told
 
@@ -76,18 +84,30 @@ def tag_location(
         When a column of the keys has the name of one that is added, or Spark would round keys or
         column to compare them.
     ColumnNotFound, UnsupportedType
+    SchemaMismatch
+        When a file names a key column in another case (``ID`` for ``id``) and Spark ignores case.
     FragmentChanged
         When a file is written anew meanwhile; call again.
     NoFragments, FragmentUnreadable, SourceError
 
     Notes
     -----
+    A column of the keys that is named ``fragment_id``, ``path`` or ``row_offset`` is to be renamed
+    first. A key column of such a name is to be renamed in the keys and in the files, as both are
+    named alike; `files_with_keys` takes it as it is.
+
     The levels are those of Hudi's RFC-37 (metadata-based Bloom index). Fragments that are new or
     changed since they were indexed are read, as always; their ``fragment_id`` is of this
     catalog version alone.
     """
     added = {each.lower() for each in TAGS}
     taken = [name for name in keys.columns if name.lower() in added]
+    if taken and taken[0] in ([on] if isinstance(on, str) else on):
+        raise InvalidArgument(
+            f"key column {taken[0]!r} has the name of one that is added, so rows cannot be tagged "
+            "by it under this name: rename it in the dataset's files and in the keys. If the files "
+            "must stay as they are, there is no way here; files_with_keys takes the name"
+        )
     if taken:
         raise InvalidArgument(
             f"keys have a column {taken[0]!r}, and one of that name is added; rename it first: "
@@ -98,9 +118,9 @@ def tag_location(
     tagged = held.join(rows, columns.join_on(), "left")
     return tagged.select(
         *(sf.col(quoted(name)) for name in keys.columns),
-        sf.col("fragment_id"),
+        sf.col(FRAGMENT_ID).alias("fragment_id"),
         _path(found).alias("path"),
-        sf.col("row_offset"),
+        sf.col(ROW_OFFSET).alias("row_offset"),
     )
 
 
@@ -132,7 +152,8 @@ def files_with_keys(
 
     Raises
     ------
-    As `tag_location`, and IndexNotFound without ``exact`` when no key column has an index.
+    As `tag_location`, where names of columns are free. Without ``exact`` IndexNotFound when no key
+    column has an index, and UnsupportedType when it is INT96, which no index is asked for.
     """
     if not exact:
         from zonebloom.spark.tagging.asking import ask
@@ -146,10 +167,11 @@ def files_with_keys(
     ids = [sf.col(field.name) for field in columns.fields]
     counted = (
         distinct.join(rows, columns.join_on(), "inner")
-        .groupBy("file", "fragment_id")
+        .groupBy(FILE, FRAGMENT_ID)
         .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
     )
-    return counted.select(_path(found).alias("path"), "fragment_id", "num_keys", "num_rows")
+    fragment_id = sf.col(FRAGMENT_ID).alias("fragment_id")
+    return counted.select(_path(found).alias("path"), fragment_id, "num_keys", "num_rows")
 
 
 def _located(
@@ -157,7 +179,7 @@ def _located(
 ) -> tuple[KeyColumns, DataFrame, Located]:
     opened, names, instants = _opened(ds, on, partition_by)
     columns = key_columns(keys, opened, names, instants)
-    if any(name.startswith(FOUND.format("")) for name in keys.columns):
+    if any(name.lower().startswith(FOUND.format("")) for name in keys.columns):
         raise InvalidArgument(f"columns of keys must not be named {FOUND.format('...')}")
     held = kept(keys, materialize)
     try:
@@ -190,4 +212,4 @@ def _path(found: Located) -> Column:
     # One text, as a list of many literals makes a plan that is slow to send; no path holds NUL.
     paths = sf.split(sf.lit("\0".join(found.paths)), "\0")
     # Not element_at: with ANSI on it is taken for never null, and inserts for found.
-    return sf.get(paths, sf.col("file").cast("int"))
+    return sf.get(paths, sf.col(FILE).cast("int"))
