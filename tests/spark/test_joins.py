@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import random
+import re
 import warnings
 from decimal import Decimal
 
@@ -622,3 +623,104 @@ def test_cached_joins_do_not_change_other_reads(spark, folder, oracle, others):
     assert zs.filter_join(others, oracle, "id", right_index=empty).count() == 0
     assert rows(frame) == rows(others.join(oracle, "id"))
     frame.unpersist()
+
+
+def keyed(spark, *values, name="id", kind="bigint"):
+    return spark.createDataFrame([(value,) for value in values], f"{name} {kind}")
+
+
+def indexed(folder, *columns):
+    zb.dataset(folder).create_scalar_index(list(columns), spark=False, global_filter=True)
+
+
+def check_aside(spark, other, frame, on, why, index):
+    """The rule steps aside, and the rows are those of the join."""
+    plan = zs.explain_join(other, frame, on, right_index=index)
+    assert not plan.used
+    assert re.search(why, str(plan)), str(plan)
+    with pytest.warns(IndexNotUsedWarning):
+        found = zs.filter_join(other, frame, on, right_index=index)
+    wanted = other.join(frame, on).collect()
+    assert sorted(map(repr, found.collect())) == sorted(map(repr, wanted))
+    return len(wanted)
+
+
+def test_keys_in_another_case(spark, tmp_path):
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"ID": [3, 4]}), tmp_path / "b.parquet")
+    indexed(tmp_path, "id")
+    other = keyed(spark, 1, 3, 9)
+    frame = spark.read.schema("id bigint").parquet(str(tmp_path))
+    why = r"calls column 'id' 'ID'"
+    assert check_aside(spark, other, frame, "id", why, str(tmp_path)) == 2
+    (tmp_path / "b.parquet").unlink()
+    zb.dataset(tmp_path).optimize.optimize_indices(spark=False)
+    pq.write_table(pa.table({"Id": [9]}), tmp_path / "c.parquet")
+    frame = spark.read.schema("id bigint").parquet(str(tmp_path))
+    why = r"calls column 'id' 'Id'"
+    assert check_aside(spark, other, frame, "id", why, str(tmp_path)) == 2
+
+
+def test_keys_with_a_default(spark, tmp_path):
+    spark.sql(f"CREATE TABLE filled (x BIGINT) USING parquet LOCATION '{tmp_path}/t'")
+    try:
+        spark.sql("INSERT INTO filled VALUES (1)")
+        (old,) = (tmp_path / "t").glob("*.parquet")
+        spark.sql("ALTER TABLE filled ADD COLUMN y BIGINT DEFAULT 7")
+        spark.sql("INSERT INTO filled VALUES (2, 9)")
+        # The first file tells the dataset's schema.
+        old.rename(tmp_path / "t" / "zz.parquet")
+        spark.catalog.refreshTable("filled")
+        indexed(tmp_path / "t", "y")
+        other = keyed(spark, 7, 9, 5, name="y")
+        frame = spark.table("filled")
+        assert check_aside(spark, other, frame, "y", "DEFAULT", str(tmp_path / "t")) == 2
+    finally:
+        spark.sql("DROP TABLE filled")
+
+
+def test_keys_that_paths_give(spark, tmp_path):
+    (tmp_path / "id=7").mkdir()
+    path = tmp_path / "id=7" / "a.parquet"
+    pq.write_table(pa.table({"id": pa.array([1], pa.int32()), "x": [1]}), path)
+    indexed([str(path)], "id")
+    other = keyed(spark, 1, 7, kind="int")
+    frame = spark.read.parquet(str(tmp_path))
+    opened = zb.dataset([str(path)])
+    assert check_aside(spark, other, frame, "id", "from the paths", opened) == 1
+
+
+def test_text_that_a_union_makes_of_char(spark, tmp_path):
+    pq.write_table(pa.table({"m": ["x", "y"]}), tmp_path / "a.parquet")
+    indexed(tmp_path, "m")
+    spark.sql(f"CREATE TABLE padded (m CHAR(4)) USING parquet LOCATION '{tmp_path}'")
+    try:
+        other = keyed(spark, "x   ", "y", name="m", kind="string")
+        frame = spark.sql("SELECT 'zz' m").union(spark.table("padded"))
+        why = "not a column of Parquet files"
+        assert check_aside(spark, other, frame, "m", why, str(tmp_path)) == 1
+    finally:
+        spark.sql("DROP TABLE padded")
+
+
+def test_frames_of_more_files_than_the_index_knows(spark, tmp_path):
+    for name, ids in (("p", [1, 2]), ("q", [3, 4])):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"id": ids}), tmp_path / name / "a.parquet")
+    indexed(tmp_path / "p", "id")
+    other = keyed(spark, 1, 3)
+    frame = spark.read.parquet(str(tmp_path / "p"), str(tmp_path / "q"))
+    assert check_aside(spark, other, frame, "id", "none of the files", str(tmp_path / "p")) == 2
+
+
+def test_cached_frames_of_files_that_are_gone(spark, tmp_path):
+    for name, ids in (("a", [1, 2]), ("b", [3, 4])):
+        pq.write_table(pa.table({"id": ids}), tmp_path / f"{name}.parquet")
+    frame = spark.read.parquet(str(tmp_path)).cache()
+    try:
+        assert frame.count() == 4
+        (tmp_path / "b.parquet").unlink()
+        indexed(tmp_path, "id")
+        assert check_aside(spark, keyed(spark, 1, 3), frame, "id", "cached", str(tmp_path)) == 2
+    finally:
+        frame.unpersist()

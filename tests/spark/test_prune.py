@@ -23,6 +23,7 @@ import pytest
 import spark_data
 from pyspark.sql import Window
 from pyspark.sql import functions as f
+from pyspark.sql import types as st
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -777,3 +778,66 @@ def test_nothing_is_warned_of_where_there_is_no_index(spark, tmp_path):
         warnings.simplefilter("error")
         assert zs.prune(frame) is frame
     assert zs.prune_plan(frame).reasons == {Reason.NO_INDEX}
+
+
+@pytest.fixture
+def four(tmp_path):
+    """Four files of five ids each, indexed."""
+    folder = tmp_path / "four"
+    folder.mkdir()
+    for number in range(4):
+        ids = [number * 10 + at for at in range(5)]
+        pq.write_table(pa.table({"id": ids}), folder / f"{number}.parquet")
+    zb.dataset(folder).create_scalar_index("id", number_of_items=10, spark=False)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "names", [["", ""], ["[01]*", "[12]*"], ["", "1.parquet"], ["1.parquet", "1.parquet"]]
+)
+def test_files_that_are_read_twice(spark, four, names):
+    roots = [str(four / name) for name in names]
+    found = spark.read.parquet(*roots).where("id = 11")
+    assert found.count() == 2
+    assert zs.prune(found).count() == 2
+    assert zs.read_pruned(spark, roots, "id = 11").count() == 2
+    assert (
+        zs.read_pruned(spark, roots, "id = 31").count()
+        == spark.read.parquet(*roots).where("id = 31").count()
+    )
+
+
+def test_partitions_of_one_folder(spark, four):
+    spark.sql("DROP TABLE IF EXISTS twice")
+    columns = "(id BIGINT, p INT) USING parquet PARTITIONED BY (p)"
+    spark.sql(f"CREATE TABLE twice {columns} LOCATION '{four}/t'")
+    try:
+        for part in (1, 2):
+            spark.sql(f"ALTER TABLE twice ADD PARTITION (p={part}) LOCATION '{four}'")
+        for text in ("id = 11", "id = 11 AND p = 2"):
+            found = spark.table("twice").where(text)
+            pruned = zs.prune(found)
+            assert sorted(map(tuple, pruned.collect())) == sorted(map(tuple, found.collect()))
+        assert Reason.READ_TWICE in zs.prune_plan(spark.table("twice").where("id = 11")).reasons
+    finally:
+        spark.sql("DROP TABLE twice")
+
+
+def test_leaves_that_are_found_by_field_id(spark, tmp_path):
+    def table(name, values):
+        inner = pa.struct([pa.field(name, pa.int64(), metadata={"PARQUET:field_id": "1"})])
+        column = pa.array([{name: value} for value in values], inner)
+        return pa.table({"s": column}, schema=pa.schema([pa.field("s", inner)]))
+
+    pq.write_table(table("a", [1, 2]), tmp_path / "a.parquet")
+    pq.write_table(table("old", [3, 4]), tmp_path / "b.parquet")
+    zb.dataset(tmp_path).create_scalar_index("s.a", spark=False)
+    leaf = st.StructField("a", st.LongType(), True, {"parquet.field.id": 1})
+    schema = st.StructType([st.StructField("s", st.StructType([leaf]))])
+    spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
+    try:
+        found = spark.read.schema(schema).parquet(str(tmp_path)).where("s.a = 3")
+        assert found.count() == 1
+        assert zs.prune(found).count() == 1
+    finally:
+        spark.conf.unset("spark.sql.parquet.fieldId.read.enabled")

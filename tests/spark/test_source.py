@@ -329,3 +329,22 @@ def test_pushed_filters(spark, folder, oracle, text):
         assert rows(found) == rows(oracle.where(text))
     finally:
         spark.conf.set(pushdown.SETTING, "false")
+
+
+def test_columns_in_another_case_are_refused(spark, tmp_path):
+    """Spark reads both as one; rows are not lost without a word."""
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"ID": [3, 4]}), tmp_path / "b.parquet")
+    whole = spark.read.schema("id bigint").parquet(str(tmp_path))
+    assert whole.where("id = 3").count() == 1
+    for indexed in (False, True):
+        if indexed:
+            zb.dataset(tmp_path).create_scalar_index("id", spark=False)
+        for text in (None, "id = 3"):
+            with pytest.raises(Exception, match=r"b\.parquet calls column 'id' 'ID'.*prune"):
+                zs.scan(spark, tmp_path, text).collect()
+    assert zs.prune(whole.where("id = 3")).count() == 1
+    # Where no file that is read has it, there is nothing to refuse.
+    (tmp_path / "b.parquet").unlink()
+    zb.dataset(tmp_path).optimize.optimize_indices(spark=False)
+    assert zs.scan(spark, tmp_path, "id = 2").count() == 1

@@ -15,7 +15,7 @@ import pyarrow.types as pt
 from pyspark.sql import types as st
 
 from zonebloom.dataset import Dataset, dataset
-from zonebloom.errors import FilterError, InvalidArgument, SourceError
+from zonebloom.errors import FilterError, InvalidArgument, SchemaMismatch, SourceError
 from zonebloom.plan import ScanPlan
 from zonebloom.predicates import Predicate, unknowns
 from zonebloom.predicates.ast import IsIn, conjunction
@@ -23,6 +23,7 @@ from zonebloom.predicates.expression import from_predicate
 from zonebloom.predicates.literals import lookup_is_exact, plain
 from zonebloom.predicates.spark import SparkFilter, to_spark_filter
 from zonebloom.scan import check_columns
+from zonebloom.spark.names import hidden_by_case
 from zonebloom.spark.options import Options
 from zonebloom.spark.pieces import cut
 from zonebloom.spark.read import Piece, RowFilter, Work, without_fragments
@@ -116,9 +117,25 @@ class Load:
         return conjunction(terms) if terms else None
 
     def plan(self, described: bool = False) -> ScanPlan:
-        """Say what is read of the files as they are now."""
+        """Say what is read of the files as they are now.
+
+        Raises
+        ------
+        SchemaMismatch
+            When a file names an indexed column in another case.
+        """
         planner = self.dataset._planner
+        if self.predicate is not None:
+            self._require_no_hidden()
         return planner.plan(self.columns, self.row_filter, self.predicate, described=described)
+
+    def _require_no_hidden(self) -> None:
+        asked = None if self.filter is None else self.filter.columns
+        for each in self.dataset.describe_indices():
+            if asked is None or each.column.split(".")[0] in asked or each.column in asked:
+                why = hidden_by_case(self.dataset, each.column)
+                if why is not None:
+                    raise SchemaMismatch(why)
 
     @property
     def row_filter(self) -> RowFilter | None:

@@ -18,6 +18,7 @@ from zonebloom.errors import FragmentChanged
 from zonebloom.execute import Execution
 from zonebloom.plan import FragmentPlan, Request, ScanPlan, ScanStats
 from zonebloom.recheck import matching_rows
+from zonebloom.spark.names import require_names
 from zonebloom.storage.files import ReadCounter, identities
 from zonebloom.storage.fragments import Source
 
@@ -98,9 +99,17 @@ class Work:
         ------
         FragmentUnreadable
             When a file is gone, cannot be read, or, being shared, is another by now.
+        SchemaMismatch
+            When a file names a column in another case: Spark would read it.
         """
         shared = [piece.plan for piece in pieces if piece.is_shared]
         self._require_unchanged(shared)
+        names = {*self.columns, *(self.filter.columns or () if self.filter else ())}
+        names -= self.source.partition_columns()
+        for piece in pieces:
+            pages = piece.plan.pages
+            if pages is None or not names.issubset(pages.schema.names):
+                require_names(self.source, piece.plan.fragment, names)
         request = Request(list(self.columns), self.filter)
         execution = Execution(
             self.source, request, counter or ReadCounter(), ScanStats(), counter is not None

@@ -242,7 +242,7 @@ def _bits_set(spark: SparkSession, hashed: Column, words: Column, num_blocks: in
     high = unsigned(java, 16).bitwiseAND(_LOW)
     block = unsigned(unsigned(java, 32).multiply(num_blocks), 32)
     first = block.multiply(WORDS_PER_BLOCK // 2).cast("int")
-    found = None
+    found: Any = None
     for i in range(WORDS_PER_BLOCK):
         salt = int(SALT[i])
         upper = functions.shiftleft(high.multiply(salt).bitwiseAND(_LOW), 16)

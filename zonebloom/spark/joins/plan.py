@@ -21,6 +21,7 @@ from zonebloom.spark.joins.rules import (
     fitted,
     key_filter,
     require_known_files,
+    require_own_column,
     why_keys_differ,
 )
 from zonebloom.spark.load import Load
@@ -297,6 +298,8 @@ class Join:
         added = ""
         if isinstance(other.index, Dataset):
             require_known_files(frames[other.name], other.index)
+            if other.source is None:
+                require_own_column(frames[other.name], held_key.name, other.index)
             held, added = key_filter(other.index, column, self._limits)
         else:
             assert other.index is not None

@@ -25,6 +25,9 @@ from zonebloom.errors import (
 from zonebloom.predicates.spark_compare import find
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins.membership import INTEGERS, KeyFilter, is_plain_text
+from zonebloom.spark.names import hidden_by_case
+from zonebloom.spark.pruning.catalyst import items, opaque_reason
+from zonebloom.spark.pruning.relations import leaves
 from zonebloom.storage.columns import Column, ColumnsReader
 from zonebloom.values import leaf_type
 
@@ -155,6 +158,49 @@ def fitted(held: KeyFilter, max_bytes: int) -> KeyFilter:
             "with larger expected_num_items"
         )
     return KeyFilter(sbbf, held.type)
+
+
+def require_own_column(frame: DataFrame, key: str, dataset: Dataset) -> None:
+    """Refuse a filter for a key that is no column of the dataset's files, as it lies in them.
+
+    Spark shows where a key comes from in classic sessions alone. Over Connect what the schema
+    says of it is all there is.
+
+    Raises
+    ------
+    StepAside
+    """
+    why = hidden_by_case(dataset, key)
+    if why is not None:
+        raise StepAside(why)
+    classic: Any = frame
+    if not hasattr(classic, "_jdf"):
+        marks = set(frame.schema[key].metadata or {})
+        if any(mark.startswith(("__", "parquet.")) or mark.isupper() for mark in marks):
+            raise StepAside(f"{key} is not read as it lies in the files ({', '.join(marks)})")
+        return
+    execution = classic._jdf.queryExecution()
+    plan = execution.analyzed()
+    ids = [each.exprId().id() for each in items(plan.output()) if each.name() == key]
+    found = [leaf for leaf in leaves(plan) if leaf.relation is not None and ids[0] in leaf.columns]
+    if len(found) != 1:
+        raise StepAside(f"{key} is not a column of Parquet files as Spark reads them")
+    if not any(ids[0] in each.columns for each in leaves(execution.withCachedData())):
+        raise StepAside("a cached frame answers for the files")
+    (leaf,) = found
+    if key.lower() in map(str.lower, leaf.partition_columns()):
+        raise StepAside(f"Spark takes {key} from the paths of the files")
+    reason = opaque_reason(leaf.columns[ids[0]])
+    if reason is not None:
+        raise StepAside(reason)
+    known = {path.lstrip("/") for path in dataset.files}
+    read = leaf.relation.location().inputFiles()
+    strangers = [each for each in read if _path_of(each) not in known]
+    if strangers:
+        raise StepAside(
+            f"the frame reads {posixpath.basename(strangers[0])}, which is none of the files of "
+            "the dataset as it was opened; give the path of all that the frame reads"
+        )
 
 
 def require_known_files(frame: DataFrame, dataset: Dataset) -> None:

@@ -157,7 +157,11 @@ class Catalyst:
         top = node
         while _kind(top) == "GetStructField":
             inner = top.child()
-            names.append(inner.dataType().apply(top.ordinal()).name())
+            leaf = inner.dataType().apply(top.ordinal())
+            why = opaque_reason(leaf)
+            if why is not None:
+                raise Maybe(why)
+            names.append(leaf.name())
             top = inner
         if _kind(top) != "AttributeReference":
             raise Maybe("only a column compared with a literal is known to an index")
@@ -178,7 +182,7 @@ class Catalyst:
 
 
 def opaque_reason(attribute: Any) -> str | None:
-    """Why the metadata of an attribute forbids to compare it by its stored values, if it does."""
+    """Why the metadata of an attribute, or a field, forbids to compare it by its stored values."""
     text = attribute.metadata().json()
     if text == "{}":
         return None

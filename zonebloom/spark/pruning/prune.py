@@ -160,6 +160,9 @@ class Pruning:
                 decisions.append(_unsupported(leaf))
                 continue
             own = [each for each in all_scans if each.ids & leaf.key]
+            if leaf.repeats or any(each.listing.repeats for each in own):
+                decisions.append(_left(leaf, Reason.READ_TWICE))
+                continue
             if uncached[leaf.key] < keys[leaf.key]:
                 decisions.append(_left(leaf, Reason.CACHED))
             elif keys[leaf.key] > 1 or (is_out_of_sight and leaf.is_shared):

@@ -22,6 +22,7 @@ class Reason(Enum):
     NEW_FILES = "files the index does not know"
     STALE_FILES = "files changed since they were indexed, or since Spark listed them"
     FILTER_NOT_ANSWERED = "a part of the filter no index answers"
+    READ_TWICE = "the relation reads a file, or a folder, more than once"
     SHARED_RELATION = "several scans share the relation, and it keeps what any of them needs"
     ALL_FILES_KEPT = "every file may hold rows"
 

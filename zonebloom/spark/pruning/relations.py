@@ -37,15 +37,19 @@ class Listing:
     ----------
     files : dict of str to ListedFile
         By path, in Spark's order.
+    repeats : bool
+        Whether a file is listed more than once: Spark then reads it as often.
     """
 
     def __init__(self, directories: Any):
         self.files: dict[str, ListedFile] = {}
         self._at: dict[str, tuple[Any, int]] = {}
         self._directories = items(directories)
+        self.repeats = False
         for directory in self._directories:
             held = directory.files().toIndexedSeq()
             for at, each in enumerate(_statuses(held)):
+                self.repeats |= each.path in self.files
                 self.files[each.path] = each
                 self._at[each.path] = (held, at)
 
@@ -133,6 +137,17 @@ class Leaf:
         roots = self.roots
         more = f" and {len(roots) - 1:,} more" if len(roots) > 1 else ""
         return (roots[0] if roots else "of no files") + more
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a root is named twice, or two partitions of the catalog lie in one folder."""
+        roots = self.roots
+        if len(set(roots)) < len(roots):
+            return True
+        if not self.is_in_catalog:
+            return False
+        none = self.node.output().take(0)
+        return Listing(self.relation.location().listFiles(none, none)).repeats
 
     @property
     def is_in_catalog(self) -> bool:

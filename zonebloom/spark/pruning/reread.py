@@ -93,6 +93,8 @@ def _kept(
     spark: SparkSession, whole: DataFrame, roots: list[str], filter: str, index_dir: str | None
 ) -> list[str] | None:
     """Paths of the files to read, None when that is all of them, or not to be told."""
+    if _may_overlap(roots):
+        return None
     # What Spark calls inputFiles is written as in URLs.
     paths = [_plain(unquote(each)) for each in whole.inputFiles()]
     below = [root_of(path, roots) for path in paths]
@@ -122,6 +124,15 @@ def _kept(
         warnings.warn(each, stacklevel=3)
     found = [path for path in paths if path in answer.paths]
     return None if len(found) == len(paths) else found
+
+
+def _may_overlap(roots: Sequence[str]) -> bool:
+    """Whether a file may be read more than once, which its name alone would not tell."""
+    if len(roots) == 1:
+        return False
+    odd = any(_GLOB.search(each) or "/../" in each or "//" in each for each in roots)
+    twice = len(set(roots)) < len(roots)
+    return odd or twice or any(root_of(each.rpartition("/")[0], roots) for each in roots)
 
 
 def _reread(

@@ -1,0 +1,91 @@
+"""Columns that a file names in another case: Spark reads them, PyArrow and indices do not.
+
+To PyArrow such a file has no such column, so the index holds nulls for it. Where Spark, or a
+reader that is to give what Spark gives, would find values, what the index says must not be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.dataset import Dataset
+from zonebloom.errors import IndexNotFound, SchemaMismatch
+from zonebloom.storage.fragments import Fragment, Source
+
+
+def other_name(stored: Any, path: Sequence[str]) -> str | None:
+    """What a file calls a column it does not have under its name, None when it has it or none.
+
+    Parameters
+    ----------
+    stored : pyarrow.Schema, or other iterable of fields
+    path : sequence of str
+        The column, or a leaf of structs.
+    """
+    fields: list[pa.Field] = list(stored)
+    for name in path:
+        names = [field.name for field in fields]
+        if name not in names:
+            return next((each for each in names if each.lower() == name.lower()), None)
+        inner = fields[names.index(name)].type
+        fields = list(inner) if isinstance(inner, pa.StructType) else []
+    return None
+
+
+def require_names(source: Source, fragment: Fragment, names: Iterable[str]) -> None:
+    """Refuse a file that holds columns under other names than theirs.
+
+    Raises
+    ------
+    SchemaMismatch
+    """
+    stored = _stored(source, fragment)
+    if stored is None:
+        # Who reads it says what is wrong.
+        return
+    for name in names:
+        found = other_name(stored, [name])
+        if found is not None:
+            raise SchemaMismatch(explained(fragment.path, name, found))
+
+
+def explained(path: str, column: str, found: str) -> str:
+    """What is wrong with a file, and what to do."""
+    return (
+        f"{path} calls column {column!r} {found!r}, which Spark reads as one and an index as two; "
+        "rename it in the file, or have Spark read: zonebloom.spark.prune, spark.read.parquet"
+    )
+
+
+def hidden_by_case(dataset: Dataset, column: str) -> str | None:
+    """Why an index knows but nulls of a file that has values, None when there is no such file.
+
+    Only files of which the index knows nothing but nulls, or nothing, are looked into.
+    """
+    try:
+        ranges: Any = dataset.key_ranges(column)
+    except IndexNotFound:
+        return None
+    known = ranges["is_known"].to_numpy(zero_copy_only=False)
+    nulls = ranges["null_count"].to_numpy() == ranges["num_rows"].to_numpy()
+    path = [column] if column in dataset.schema.names else column.split(".")
+    present = dataset._planner.coverage().present
+    for at in np.flatnonzero(nulls | ~known).tolist():
+        fragment = present[at].fragment
+        stored = _stored(dataset._source, fragment)
+        found = other_name(stored, path) if stored is not None else None
+        if found is not None:
+            return explained(fragment.path, column, found)
+    return None
+
+
+def _stored(source: Source, fragment: Fragment) -> pa.Schema | None:
+    try:
+        opened: Any = source.open(fragment, source.filesystem)
+        return opened.physical_schema
+    except (OSError, pa.ArrowException):
+        return None
