@@ -298,8 +298,6 @@ class Join:
         added = ""
         if isinstance(other.index, Dataset):
             require_known_files(frames[other.name], other.index)
-            if other.source is None:
-                require_own_column(frames[other.name], held_key.name, other.index)
             held, added = key_filter(other.index, column, self._limits)
         else:
             assert other.index is not None
@@ -310,6 +308,8 @@ class Join:
                 reason = f"{each.name} is text of a fixed width, which Spark pads"
             if reason is not None:
                 raise StepAside(reason)
+        if isinstance(other.index, Dataset) and other.source is None:
+            require_own_column(frames[other.name], held_key.name, other.index)
         held = fitted(held, self._limits.max_filter_bytes)
         frame = frames[side.name]
         found, way = may_hold(self._spark, sf.col(quoted(key.name)), key.dataType, held, self._way)
