@@ -11,12 +11,20 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
 
+from filelock import FileLock
+
 ROOT = Path(__file__).parents[1]
 RESULTS = "results.json"
+
+
+def connect_server() -> FileLock:
+    """Held while a Connect server runs: each listens at one and the same port."""
+    return FileLock(Path(tempfile.gettempdir()) / "zonebloom-tests-connect.lock")
 
 
 def names_of(namespace) -> list[str]:

@@ -171,9 +171,10 @@ def check_pushdown_that_loses_rows_is_not_used(spark, folder):
 def said(tmp_path_factory):
     folder = tmp_path_factory.mktemp("connect")
     python = separately.python_without_zonebloom(folder)
-    return separately.run(
-        __file__, folder, PYSPARK_PYTHON=python, XDG_CACHE_HOME=str(folder / "cache")
-    )
+    with separately.connect_server():
+        return separately.run(
+            __file__, folder, PYSPARK_PYTHON=python, XDG_CACHE_HOME=str(folder / "cache")
+        )
 
 
 @pytest.mark.parametrize("name", separately.names_of(globals()))

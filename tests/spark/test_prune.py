@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import separately
 import spark_data
 from pyspark.sql import Window
 from pyspark.sql import functions as f
@@ -759,14 +760,15 @@ def test_connect(folder):
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
     environment["PYSPARK_PYTHON"] = sys.executable
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        env=environment,
-        check=False,
-    )
+    with separately.connect_server():
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            capture_output=True,
+            text=True,
+            timeout=180,
+            env=environment,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines() == ["[(450, 'n450'), (451, 'n451')]", "0"]
 

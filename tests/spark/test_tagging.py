@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import separately
 import spark_data
 from pyspark.sql import functions as sf
 
@@ -632,13 +633,14 @@ spark.stop()
 
 def test_over_connect(lake, rows):
     """In a process of its own: a session is classic or Connect."""
-    done = subprocess.run(
-        [sys.executable, "-c", CONNECT, lake],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-    )
+    with separately.connect_server():
+        done = subprocess.run(
+            [sys.executable, "-c", CONNECT, lake],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        )
     assert done.returncode == 0, done.stderr[-3_000:]
     there = Counter(row["id"] for _, _, row in rows)
     expected = [(0, True, 1), (5, False, 2 * there[5]), (7, False, there[7]), (10**15, True, 1)]
