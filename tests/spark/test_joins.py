@@ -724,3 +724,17 @@ def test_cached_frames_of_files_that_are_gone(spark, tmp_path):
         assert check_aside(spark, keyed(spark, 1, 3), frame, "id", "cached", str(tmp_path)) == 2
     finally:
         frame.unpersist()
+
+
+def test_zones_by_keys_in_another_case(spark, tmp_path):
+    """The keys are looked up too, whatever the filter of the side names."""
+    pq.write_table(pa.table({"id": [1, 2], "x": [1, 1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"ID": [3, 4], "x": [1, 1]}), tmp_path / "b.parquet")
+    indexed(tmp_path, "id", "x")
+    side = zs.Indexed(str(tmp_path), filter="x = 1")
+    with pytest.raises(Exception, match=r"b\.parquet calls column 'id' 'ID'"):
+        zs.filter_join(keyed(spark, 1, 3), side, "id").collect()
+    # Named by the frame in another case than by the first file.
+    frame = spark.read.schema("ID bigint").parquet(str(tmp_path))
+    why = r"calls column 'id' 'ID'"
+    assert check_aside(spark, keyed(spark, 1, 3), frame, "ID", why, str(tmp_path)) == 2

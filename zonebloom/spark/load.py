@@ -19,6 +19,7 @@ from zonebloom.errors import FilterError, InvalidArgument, SchemaMismatch, Sourc
 from zonebloom.plan import ScanPlan
 from zonebloom.predicates import Predicate, unknowns
 from zonebloom.predicates.ast import IsIn, conjunction
+from zonebloom.predicates.ast import columns as columns_in
 from zonebloom.predicates.expression import from_predicate
 from zonebloom.predicates.literals import lookup_is_exact, plain
 from zonebloom.predicates.spark import SparkFilter, to_spark_filter
@@ -125,17 +126,12 @@ class Load:
             When a file names an indexed column in another case.
         """
         planner = self.dataset._planner
-        if self.predicate is not None:
-            self._require_no_hidden()
+        # Of the filter, of keys to be joined and of what Spark pushed alike.
+        for path in sorted(columns_in(self.predicate) if self.predicate is not None else ()):
+            why = hidden_by_case(self.dataset, ".".join(path))
+            if why is not None:
+                raise SchemaMismatch(why)
         return planner.plan(self.columns, self.row_filter, self.predicate, described=described)
-
-    def _require_no_hidden(self) -> None:
-        asked = None if self.filter is None else self.filter.columns
-        for each in self.dataset.describe_indices():
-            if asked is None or each.column.split(".")[0] in asked or each.column in asked:
-                why = hidden_by_case(self.dataset, each.column)
-                if why is not None:
-                    raise SchemaMismatch(why)
 
     @property
     def row_filter(self) -> RowFilter | None:

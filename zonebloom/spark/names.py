@@ -45,7 +45,7 @@ def require_names(source: Source, fragment: Fragment, names: Iterable[str]) -> N
     """
     stored = _stored(source, fragment)
     if stored is None:
-        # Who reads it says what is wrong.
+        # Who reads it says what is wrong with it.
         return
     for name in names:
         found = other_name(stored, [name])
@@ -64,17 +64,20 @@ def explained(path: str, column: str, found: str) -> str:
 def hidden_by_case(dataset: Dataset, column: str) -> str | None:
     """Why an index knows but nulls of a file that has values, None when there is no such file.
 
-    Only files of which the index knows nothing but nulls, or nothing, are looked into.
+    Only indexed files of which nothing but nulls is known are looked into; others, and files that
+    are not indexed, are checked by those who read them.
     """
     try:
         ranges: Any = dataset.key_ranges(column)
     except IndexNotFound:
         return None
-    known = ranges["is_known"].to_numpy(zero_copy_only=False)
-    nulls = ranges["null_count"].to_numpy() == ranges["num_rows"].to_numpy()
+    nulls, rows = ranges["null_count"].to_numpy(), ranges["num_rows"].to_numpy()
     path = [column] if column in dataset.schema.names else column.split(".")
     present = dataset._planner.coverage().present
-    for at in np.flatnonzero(nulls | ~known).tolist():
+    # An index built before ranges were kept has none.
+    for at in np.flatnonzero((nulls == rows) | np.isnan(nulls)).tolist():
+        if not present[at].is_known:
+            continue
         fragment = present[at].fragment
         stored = _stored(dataset._source, fragment)
         found = other_name(stored, path) if stored is not None else None

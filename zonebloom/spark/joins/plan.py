@@ -20,7 +20,6 @@ from zonebloom.spark.joins.rules import (
     collected,
     fitted,
     key_filter,
-    require_known_files,
     require_own_column,
     why_keys_differ,
 )
@@ -297,7 +296,6 @@ class Join:
         key, held_key = side.key(column), other.key(column)
         added = ""
         if isinstance(other.index, Dataset):
-            require_known_files(frames[other.name], other.index)
             held, added = key_filter(other.index, column, self._limits)
         else:
             assert other.index is not None

@@ -7,6 +7,7 @@ the join is made without.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -25,7 +26,7 @@ from zonebloom.errors import (
 from zonebloom.predicates.spark_compare import find
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins.membership import INTEGERS, KeyFilter, is_plain_text
-from zonebloom.spark.names import hidden_by_case
+from zonebloom.spark.names import hidden_by_case, require_names
 from zonebloom.spark.pruning.catalyst import items, opaque_reason
 from zonebloom.spark.pruning.relations import leaves
 from zonebloom.storage.columns import Column, ColumnsReader
@@ -118,6 +119,7 @@ def _with_missing(
             )
         grown = Sbbf.from_bytes(sbbf.to_bytes())
         for each in missing:
+            require_names(source, each.fragment, [name])
             reader = ColumnsReader(
                 source.format,
                 source.filesystem,
@@ -170,7 +172,7 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset) -> None:
     ------
     StepAside
     """
-    why = hidden_by_case(dataset, key)
+    why = hidden_by_case(dataset, find(dataset.schema, key) or key)
     if why is not None:
         raise StepAside(why)
     classic: Any = frame
@@ -178,6 +180,7 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset) -> None:
         marks = set(frame.schema[key].metadata or {})
         if any(mark.startswith(("__", "parquet.")) or mark.isupper() for mark in marks):
             raise StepAside(f"{key} is not read as it lies in the files ({', '.join(marks)})")
+        _require_known_files(frame.inputFiles(), dataset, elsewhere=True)
         return
     execution = classic._jdf.queryExecution()
     plan = execution.analyzed()
@@ -193,20 +196,14 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset) -> None:
     reason = opaque_reason(leaf.columns[ids[0]])
     if reason is not None:
         raise StepAside(reason)
-    known = {path.lstrip("/") for path in dataset.files}
-    read = leaf.relation.location().inputFiles()
-    strangers = [each for each in read if _path_of(each) not in known]
-    if strangers:
-        raise StepAside(
-            f"the frame reads {posixpath.basename(strangers[0])}, which is none of the files of "
-            "the dataset as it was opened; give the path of all that the frame reads"
-        )
+    _require_known_files(leaf.relation.location().inputFiles(), dataset, elsewhere=False)
 
 
-def require_known_files(frame: DataFrame, dataset: Dataset) -> None:
-    """Refuse a filter when the frame reads files of the dataset's folder that it never saw.
+def _require_known_files(read: Iterable[str], dataset: Dataset, elsewhere: bool) -> None:
+    """Refuse a filter when a frame reads files that the dataset never saw.
 
-    A dataset opened earlier holds the files there were; the frame may have listed more.
+    A dataset opened earlier holds the files there were; the frame may have listed more. Over
+    Connect the files are those of the whole frame, so others may be elsewhere.
 
     Raises
     ------
@@ -214,12 +211,19 @@ def require_known_files(frame: DataFrame, dataset: Dataset) -> None:
     """
     known = {path.lstrip("/") for path in dataset.files}
     root = dataset._source.root.strip("/") + "/"
-    for uri in frame.inputFiles():
-        path = _path_of(uri)
-        if path.startswith(root) and path not in known:
+    for path in map(_path_of, read):
+        if path in known:
+            continue
+        name = posixpath.basename(path)
+        if path.startswith(root):
             raise StepAside(
-                f"the frame reads {posixpath.basename(path)}, which was not there when the "
-                "dataset was opened; open it again, or give its path"
+                f"the frame reads {name}, which was not there when the dataset was opened; open "
+                "it again, or give its path"
+            )
+        if not elsewhere:
+            raise StepAside(
+                f"the frame reads {name}, which is none of the files of the dataset; give the "
+                "path of all that the frame reads"
             )
 
 

@@ -16,6 +16,7 @@ from zonebloom.index.view import IndexView
 from zonebloom.planner import Planner
 from zonebloom.predicates import ast
 from zonebloom.ranges import by_fragment
+from zonebloom.spark.names import other_name
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.fragments import Fragment, Source, open_source
@@ -108,18 +109,13 @@ class AnsweringFiles:
         """
         path = index.entry.column
         pages = index.pages(each.fragment_id, each.identity.size)
-        if pages is not None and len(path) == 1:
-            return not _holds(pages.schema.names, path[0])
+        if pages is not None and path[0] in pages.schema.names and len(path) == 1:
+            return False
         try:
             stored: Any = self._source.open(each.fragment, self._source.filesystem).physical_schema
         except (OSError, pa.ArrowException):
             return True
-        for name in path:
-            if not _holds([field.name for field in stored], name):
-                return True
-            at = [field.type for field in stored if field.name == name]
-            stored = at[0] if at and isinstance(at[0], pa.StructType) else ()
-        return False
+        return other_name(stored, path) is not None
 
 
 class _AllNull:
@@ -134,12 +130,6 @@ class _AllNull:
             rows = nulls.get(each.fragment_id)
             if rows is not None and len(rows) >= (each.num_rows or 0):
                 yield index
-
-
-def _holds(names: Iterable[str], name: str) -> bool:
-    """Whether a name is among others exactly as it is, or in no case at all."""
-    names = list(names)
-    return name in names or name.lower() not in map(str.lower, names)
 
 
 def _gaps(present: Sequence[PresentFragment], changed: int) -> list[Note]:

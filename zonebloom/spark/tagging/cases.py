@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable, SchemaMismatch
+from zonebloom.spark.names import other_name
 from zonebloom.storage.fragments import Fragment, Source
 
 
@@ -27,10 +28,10 @@ def require_same_case(source: Source, fragment: Fragment, columns: Iterable[str]
             f"cannot read {fragment.path}: {error}; repair or remove the file"
         ) from error
     for column in columns:
-        other = [name for name in stored.names if name.lower() == column.lower()]
-        if other and column not in other:
+        other = other_name(stored, [column])
+        if other is not None:
             raise SchemaMismatch(
-                f"{fragment.path} holds key column {column!r} as {other[0]!r}, which Spark reads "
+                f"{fragment.path} holds key column {column!r} as {other!r}, which Spark reads "
                 f"as {column!r} and pyarrow does not; write the file anew with {column!r}, or set "
                 "spark.sql.caseSensitive to true if its rows are to have null there"
             )
