@@ -1,7 +1,7 @@
 """Checks that need a Spark session of their own: a process runs one session at a time.
 
-A test file's functions ``check_*`` run in their order in one process with one session, and each
-is a test.
+A test file's functions ``check_*`` run in their order in one process with one session. All are
+one test: test processes that share a file's tests would each start what they need.
 """
 
 from __future__ import annotations
@@ -11,28 +11,20 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from pathlib import Path
 
-from filelock import FileLock
-
 ROOT = Path(__file__).parents[1]
-RESULTS = "results.json"
+_RESULTS = "results.json"
 
 
-def connect_server() -> FileLock:
-    """Held while a Connect server runs: each listens at one and the same port."""
-    return FileLock(Path(tempfile.gettempdir()) / "zonebloom-tests-connect.lock")
-
-
-def names_of(namespace) -> list[str]:
+def _names(namespace) -> list[str]:
     return [name for name in namespace if name.startswith("check_")]
 
 
-def run(script: str, folder: Path, **environment: str) -> dict[str, str]:
-    """What each check of a script said, "" when nothing; and how long each took in ``seconds``."""
+def run(script: str, folder: Path, **environment: str) -> None:
+    """Run the checks of a script in a process of its own, and fail with what failed there."""
     paths = [str(ROOT), str(ROOT / "tests")]
     given = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
     given |= {"PYTHONPATH": os.pathsep.join(paths), **environment}
@@ -46,22 +38,25 @@ def run(script: str, folder: Path, **environment: str) -> dict[str, str]:
         check=False,
         cwd=folder,
     )
-    path = folder / RESULTS
+    print(done.stdout)
+    path = folder / _RESULTS
     said = json.loads(path.read_text()) if path.exists() else {}
-    lines = (done.stdout + done.stderr).splitlines()[-60:]
-    return {"otherwise": f"exit code {done.returncode}\n" + "\n".join(lines), **said}
+    failed = {name: text for name, text in said.items() if text}
+    last = "\n".join((done.stdout + done.stderr).splitlines()[-60:])
+    assert not failed, "\n".join(f"{name}: {text}" for name, text in failed.items())
+    assert done.returncode == 0, f"exit code {done.returncode}\n{last}"
+    assert said, f"no check ran\n{last}"
 
 
 def main(namespace, start, stop) -> None:
     """Run the checks of a script with what ``start(folder)`` makes, until one fails to run."""
     folder = Path(sys.argv[1])
-    said: dict[str, str] = {}
-    seconds: dict[str, float] = {}
+    said: dict[str, str] = dict.fromkeys(_names(namespace), "did not run")
     begun = time.perf_counter()
     session = start(folder)
-    seconds["start"] = time.perf_counter() - begun
+    print(f"start: {time.perf_counter() - begun:.1f} s")
     try:
-        for name in names_of(namespace):
+        for name in said:
             begun = time.perf_counter()
             own = folder / name
             own.mkdir()
@@ -71,9 +66,8 @@ def main(namespace, start, stop) -> None:
                 said[name] = ""
             except BaseException:  # noqa: BLE001 - the test that waits for it says what it was
                 said[name] = traceback.format_exc()
-            seconds[name] = time.perf_counter() - begun
-            print(f"{name}: {seconds[name]:.1f} s {said[name]}", flush=True)
-            (folder / RESULTS).write_text(json.dumps({**said, "seconds": json.dumps(seconds)}))
+            print(f"{name}: {time.perf_counter() - begun:.1f} s", flush=True)
+            (folder / _RESULTS).write_text(json.dumps(said))
     finally:
         stop(session)
 

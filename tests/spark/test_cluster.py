@@ -200,18 +200,11 @@ def check_speculative_attempts(spark, folder):
     assert kept(folder) == named
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cluster")
-    python = separately.python_without_zonebloom(folder)
-    return separately.run(
-        __file__, folder, PYSPARK_PYTHON=python, XDG_CACHE_HOME=str(folder / "cache")
+def test_on_a_cluster(tmp_path):
+    python = separately.python_without_zonebloom(tmp_path)
+    separately.run(
+        __file__, tmp_path, PYSPARK_PYTHON=python, XDG_CACHE_HOME=str(tmp_path / "cache")
     )
-
-
-@pytest.mark.parametrize("name", separately.names_of(globals()))
-def test_on_a_cluster(said, name):
-    assert said.get(name, said["otherwise"]) == ""
 
 
 if __name__ == "__main__":

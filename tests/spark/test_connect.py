@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 
+import pyarrow as pa
 import pytest
 import separately
 from separately import rows_in, rows_of, segments, some_id, write_lake
@@ -20,6 +22,8 @@ from zonebloom.errors import (
     InvalidArgument,
     NoFragments,
 )
+from zonebloom.sbbf.filter import Sbbf
+from zonebloom.spark.tagging import locate, search
 
 
 def start(folder):
@@ -167,19 +171,80 @@ def check_pushdown_that_loses_rows_is_not_used(spark, folder):
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("connect")
-    python = separately.python_without_zonebloom(folder)
-    with separately.connect_server():
-        return separately.run(
-            __file__, folder, PYSPARK_PYTHON=python, XDG_CACHE_HOME=str(folder / "cache")
-        )
+def check_keys_are_tagged(spark, folder):
+    lake = folder / "lake"
+    write_lake(lake)
+    zb.dataset(lake).create_scalar_index("id", spark=False)
+    held = some_id(lake)
+    keys = spark.createDataFrame([(held,), (held,), (None,), (-1,)], "id bigint")
+    times = 2 * len(rows_in(lake, id=held))
+    wanted = Counter({(held, False): times, (None, True): 1, (-1, True): 1})
+    # On the driver, then as jobs.
+    for few in (search._FEW, 0):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(search, "_FEW", few)
+            patched.setattr(search, "_MOST_COLLECTED", few)
+            patched.setattr(locate, "_HERE_COST", locate._HERE_COST if few else -1)
+            found = zb.spark.tag_location(keys, lake, "id").collect()
+            assert Counter((row.id, row.path is None) for row in found) == wanted
+            exact = rows_of(zb.spark.files_with_keys(keys, lake, "id").select("path"))
+            maybe = rows_of(zb.spark.files_with_keys(keys, lake, "id", exact=False).select("path"))
+        assert exact == [(str(lake / "1.parquet"),)]
+        assert set(exact) <= set(maybe)
 
 
-@pytest.mark.parametrize("name", separately.names_of(globals()))
-def test_over_connect(said, name):
-    assert said.get(name, said["otherwise"]) == ""
+def check_pruned_reads(spark, folder):
+    lake = folder / "lake"
+    write_lake(lake)
+    zb.dataset(lake).create_scalar_index("id", spark=False)
+    wanted = some_id(lake)
+    frame = spark.read.parquet(str(lake)).where(f"id = {wanted}")
+    with pytest.warns(IndexNotUsedWarning, match="read_pruned"):
+        assert zb.spark.prune(frame) is frame
+    assert zb.spark.prune_plan(frame).reasons == {zb.spark.Reason.UNSUPPORTED_SESSION}
+    found = zb.spark.read_pruned(spark, lake, f"id IN ({wanted}, -1)", ["id", "name"])
+    assert len(found.inputFiles()) == 1
+    assert rows_of(found) == rows_in(lake, id=wanted) != []
+    assert zb.spark.read_pruned(spark, lake, "id = -1").count() == 0
+
+
+def check_joins(spark, folder):
+    lake = folder / "lake"
+    write_lake(lake)
+    zb.dataset(lake).create_scalar_index(["id", "name"], global_filter=True, spark=False)
+    stored = spark.read.parquet(str(lake))
+    some = [(some_id(lake), "a"), (-1, "b"), (None, "c")]
+    keys = spark.createDataFrame(some, "id bigint, x string")
+    names = spark.range(200).selectExpr("concat('name ', id) AS name", "id AS n")
+    by_id = rows_of(keys.join(stored, "id"))
+    by_name = rows_of(names.join(stored, "name", "left_semi"))
+    assert by_id != []
+    assert 0 < len(by_name) < 200
+    for way in ("expressions", "udf"):
+        given = {"right_index": str(lake), "max_keys": 0, "way": way}
+        plan = zb.spark.explain_join(keys, stored, "id", **given)
+        assert ("Arrow UDF" in str(plan)) == (way == "udf")
+        assert rows_of(plan.frame) == by_id
+        joined = zb.spark.filter_join(names, stored, "name", "left_semi", **given)
+        assert rows_of(joined) == by_name
+    assert rows_of(zb.spark.filter_join(keys, zb.spark.Indexed(lake), "id")) == by_id
+
+
+def check_a_filter_of_64_mib(spark):
+    """One that is sent in parts, of a single row."""
+    sbbf = Sbbf.from_bytes(bytes(64 << 20))
+    sbbf.insert(pa.array(range(0, 1_000, 7)))
+    held = zb.spark.KeyFilter(sbbf, pa.int64())
+    keys, others = spark.range(1_000), spark.range(0, 1_000, 7)
+    joined = zb.spark.filter_join(keys, others, "id", right_index=held)
+    assert rows_of(joined) == rows_of(others)
+
+
+def test_over_connect(tmp_path):
+    python = separately.python_without_zonebloom(tmp_path)
+    separately.run(
+        __file__, tmp_path, PYSPARK_PYTHON=python, XDG_CACHE_HOME=str(tmp_path / "cache")
+    )
 
 
 if __name__ == "__main__":

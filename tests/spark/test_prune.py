@@ -9,9 +9,6 @@ import datetime
 import os
 import random
 import shutil
-import subprocess
-import sys
-import textwrap
 import warnings
 from contextlib import contextmanager
 from decimal import Decimal
@@ -20,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import separately
 import spark_data
 from pyspark.sql import Window
 from pyspark.sql import functions as f
@@ -736,41 +732,6 @@ def test_names_that_need_care(spark, tmp_path):
         assert found.endswith(pruned.inputFiles()[0].rpartition("/")[2]), name
         again = zs.read_pruned(spark, str(path).replace("{", "\\{"), key)
         assert rows(again) == rows(whole.where(key))
-
-
-def test_connect(folder):
-    """In a process of its own: a session is classic or Connect."""
-    code = f"""
-        import warnings
-        import zonebloom.spark as zs
-        from pyspark.sql import SparkSession
-        spark = (SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false")
-            .config("spark.sql.shuffle.partitions", "1").getOrCreate())
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            frame = spark.read.parquet({folder!r}).where("id = 450")
-            assert zs.prune(frame) is frame
-        assert [str(w.message) for w in caught if "read_pruned" in str(w.message)]
-        assert zs.prune_plan(frame).reasons == {{zs.Reason.UNSUPPORTED_SESSION}}
-        found = zs.read_pruned(spark, {folder!r}, "id IN (450, 451)", ["id", "name"])
-        assert len(found.inputFiles()) == 1
-        print(sorted(map(tuple, found.collect())))
-        print(zs.read_pruned(spark, {folder!r}, "id = 99999").count())
-        spark.stop()
-    """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
-    environment["PYSPARK_PYTHON"] = sys.executable
-    with separately.connect_server():
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            capture_output=True,
-            text=True,
-            timeout=180,
-            env=environment,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines() == ["[(450, 'n450'), (451, 'n451')]", "0"]
 
 
 def test_nothing_is_warned_of_where_there_is_no_index(spark, tmp_path):

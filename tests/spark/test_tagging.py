@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import math
 import os
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from decimal import Decimal
 from urllib.parse import unquote, urlparse
@@ -15,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import separately
 import spark_data
 from pyspark.sql import functions as sf
 
@@ -608,41 +605,3 @@ def test_what_is_refused(spark, lake):
         tag_location(keys, lake, "id", partition_by="id")
     with pytest.raises(InvalidArgument, match="in memory"):
         tag_location(keys, zb.dataset(pa.table({"id": [1]})), "id")
-
-
-CONNECT = """
-import sys
-from collections import Counter
-from pyspark.sql import SparkSession
-from zonebloom.spark.tagging import locate, search
-from zonebloom.spark import files_with_keys, tag_location
-spark = (SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "localhost").config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.sql.shuffle.partitions", "2").getOrCreate())
-keys = spark.createDataFrame([(n,) for n in (5, 5, 7, None, 10**15)], "id bigint")
-for _ in range(2):
-    found = tag_location(keys, sys.argv[1], "id").collect()
-    print(sorted(Counter((r.id or 0, r.path is None) for r in found).items()))
-    files = [files_with_keys(keys, sys.argv[1], "id", exact=e).count() for e in (True, False)]
-    print(files[0] <= files[1])
-    search._FEW = search._MOST_COLLECTED = 0
-    locate._HERE_COST = -1
-spark.stop()
-"""
-
-
-def test_over_connect(lake, rows):
-    """In a process of its own: a session is classic or Connect."""
-    with separately.connect_server():
-        done = subprocess.run(
-            [sys.executable, "-c", CONNECT, lake],
-            check=False,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    there = Counter(row["id"] for _, _, row in rows)
-    expected = [(0, True, 1), (5, False, 2 * there[5]), (7, False, there[7]), (10**15, True, 1)]
-    line = [((key, new), count) for key, new, count in expected if count]
-    assert done.stdout.splitlines() == [str(line), "True"] * 2

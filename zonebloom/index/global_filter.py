@@ -22,7 +22,8 @@ from zonebloom.index.table import read_file
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.sizing import MAX_LOG2_BYTES, size_for
 
-DEFAULT_PROBABILITY = 0.01
+# A key that passes in vain is shuffled, which costs more than half as many bits again.
+DEFAULT_PROBABILITY = 0.001
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,16 @@
 
 Two ways to the same answer, which is that of `Sbbf.check`:
 
-    expressions   Spark's own XxHash64 with seed 0, and the words of the filter as one
+    expressions   Spark's own xxhash64 and arithmetic, and the words of the filter as one
                   array<bigint> from a scalar subquery, which Spark sends to each stage once
     udf           our kernel in an Arrow UDF, the filter inside its closure
 
-Of 20 M bigint keys and a filter of 1 MB, 2 cores, the expressions took 35 to 45 ns of processor
-time a key over the plain sum, the UDF about 240. So expressions are taken wherever they can be
-made: XxHash64 with a seed of one's own is reached by py4j alone, which Spark Connect has not. The
-eight words are tested one by one: half of the bits are set, so most keys are done after two.
+Of 20 M bigint keys and a filter of 1 MB, 2 cores, the expressions took about 40 ns of processor
+time a key over the plain sum, over Connect too, and the UDF about 240. Half of the bits are set,
+so most keys that are not in it are done after one bigint, of two words.
+
+SQL's xxhash64 starts from seed 42, and Parquet's filters are of seed 0. But of several columns
+each one's hash is the next one's seed, so a literal goes first whose own hash is 0.
 
 A filter knows its values by their bytes, so a key is brought to the filter's type first, and
 only where that is exact. Integers meet at any width; one that the filter's type does not hold
@@ -36,20 +38,21 @@ from zonebloom.errors import EngineError, UnsupportedType
 from zonebloom.sbbf.blocks_numpy import SALT, WORDS_PER_BLOCK
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import value_type
+from zonebloom.spark.frames import quoted
 from zonebloom.spark.types import spark_types
 from zonebloom.values import hash_domain
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-Way = Literal["auto", "expressions", "udf"]
+Way = Literal["expressions", "udf"]
 
 INTEGERS = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
 # Days and microseconds of 1970; before them Spark's legacy writers used another calendar.
 _FIRST_DAY = (datetime.date(1582, 10, 15) - datetime.date(1970, 1, 1)).days
 _FIRST_INSTANT = -2_208_988_800_000_000
-_LOW = 0xFFFF
-_BINARY = "UTF8_BINARY"
+# The bigint that XXH64 with seed 42 hashes to 0.
+_HASHES_TO_0 = -365884300664092260
 
 
 @dataclass(frozen=True)
@@ -115,151 +118,138 @@ def _is_binary(text: st.StringType) -> bool:
 
 
 def may_hold(
-    spark: SparkSession, key: Column, key_type: st.DataType, held: KeyFilter, way: Way = "auto"
-) -> tuple[Column, str]:
+    spark: SparkSession, key: str, key_type: st.DataType, held: KeyFilter, way: Way
+) -> Column:
     """The condition that a filter may hold a key; false or null is certain.
 
     Parameters
     ----------
     spark : SparkSession
-    key : Column
+    key : str
+        Name of a column.
     key_type : DataType
         One that `why_not` has nothing against.
     held : KeyFilter
-    way : {"auto", "expressions", "udf"}
+    way : {"expressions", "udf"}
 
     Returns
     -------
     Column
         Boolean; not true under a null.
-    str
-        The way taken: "expressions" or "udf".
 
     Raises
     ------
     EngineError
-        When the session has neither way.
+        When PySpark is too old for the way.
     """
-    if way != "udf":
-        try:
-            return _expressions(spark, key, key_type, held), "expressions"
-        except Exception as error:
-            if way == "expressions":
-                raise EngineError(
-                    "this session gives no way to Spark's XxHash64 expression, which "
-                    f"way='expressions' needs ({type(error).__name__}); leave way out"
-                ) from error
-    return _udf(key, held), "udf"
+    if way == "udf":
+        return _udf(sf.col(quoted(key)), held)
+    return _expressions(spark, quoted(key), key_type, held)
 
 
 # Expressions
 
 
-def _expressions(
-    spark: SparkSession, key: Column, key_type: st.DataType, held: KeyFilter
-) -> Column:
+def _expressions(spark: SparkSession, key: str, key_type: st.DataType, held: KeyFilter) -> Column:
     arrow = value_type(held.type)
     if pt.is_integer(arrow) and arrow.bit_width <= 16:
         return _in_bitmap(spark, key, held)
     value = _as_stored(key, key_type, arrow)
-    hashed = _xxh64(spark, value)
-    words = _array(spark, held.sbbf.to_bytes())
-    found = value.isNotNull() & _bits_set(spark, hashed, words, held.sbbf.num_blocks)
+    found = _all_set(
+        spark, f"{value} IS NOT NULL", held.sbbf.to_bytes(), _bits(value, held.sbbf.num_blocks)
+    )
     first = _first(key_type)
-    return found if first is None else (key < first) | found
+    return found if first is None else sf.expr(f"{key} < {first}") | found
 
 
-def _as_stored(key: Column, key_type: st.DataType, arrow: pa.DataType) -> Column:
+def _as_stored(key: str, key_type: st.DataType, arrow: pa.DataType) -> str:
     """The key as the bytes its equals were hashed from, null when it can have none."""
     if not pt.is_integer(arrow):
         return key
     if pt.is_int64(arrow):
-        return key.cast("bigint")
+        return f"CAST({key} AS BIGINT)"
     if pt.is_uint32(arrow):
         # The upper half has the bits of the negative integers.
-        wide = key.cast("bigint")
-        signed = wide - sf.when(wide >= 1 << 31, _long(1 << 32)).otherwise(_long(0))
-        return sf.when((wide >= 0) & (wide < 1 << 32), signed).try_cast("int")
-    return key.try_cast("int") if isinstance(key_type, st.LongType) else key.cast("int")
+        wide = f"CAST({key} AS BIGINT)"
+        signed = f"CAST(({wide} ^ {1 << 31}L) - {1 << 31}L AS INT)"
+        return f"IF({wide} BETWEEN 0L AND {(1 << 32) - 1}L, {signed}, NULL)"
+    cast = "TRY_CAST" if isinstance(key_type, st.LongType) else "CAST"
+    return f"{cast}({key} AS INT)"
 
 
-def _first(key_type: st.DataType) -> Column | None:
+def _first(key_type: st.DataType) -> str | None:
     """The least key that every file holds by the calendar of today."""
     if isinstance(key_type, st.DateType):
-        return sf.date_from_unix_date(sf.lit(_FIRST_DAY))
+        return f"date_from_unix_date({_FIRST_DAY})"
     if isinstance(key_type, st.TimestampType):
-        return sf.timestamp_micros(_long(_FIRST_INSTANT))
+        return f"timestamp_micros({_FIRST_INSTANT}L)"
     if isinstance(key_type, st.TimestampNTZType):
-        return sf.expr("TIMESTAMP_NTZ'1900-01-01 00:00:00'")
+        return "TIMESTAMP_NTZ'1900-01-01 00:00:00'"
     return None
 
 
-def _in_bitmap(spark: SparkSession, key: Column, held: KeyFilter) -> Column:
+def _in_bitmap(spark: SparkSession, key: str, held: KeyFilter) -> Column:
     arrow = value_type(held.type)
     low, high = _bounds(arrow)
     # Values by their bits without a sign: no key is too large to find its own.
     domain = np.roll(np.arange(low, high + 1), low)
     bits = np.packbits(held.sbbf.check(pa.array(domain).cast(arrow)), bitorder="little")
-    at = key.cast("bigint").bitwiseAND(_long((1 << arrow.bit_width) - 1))
-    word = sf.get(_array(spark, bits.tobytes()), sf.shiftright(at, 6).cast("int"))
-    is_value = key.between(sf.lit(low), sf.lit(high))
-    return is_value & _bit(word, at.bitwiseAND(_long(63)).cast("int"))
+    at = f"(CAST({key} AS BIGINT) & {(1 << arrow.bit_width) - 1}L)"
+    bit = f"CAST(shiftright({at}, 6) AS INT)", f"shiftleft(1L, CAST({at} & 63L AS INT))"
+    return _all_set(spark, f"{key} BETWEEN {low} AND {high}", bits.tobytes(), [bit])
 
 
-def _xxh64(spark: SparkSession, value: Column) -> Column:
+def _bits(value: str, num_blocks: int) -> list[tuple[str, str]]:
+    """The eight bits of a value's hash in its block, two words to a bigint: places and masks.
+
+    A word's bit is ``(uint32(hash) * salt[i]) >> 27`` of 32 bits. The salt is taken with its
+    sign: the product has the same low bits and fits a bigint, whose overflow ANSI mode refuses.
+    What the texts have in common Spark computes once a row.
+    """
+    hashed = f"xxhash64({_HASHES_TO_0}L, {value})"
+    block = f"shiftrightunsigned(shiftrightunsigned({hashed}, 32) * {num_blocks}L, 32)"
+    first = f"CAST({block} * {WORDS_PER_BLOCK // 2}L AS INT)"
+    salts = SALT.astype(np.int32).tolist()
+    bits = [
+        f"shiftleft({1 << 32 * (i % 2)}L, CAST("
+        f"shiftrightunsigned(({hashed} & {0xFFFF_FFFF}L) * {salt}L, 27) & 31L AS INT))"
+        for i, salt in enumerate(salts)
+    ]
+    pairs = zip(bits[::2], bits[1::2], strict=True)
+    return [(f"{first} + {at}", f"{low} | {high}") for at, (low, high) in enumerate(pairs)]
+
+
+def _all_set(spark: SparkSession, where: str, data: bytes, bits: list[tuple[str, str]]) -> Column:
+    """Whether a condition holds and every bit of each mask is set in the bigint at its place."""
+    words = _array(spark, data)
+    # The same functions and methods, but for two names. PySpark's own ask a classic session's
+    # JVM some fourteen times an operation.
+    is_classic = hasattr(words, "_jc")
+    session: Any = spark
+    functions: Any = session._jvm.org.apache.spark.sql.functions if is_classic else sf
+    both, equal = ("and", "equalTo") if is_classic else ("__and__", "__eq__")
+    held: Any = getattr(words, "_jc", words)
+    zero = functions.lit(0)
+    found = functions.expr(where)
+    for at, mask in bits:
+        missing = functions.bitwise_not(functions.get(held, functions.expr(at)))
+        test = getattr(missing.bitwiseAND(functions.expr(mask)), equal)(zero)
+        found = getattr(found, both)(test)
+    if not is_classic:
+        return found
     from pyspark.sql.classic.column import Column as ClassicColumn
 
-    jvm: Any = spark._jvm  # pyright: ignore[reportAttributeAccessIssue]
-    utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    children = jvm.PythonUtils.toSeq([utils.expression(value._jc)])
-    hashed = jvm.org.apache.spark.sql.catalyst.expressions.XxHash64(children, 0)
-    return ClassicColumn(utils.column(hashed))
+    return ClassicColumn(found)
 
 
 def _array(spark: SparkSession, data: bytes) -> Column:
     """Bytes as an array<bigint> that is computed once a query."""
     longs = pa.array(np.frombuffer(data, dtype="<i8"))
-    row = pa.ListArray.from_arrays(pa.array([0, len(longs)], pa.int32()), longs)
+    # Elements of a type without nulls are not looked at twice.
+    words = pa.list_(pa.field("word", pa.int64(), nullable=False))
+    row = pa.ListArray.from_arrays(pa.array([0, len(longs)], pa.int32()), longs, type=words)
     frame: Any = spark.createDataFrame(pa.table({"words": row}))
     return frame.scalar()
-
-
-def _bits_set(spark: SparkSession, hashed: Column, words: Column, num_blocks: int) -> Column:
-    """Whether the eight bits of a hash are set in its block; two words lie in each bigint.
-
-    ``(uint32(hash) * salt[i]) >> 27`` in products of 48 bits: ANSI mode lets none overflow. Built
-    of Java columns: PySpark's own ask the JVM some fourteen times an operation.
-    """
-    from pyspark.sql.classic.column import Column as ClassicColumn
-
-    jvm: Any = spark._jvm  # pyright: ignore[reportAttributeAccessIssue]
-    functions, to_seq = jvm.org.apache.spark.sql.functions, jvm.PythonUtils.toSeq
-    of_hash: Any = hashed
-    of_words: Any = words
-    java, held = of_hash._jc, of_words._jc
-    unsigned = functions.shiftrightunsigned
-    low = java.bitwiseAND(_LOW)
-    high = unsigned(java, 16).bitwiseAND(_LOW)
-    block = unsigned(unsigned(java, 32).multiply(num_blocks), 32)
-    first = block.multiply(WORDS_PER_BLOCK // 2).cast("int")
-    found: Any = None
-    for i in range(WORDS_PER_BLOCK):
-        salt = int(SALT[i])
-        upper = functions.shiftleft(high.multiply(salt).bitwiseAND(_LOW), 16)
-        at = unsigned(low.multiply(salt).plus(upper), 27).bitwiseAND(31).cast("int")
-        word = functions.get(held, first.plus(i // 2))
-        shifted = functions.call_function("shiftright", to_seq([word, at.plus(32 * (i % 2))]))
-        test = shifted.bitwiseAND(1).equalTo(1)
-        found = test if found is None else getattr(found, "and")(test)
-    return ClassicColumn(found)
-
-
-def _bit(word: Column, at: Column) -> Column:
-    return sf.call_function("shiftright", word, at).bitwiseAND(_long(1)) == _long(1)
-
-
-def _long(value: int) -> Column:
-    return sf.lit(value).cast("bigint")
 
 
 # Arrow UDF
@@ -270,8 +260,8 @@ def _udf(key: Column, held: KeyFilter) -> Column:
         from pyspark.sql.functions import arrow_udf
     except ImportError as error:
         raise EngineError(
-            "checking keys in Python needs arrow_udf, which PySpark has from 4.1 on; use a "
-            "classic session, or a newer PySpark"
+            "checking keys in Python needs arrow_udf, which PySpark has from 4.1 on; leave "
+            "way='udf' out, or take a newer PySpark"
         ) from error
 
     def check(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pyspark.sql import functions as sf
-
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.predicates.spark_compare import find
-from zonebloom.spark.frames import Path, load, quoted, scan_options
+from zonebloom.spark.frames import Path, load, scan_options
 from zonebloom.spark.joins.membership import KeyFilter, Way, is_plain_text, may_hold, why_not
 from zonebloom.spark.joins.rules import (
     Limits,
@@ -310,11 +308,11 @@ class Join:
             require_own_column(frames[other.name], held_key.name, other.index)
         held = fitted(held, self._limits.max_filter_bytes)
         frame = frames[side.name]
-        found, way = may_hold(self._spark, sf.col(quoted(key.name)), key.dataType, held, self._way)
+        found = may_hold(self._spark, key.name, key.dataType, held, self._way)
         self._used.append(
             f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before "
             f"they are shuffled: filter of {bytes_text(held.sbbf.nbytes)}, which lets about "
             f"{held.sbbf.estimated_fpp:.2%} of other keys pass, looked up by "
-            f"{'Spark expressions' if way == 'expressions' else 'an Arrow UDF'}{added}"
+            f"{'Spark expressions' if self._way == 'expressions' else 'an Arrow UDF'}{added}"
         )
         return frame.where(found)
