@@ -36,7 +36,6 @@ from zonebloom.index.describe import (
     describe,
     describe_embedded,
 )
-from zonebloom.index.global_filter import DEFAULT_PROBABILITY as GLOBAL_PROBABILITY
 from zonebloom.index.global_filter import GlobalFilter, GlobalSize
 from zonebloom.index.layout import require_layout
 from zonebloom.index.maintain import Vacuumed, vacuum
@@ -263,7 +262,7 @@ class Dataset:
         layout: Literal["auto", "table", "sliced"] = "auto",
         global_filter: bool = False,
         expected_num_items: int | None = None,
-        global_probability: float = GLOBAL_PROBABILITY,
+        global_probability: float | None = None,
         spark: SparkSession | Literal[False] | None = None,
         progress: bool | Callable[[int, int], Any] | None = None,
     ) -> None:
@@ -299,8 +298,9 @@ class Dataset:
             Whether to make one filter over all keys of the column as well, for joins.
         expected_num_items : int, optional
             Distinct keys the global filter is sized for; the rows there are by default.
-        global_probability : float
-            Of a false positive of the global filter at that many keys.
+        global_probability : float, optional
+            Of a false positive of the global filter at that many keys; by default 0.001, or 0.01
+            where the filter would be over 128 MiB (some 63 million keys).
         spark : SparkSession or False, optional
             Where to build: a session, False for threads of this process, or by default the
             active session if there is one.
@@ -345,10 +345,10 @@ class Dataset:
         self._use(self._builder.build(work, layout, replace, spark, progress))
 
     def _global_size(
-        self, wanted: bool, num_items: int | None, probability: float
+        self, wanted: bool, num_items: int | None, probability: float | None
     ) -> GlobalSize | None:
         if not wanted:
-            if num_items is not None or probability != GLOBAL_PROBABILITY:
+            if num_items is not None or probability is not None:
                 raise InvalidArgument(
                     "expected_num_items and global_probability are of a global filter; give "
                     "global_filter=True with them"
@@ -357,7 +357,10 @@ class Dataset:
         if num_items is None:
             present = self._planner.coverage().present
             num_items = max(sum(map(self._planner.count_rows, present)), 1)
-        size = GlobalSize(num_items, probability)
+        if probability is None:
+            size = GlobalSize.by_default(num_items)
+        else:
+            size = GlobalSize(num_items, probability)
         # Refused now when it is out of range.
         return size if size.num_bytes else None
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.index import build as building
+from zonebloom.index.global_filter import GlobalSize
 from zonebloom.index.key_ranges import KeyRange, range_type, ranges_file, read_ranges
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage import columns
@@ -211,6 +212,7 @@ def test_global_filter_is_refused_early(tmp_path: Path):
     ds = files_of(tmp_path, [[1]], pa.int64())
     for options, message in [
         ({"expected_num_items": 5}, "give global_filter=True"),
+        ({"global_probability": 0.001}, "give global_filter=True"),
         ({"global_filter": True, "expected_num_items": 0}, "at least 1"),
         ({"global_filter": True, "global_probability": 1.5}, "between 0 and 1"),
         ({"global_filter": True, "expected_num_items": 10**9}, "over 128 MiB"),
@@ -220,6 +222,16 @@ def test_global_filter_is_refused_early(tmp_path: Path):
     assert not (tmp_path / "_zonebloom").exists()
     ds.create_scalar_index("key", spark=False)
     assert ds.global_filter("key") is None
+
+
+def test_more_keys_are_told_apart_less_well():
+    """The largest filter is not refused for a probability nobody asked for."""
+    assert GlobalSize.by_default(1_000_000) == GlobalSize(1_000_000, 0.001)
+    many = GlobalSize.by_default(90_000_000)
+    assert many == GlobalSize(90_000_000, 0.01)
+    assert many.num_bytes <= 128 << 20
+    with pytest.raises(errors.InvalidArgument, match="over 128 MiB"):
+        _ = GlobalSize(90_000_000, 0.001).num_bytes
 
 
 def test_damage_is_noticed(tmp_path: Path):

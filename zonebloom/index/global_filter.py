@@ -24,6 +24,8 @@ from zonebloom.sbbf.sizing import MAX_LOG2_BYTES, size_for
 
 # A key that passes in vain is shuffled, which costs more than half as many bits again.
 DEFAULT_PROBABILITY = 0.001
+# Of more keys than that leaves room for.
+_PROBABILITY_OF_MANY = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,16 @@ class GlobalSize:
 
     num_items: int
     probability: float = DEFAULT_PROBABILITY
+
+    @classmethod
+    def by_default(cls, num_items: int) -> GlobalSize:
+        """At 0.001, or at 0.01 where that would be over 128 MiB."""
+        size = cls(num_items)
+        try:
+            _ = size.num_bytes
+        except InvalidArgument:
+            return cls(num_items, _PROBABILITY_OF_MANY)
+        return size
 
     @property
     def num_bytes(self) -> int:
