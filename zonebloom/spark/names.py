@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.dataset import Dataset
-from zonebloom.errors import IndexNotFound, SchemaMismatch
+from zonebloom.errors import FragmentUnreadable, IndexNotFound, SchemaMismatch
 from zonebloom.storage.fragments import Fragment, Source
 
 
@@ -43,7 +43,7 @@ def require_names(source: Source, fragment: Fragment, names: Iterable[str]) -> N
     ------
     SchemaMismatch
     """
-    stored = _stored(source, fragment)
+    stored = stored_schema(source, fragment)
     if stored is None:
         # Who reads it says what is wrong with it.
         return
@@ -51,6 +51,31 @@ def require_names(source: Source, fragment: Fragment, names: Iterable[str]) -> N
         found = other_name(stored, [name])
         if found is not None:
             raise SchemaMismatch(explained(fragment.path, name, found))
+
+
+def require_same_case(source: Source, fragment: Fragment, columns: Iterable[str]) -> None:
+    """Refuse a file that holds a key column under its name in another case alone, or is unreadable.
+
+    Pyarrow sees nulls there, and an index holds them: keys would be taken for new.
+
+    Raises
+    ------
+    SchemaMismatch, FragmentUnreadable
+    """
+    try:
+        stored = _open_schema(source, fragment)
+    except (OSError, pa.ArrowException) as error:
+        raise FragmentUnreadable(
+            f"cannot read {fragment.path}: {error}; repair or remove the file"
+        ) from error
+    for column in columns:
+        other = other_name(stored, [column])
+        if other is not None:
+            raise SchemaMismatch(
+                f"{fragment.path} holds key column {column!r} as {other!r}, which Spark reads "
+                f"as {column!r} and pyarrow does not; write the file anew with {column!r}, or set "
+                "spark.sql.caseSensitive to true if its rows are to have null there"
+            )
 
 
 def explained(path: str, column: str, found: str) -> str:
@@ -79,16 +104,21 @@ def hidden_by_case(dataset: Dataset, column: str) -> str | None:
         if not present[at].is_known:
             continue
         fragment = present[at].fragment
-        stored = _stored(dataset._source, fragment)
+        stored = stored_schema(dataset._source, fragment)
         found = other_name(stored, path) if stored is not None else None
         if found is not None:
             return explained(fragment.path, column, found)
     return None
 
 
-def _stored(source: Source, fragment: Fragment) -> pa.Schema | None:
+def stored_schema(source: Source, fragment: Fragment) -> pa.Schema | None:
+    """The schema a file has of its own, None when it cannot be read."""
     try:
-        opened: Any = source.open(fragment, source.filesystem)
-        return opened.physical_schema
+        return _open_schema(source, fragment)
     except (OSError, pa.ArrowException):
         return None
+
+
+def _open_schema(source: Source, fragment: Fragment) -> pa.Schema:
+    opened: Any = source.open(fragment, source.filesystem)
+    return opened.physical_schema

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +15,7 @@ from zonebloom.index.view import IndexView
 from zonebloom.planner import Planner
 from zonebloom.predicates import ast
 from zonebloom.ranges import by_fragment
-from zonebloom.spark.names import other_name
+from zonebloom.spark.names import other_name, stored_schema
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.fragments import Fragment, Source, open_source
@@ -111,11 +110,8 @@ class AnsweringFiles:
         pages = index.pages(each.fragment_id, each.identity.size)
         if pages is not None and path[0] in pages.schema.names and len(path) == 1:
             return False
-        try:
-            stored: Any = self._source.open(each.fragment, self._source.filesystem).physical_schema
-        except (OSError, pa.ArrowException):
-            return True
-        return other_name(stored, path) is not None
+        stored = stored_schema(self._source, each.fragment)
+        return stored is None or other_name(stored, path) is not None
 
 
 class _AllNull:

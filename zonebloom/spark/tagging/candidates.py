@@ -12,7 +12,7 @@ import pyarrow as pa
 from zonebloom.errors import FragmentChanged, FragmentUnreadable, SchemaMismatch
 from zonebloom.plan import FragmentPlan
 from zonebloom.ranges import RowRanges
-from zonebloom.spark.tagging.cases import require_same_case
+from zonebloom.spark.names import require_same_case
 from zonebloom.spark.tagging.probing import check_rows, hash_rows
 from zonebloom.storage.files import ReadCounter, identities
 from zonebloom.storage.fragments import Source

@@ -20,9 +20,9 @@ from zonebloom.errors import FragmentChanged, IndexNotFound, IndexNotUsedWarning
 from zonebloom.index.catalog import IndexEntry
 from zonebloom.plan import FragmentPlan
 from zonebloom.predicates.ast import And, Constant, IsIn, Predicate
+from zonebloom.spark.names import require_same_case
 from zonebloom.spark.read import RowFilter, without_fragments
 from zonebloom.spark.tagging.candidates import Candidates
-from zonebloom.spark.tagging.cases import require_same_case
 from zonebloom.spark.tagging.intervals import KeyRanges, can_order
 from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, ROW_OFFSET, KeyColumns
 from zonebloom.spark.tagging.probing import hash_rows
