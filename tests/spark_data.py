@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import random
 from decimal import Decimal
@@ -15,6 +16,19 @@ import zonebloom as zb
 INDEXED = ["id", "small", "name", "x", "f", "dec", "d", "t", "n", "b", "st.a"]
 FILE_ROWS = 2_000
 ZONE_ROWS = 250
+
+
+@contextlib.contextmanager
+def settings(spark, **given):
+    """Settings of a session for a while."""
+    kept = {name: spark.conf.get(name, None) for name in given}
+    try:
+        for name, value in given.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in kept.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 def table(number: int) -> pa.Table:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import random
 import re
 import warnings
 from decimal import Decimal
@@ -14,214 +12,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as sf
-from pyspark.sql import types as st
+from spark_data import settings
 
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.frames import scan_options
-from zonebloom.spark.joins.membership import check_keys, may_hold, why_not
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options, keys_text
 
 NAN = float("nan")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_partitions(spark):
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
-    yield
-    spark.conf.unset("spark.sql.shuffle.partitions")
-
-
-@contextlib.contextmanager
-def settings(spark, **given):
-    kept = {name: spark.conf.get(name, None) for name in given}
-    try:
-        for name, value in given.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, value in kept.items():
-            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
-
-
 def rows(frame):
     return sorted(map(repr, frame.collect()))
 
 
-# The check against Sbbf.check
-
-KEY_SCHEMA = (
-    "byte tinyint, short smallint, int int, long bigint, string string, binary binary, "
-    "date date, instant timestamp, local timestamp_ntz"
-)
 DAY = datetime.date(2024, 3, 1)
 INSTANT = datetime.datetime(2024, 3, 1, 12, tzinfo=datetime.UTC)
-COUNT = 600
-SHORTS = (-32_768, 32_767, -1, 1, 127, 128)
-
-
-def key_columns(seed):
-    """Keys of many types, half of them likely to be in a filter of the same seed."""
-    dice = random.Random(seed)
-
-    def some(make, extra=()):
-        found = [make(dice.randrange(400)) for _ in range(COUNT - 40 - len(extra))]
-        return [*found, *([None] * 40), *extra]
-
-    text = [chr(97 + i % 26) * i for i in range(70)] + ["ä", "城" * 12]
-    return {
-        "byte": pa.array(some(lambda i: i % 256 - 128), pa.int8()),
-        "short": pa.array(some(lambda i: i * 160 - 32_000, SHORTS), pa.int16()),
-        "int": pa.array(some(lambda i: i - 200, (-(2**31), 2**31 - 1, 70_000)), pa.int32()),
-        "long": pa.array(
-            some(
-                lambda i: i - 200, (-(2**63), 2**63 - 1, 2**31, 2**32 - 7, 2**32, -(2**31) - 1, 256)
-            ),
-            pa.int64(),
-        ),
-        "string": pa.array(some(lambda i: f"n{i}", text), pa.string()),
-        "binary": pa.array(some(lambda i: b"\0" * (i % 40) + bytes([i % 256])), pa.binary()),
-        "date": pa.array(some(lambda i: DAY + datetime.timedelta(i - 200)), pa.date32()),
-        "instant": pa.array(
-            some(lambda i: INSTANT + datetime.timedelta(seconds=i, microseconds=i)),
-            pa.timestamp("us", "UTC"),
-        ),
-        "local": pa.array(
-            some(lambda i: datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=i)),
-            pa.timestamp("us"),
-        ),
-    }
-
-
-STORED = {
-    "byte": [pa.int8(), pa.int32(), pa.uint16()],
-    "short": [pa.int8(), pa.int16(), pa.int64(), pa.uint8()],
-    "int": [pa.int32(), pa.int64(), pa.uint32()],
-    "long": [pa.int8(), pa.int32(), pa.int64(), pa.uint16(), pa.uint32()],
-    "string": [pa.string(), pa.dictionary(pa.int32(), pa.string())],
-    "binary": [pa.binary()],
-    "date": [pa.date32()],
-    "instant": [pa.timestamp("us", "UTC"), pa.timestamp("us", "Europe/Berlin")],
-    "local": [pa.timestamp("us")],
-}
-
-
-def as_stored(value, stored):
-    """A key as a value of the filter's type, None when it is none: plain Python's ranges."""
-    if value is None or not pa.types.is_integer(stored):
-        return value
-    signed = pa.types.is_signed_integer(stored)
-    low = -(2 ** (stored.bit_width - 1)) if signed else 0
-    return value if low <= value < low + 2**stored.bit_width else None
-
-
-@pytest.mark.parametrize(
-    ("way", "ansi", "codegen"),
-    [
-        ("expressions", "true", "CODEGEN_ONLY"),
-        ("expressions", "false", "NO_CODEGEN"),
-        ("udf", "true", "CODEGEN_ONLY"),
-    ],
-)
-def test_every_key_is_told_as_by_the_filter_itself(spark, way, ansi, codegen):
-    columns = key_columns(way + ansi)
-    frame = spark.createDataFrame(pa.table(columns), KEY_SCHEMA)
-    dice = np.random.default_rng(5)
-    asked, wanted = [], {}
-    for name, types in STORED.items():
-        keys = columns[name].to_pylist()
-        for stored in types:
-            # One block, a power of two, and neither.
-            sbbf = Sbbf.from_bytes(bytes(32 * int(dice.choice([1, 16, 21, 77]))))
-            held = [as_stored(key, stored) for key in keys]
-            kept = [key for key in held if key is not None and dice.random() < 0.4]
-            values = stored.value_type if pa.types.is_dictionary(stored) else stored
-            sbbf.insert(pa.array(kept, values))
-            exact = pa.array(held, values)
-            assert why_not(frame.schema[name].dataType, stored) is None
-            label = f"{name} in {stored}"
-            wanted[label] = sbbf.check(exact).tolist()
-            assert check_keys(zs.KeyFilter(sbbf, stored), columns[name]).tolist() == wanted[label]
-            # A Python worker serves one UDF at a time, so of those there is but one.
-            if codegen == "NO_CODEGEN" and len(wanted) % 2:
-                continue
-            if way == "udf" and label != "long in int32":
-                continue
-            found = may_hold(
-                spark, name, frame.schema[name].dataType, zs.KeyFilter(sbbf, stored), way
-            )
-            asked.append(sf.coalesce(found, sf.lit(False)).alias(label))
-    with settings(
-        spark,
-        **{
-            "spark.sql.ansi.enabled": ansi,
-            "spark.sql.codegen.factoryMode": codegen,
-            "spark.sql.codegen.wholeStage": str(codegen != "NO_CODEGEN").lower(),
-        },
-    ):
-        told = frame.select(*asked).toArrow()
-    for label in told.column_names:
-        assert told[label].to_pylist() == wanted[label], label
-    assert 0 < sum(map(sum, wanted.values())) < 0.9 * COUNT * len(wanted)
-
-
-def test_functions_of_a_users_own(spark):
-    """One named as Spark's is not taken for it."""
-    held = Sbbf(10)
-    held.insert(pa.array([3, 5]))
-    names = ["xxhash64", "shiftleft", "shiftrightunsigned", "get"]
-    for name in names:
-        spark.udf.register(name, lambda *given: 7, "bigint")
-    try:
-        found = may_hold(spark, "id", st.LongType(), zs.KeyFilter(held, pa.int64()), "expressions")
-        assert [row.id for row in spark.range(9).where(found).collect()] == [3, 5]
-    finally:
-        for name in names:
-            spark.sql(f"DROP TEMPORARY FUNCTION {name}")
-
-
-@pytest.mark.parametrize("way", ["expressions", "udf"])
-def test_keys_of_the_old_calendar_pass(spark, way):
-    """Files of old writers hold other days for them, which Spark corrects as it reads."""
-    nothing = zs.KeyFilter(Sbbf(10), pa.date32())
-    frame = spark.sql("SELECT explode(array(DATE'1582-10-14', DATE'1582-10-15', NULL)) AS d")
-    found = may_hold(spark, "d", st.DateType(), nothing, way)
-    assert [str(row.d) for row in frame.where(found).collect()] == ["1582-10-14"]
-    nothing = zs.KeyFilter(Sbbf(10), pa.timestamp("us", "UTC"))
-    texts = "TIMESTAMP'1899-12-31 23:59:59Z', TIMESTAMP'1900-01-01 00:00:00Z'"
-    frame = spark.sql(f"SELECT explode(array({texts})) AS t")
-    found = may_hold(spark, "t", st.TimestampType(), nothing, way)
-    assert frame.where(found).count() == 1
-
-
-@pytest.mark.parametrize(
-    ("key", "stored", "why"),
-    [
-        (st.DoubleType(), pa.float64(), "0.0 and -0.0"),
-        (st.LongType(), pa.float64(), "0.0 and -0.0"),
-        (st.StringType(), pa.int64(), "after a cast"),
-        (st.LongType(), pa.string(), "after a cast"),
-        (st.TimestampType(), pa.date32(), "after a cast"),
-        (st.TimestampType(), pa.timestamp("us"), "after a cast"),
-        (st.TimestampType(), pa.timestamp("ns", "UTC"), "microseconds"),
-        (st.TimestampNTZType(), pa.timestamp("ms"), "other bytes"),
-        (st.DateType(), pa.date64(), "other bytes"),
-        (st.DecimalType(10, 2), pa.decimal128(10, 2), "other bytes"),
-        (st.DecimalType(20, 0), pa.uint64(), "other bytes"),
-        (st.DecimalType(10, 0), pa.int32(), "after a cast"),
-        (st.StringType("UTF8_LCASE"), pa.string(), "collation"),
-        (st.StructType([]), pa.int64(), "after a cast"),
-    ],
-)
-def test_types_that_are_not_looked_up(key, stored, why):
-    assert why in why_not(key, stored)
-
-
-# Joins
-
 LEFT_ROWS = 1_500
 
 

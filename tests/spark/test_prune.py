@@ -21,6 +21,7 @@ import spark_data
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
+from spark_data import settings
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -87,18 +88,8 @@ def lake(spark, folder):
     return spark.read.parquet(folder)
 
 
-@contextmanager
 def setting(spark, key, value):
-    """A setting of the session for a while."""
-    before = spark.conf.get(key, None)
-    spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, before)
+    return settings(spark, **{key: value})
 
 
 def rows(frame):
