@@ -204,6 +204,7 @@ def test_default_parameters_are_lances():
         {"number_of_items": 0},
         {"number_of_items": 1.5},
         {"number_of_items": True},
+        {"number_of_items": 8192.0},
         {"number_of_items": "8192"},
         {"number_of_items": 2**32 + 1},
         {"number_of_items": 2**31, "probability": 0.001},
@@ -216,5 +217,8 @@ def test_default_parameters_are_lances():
     ids=str,
 )
 def test_impossible_parameters_are_refused_when_given(arguments):
+    # Sizes are kept for what was asked before, and True == 1 and 8192.0 == 8192.
+    ZoneParameters(1)
+    ZoneParameters()
     with pytest.raises(InvalidArgument):
         ZoneParameters(**arguments)

@@ -94,7 +94,7 @@ def validate_target(ndv: int, probability: float) -> None:
         )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)
 def size_for(ndv: int, probability: float, sizing: str = "log2") -> int:
     """Bytes of the smallest filter whose false positive probability is at most a target.
 
