@@ -1,12 +1,14 @@
-"""Settings every test runs under."""
+"""Settings every test runs under, and the one Spark session of a run."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
 import zonebloom
+from zonebloom.engines import spark_session
 
 # Spark's queries here are short: the JVM's second compiler would take longer than it saves.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -20,3 +22,13 @@ def pytest_configure(config):
     # Kernels are compiled once, before several processes would write them at a time.
     if not hasattr(config, "workerinput"):
         zonebloom.warmup()
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """A process has one Spark session: a test that stopped it would end it for all."""
+    session = spark_session("local[2]", "zonebloom-tests")
+    # Tables here are small: as many partitions as the default has are mostly empty.
+    session.conf.set("spark.sql.shuffle.partitions", 4)
+    yield session
+    session.stop()

@@ -105,21 +105,13 @@ def test_arro3(tmp_path, codec, version):
     assert check_folder(tmp_path)
 
 
-def test_spark(original, tmp_path):
-    sql = pytest.importorskip("pyspark.sql")
-    builder = sql.SparkSession.builder.master("local[1]").appName("writers")
-    builder = builder.config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-    spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
-    try:
-        frame = spark.read.parquet(str(original))
-        for version, codec in (("v1", "snappy"), ("v2", "zstd")):
-            out = tmp_path / version
-            writer = frame.coalesce(1).write.option("compression", codec)
-            writer = writer.option("parquet.page.row.count.limit", 200)
-            writer = writer.option("parquet.block.size", 64 << 10)
-            writer = writer.option("parquet.writer.version", version)
-            writer.parquet(str(out))
-            assert check_folder(out)
-    finally:
-        spark.stop()
+def test_spark(spark, original, tmp_path):
+    frame = spark.read.parquet(str(original))
+    for version, codec in (("v1", "snappy"), ("v2", "zstd")):
+        out = tmp_path / version
+        writer = frame.coalesce(1).write.option("compression", codec)
+        writer = writer.option("parquet.page.row.count.limit", 200)
+        writer = writer.option("parquet.block.size", 64 << 10)
+        writer = writer.option("parquet.writer.version", version)
+        writer.parquet(str(out))
+        assert check_folder(out)
