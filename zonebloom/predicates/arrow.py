@@ -81,8 +81,8 @@ class _Malformed(Exception):
 class _Node:
     """One node of the tree, and what is known of it so far.
 
-    `meaning` is a predicate for a condition, a `_Column` for a reference, a `pa.Scalar` for a
-    literal, and a string, the reason, for whatever the index cannot follow.
+    `meaning` is a predicate or a `_Chain` for a condition, a `_Column` for a reference, a
+    `pa.Scalar` for a literal, and a string, the reason, for whatever the index cannot follow.
     """
 
     __slots__ = ("args", "meaning", "name", "options")
@@ -102,6 +102,19 @@ class _Column:
     def __init__(self, path: ast.ColumnPath, type_: pa.DataType) -> None:
         self.path = path
         self.type = type_
+
+
+class _Chain:
+    """Terms joined by AND or by OR, to which the call around it may add.
+
+    A predicate is made of the outermost alone: of each, a chain would take its length squared.
+    """
+
+    __slots__ = ("kind", "terms")
+
+    def __init__(self, kind: type[ast.And | ast.Or], terms: list[ast.Predicate]) -> None:
+        self.kind = kind
+        self.terms = terms
 
 
 def to_predicate(expression: pc.Expression, schema: pa.Schema) -> ast.Predicate:
@@ -154,9 +167,6 @@ def _tree(expression: pc.Expression, schema: pa.Schema) -> _Node:
                 raise _Malformed(f"unexpected end of {text}")
             stack.pop()
             top.meaning = _meaning(top)
-            if isinstance(top.meaning, ast.And) and stack[-1].name not in _AND:
-                # Only of the outermost: of each, a long chain would take its length squared.
-                top.meaning = ast.conjunction(top.meaning.terms)
             stack[-1].args.append(top)
         elif key == "field_ref":
             top.args.append(_reference((text,), schema))
@@ -256,13 +266,15 @@ def _meaning(node: _Node) -> object:
     """Say what a call means, from what its arguments mean."""
     name, args = node.name, node.args
     if name in _AND:
-        return ast.And(_flat(ast.And, args))
+        return _chain(ast.And, args)
     if name in ("or", "or_kleene"):
-        return ast.Or(_flat(ast.Or, args))
+        return _chain(ast.Or, args)
     if name == "invert" and len(args) == 1:
         return ast.negation(_condition(args[0]))
     if name in ("and_not", "and_not_kleene") and len(args) == 2:
-        return ast.And((*_flat(ast.And, args[:1]), ast.negation(_condition(args[1]))))
+        chain = _chain(ast.And, args[:1])
+        chain.terms.append(ast.negation(_condition(args[1])))
+        return chain
     if name == "equal":
         return _equal(args)
     if name == "not_equal":
@@ -285,6 +297,9 @@ def _meaning(node: _Node) -> object:
 def _condition(node: _Node) -> ast.Predicate:
     """Read a node as a condition on rows."""
     meaning = node.meaning
+    if isinstance(meaning, _Chain):
+        terms = tuple(meaning.terms)
+        return ast.conjunction(terms) if meaning.kind is ast.And else ast.Or(terms)
     if isinstance(meaning, _Column):
         return ast.Unknown(_text(node), "a boolean column is not indexed")
     if isinstance(meaning, pa.Scalar):
@@ -298,14 +313,21 @@ def _condition(node: _Node) -> ast.Predicate:
     return meaning
 
 
-def _flat(kind: type[ast.And | ast.Or], args: list[_Node]) -> tuple[ast.Predicate, ...]:
+def _chain(kind: type[ast.And | ast.Or], args: list[_Node]) -> _Chain:
     # The non-Kleene forms give null where the Kleene ones still know an answer, so they are true
     # (and false) for fewer rows: the same bounds hold for both.
-    terms: list[ast.Predicate] = []
+    chain: _Chain | None = None
     for arg in args:
-        term = _condition(arg)
-        terms.extend(term.terms if isinstance(term, kind) else (term,))
-    return tuple(terms)
+        meaning = arg.meaning
+        if not (isinstance(meaning, _Chain) and meaning.kind is kind):
+            term = _condition(arg)
+            meaning = _Chain(kind, list(term.terms) if isinstance(term, kind) else [term])
+        if chain is None:
+            # No other node holds it.
+            chain = meaning
+        else:
+            chain.terms += meaning.terms
+    return chain or _Chain(kind, [])
 
 
 def _equal(args: list[_Node]) -> ast.Predicate | str:
