@@ -22,6 +22,14 @@ def pytest_configure(config):
     # Kernels are compiled once, before several processes would write them at a time.
     if not hasattr(config, "workerinput"):
         zonebloom.warmup()
+    # Else pytest-xdist takes files by their number of tests; ours are in order.
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items):
+    # The longest files first: a process has a file to itself, and all wait for the last.
+    items.sort(key=lambda item: "spark" not in item.path.parts)
 
 
 @pytest.fixture(scope="session")

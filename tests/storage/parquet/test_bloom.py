@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import PLAIN_TYPES, run_python, sample
+from helpers import PLAIN_TYPES, sample
+from spark_data import settings
 
 from zonebloom.errors import FragmentUnreadable, IndexNotUsedWarning
 from zonebloom.predicates.ast import And, Constant, Equals, IsIn, IsNull, Not, Or, Unknown
@@ -383,43 +384,49 @@ def test_duckdb(tmp_path):
     assert open_filters(path).row_groups(equals("day", day), schema) == [2]
 
 
-SPARK = """
-    import sys
-    from pyspark.sql import SparkSession
+SPARK_COLUMNS = [
+    "cast(id as short) i16",
+    "cast(id as int) i32",
+    "id i64",
+    "cast(id as float) f32",
+    "cast(id as double) f64",
+    "cast(id as decimal(7,2)) d7",
+    "cast(id as decimal(16,2)) d16",
+    "cast(-id as decimal(30,2)) d30",
+    "concat('k', id) s",
+    "cast(concat('k', id) as binary) b",
+    "date_add(date'2020-01-01', cast(id as int)) day",
+    "timestamp_seconds(id) ts",
+    "cast(timestamp_seconds(id) as timestamp_ntz) ntz",
+    "if(id % 3 = 0, null, id) nulls",
+    "if(id % 2 = 0, 0D, -0D) + if(id < 9, 0D, id) zeros",
+    "named_struct('x', id) st",
+]
 
-    spark = (
-        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.parquet.enableVectorizedReader", "false").getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    columns = ["cast(id as short) i16", "cast(id as int) i32", "id i64", "cast(id as float) f32",
-        "cast(id as double) f64", "cast(id as decimal(7,2)) d7", "cast(id as decimal(16,2)) d16",
-        "cast(-id as decimal(30,2)) d30", "concat('k', id) s", "cast(concat('k', id) as binary) b",
-        "date_add(date'2020-01-01', cast(id as int)) day", "timestamp_seconds(id) ts",
-        "cast(timestamp_seconds(id) as timestamp_ntz) ntz", "if(id % 3 = 0, null, id) nulls",
-        "if(id % 2 = 0, 0D, -0D) + if(id < 9, 0D, id) zeros", "named_struct('x', id) st"]
-    frame = spark.range(2000).selectExpr(*columns).coalesce(1)
-    for folder, legacy, kind in (
-        ("plain", "false", "TIMESTAMP_MICROS"), ("legacy", "true", "INT96"),
+
+def write_with_spark(spark, folder):
+    """Filters on every column, in Spark's ways to write decimals and timestamps."""
+    frame = spark.range(2000).selectExpr(*SPARK_COLUMNS).coalesce(1)
+    for name, legacy, kind in (
+        ("plain", "false", "TIMESTAMP_MICROS"),
+        ("legacy", "true", "INT96"),
         ("millis", "false", "TIMESTAMP_MILLIS"),
     ):
-        spark.conf.set("spark.sql.parquet.writeLegacyFormat", legacy)
-        spark.conf.set("spark.sql.parquet.outputTimestampType", kind)
-        writer = frame.write.option("parquet.bloom.filter.enabled", "true")
-        writer = writer.option("parquet.bloom.filter.max.bytes", "8192")
-        for name in [*frame.columns, "st.x"]:
-            writer = writer.option(f"parquet.bloom.filter.enabled#{name}", "true")
-        writer.parquet(f"{sys.argv[1]}/{folder}")
-    spark.stop()
-"""
+        given = {
+            "spark.sql.parquet.writeLegacyFormat": legacy,
+            "spark.sql.parquet.outputTimestampType": kind,
+            "spark.sql.session.timeZone": "UTC",
+        }
+        with settings(spark, **given):
+            writer = frame.write.option("parquet.bloom.filter.enabled", "true")
+            writer = writer.option("parquet.bloom.filter.max.bytes", "8192")
+            for column in [*frame.columns, "st.x"]:
+                writer = writer.option(f"parquet.bloom.filter.enabled#{column}", "true")
+            writer.parquet(f"{folder}/{name}")
 
 
-def test_spark(tmp_path):
-    import sys
-
-    pytest.importorskip("pyspark")
-    run_python(SPARK, tmp_path, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+def test_spark(spark, tmp_path):
+    write_with_spark(spark, tmp_path)
     for folder in ("plain", "legacy", "millis"):
         (path,) = (tmp_path / folder).glob("*.parquet")
         having = {".".join(each.path) for each in open_filters(path).columns()}
