@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from zonebloom.errors import EngineError, InvalidArgument
 from zonebloom.plan import ScanPlan
+from zonebloom.spark.calendars import corrects_others
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options
 from zonebloom.spark.pushdown import choose, is_asked_for
@@ -87,6 +88,11 @@ def scan(
     EngineError
         When Spark's Python processes cannot run this package.
     NoFragments, FragmentUnreadable, SourceError, ColumnNotFound, UnsupportedType, InvalidArgument
+
+    Notes
+    -----
+    The frame fails, and says so, over rows with days before 1582 or times before 1900 of files in
+    which Spark would correct them, as those of Spark 2.
     """
     return load(spark, scan_options(path, filter, columns, index_dir), filter, columns)
 
@@ -104,6 +110,8 @@ def load(
         options["parallelism"] = str(parallelism)
     if zone is not None:
         options["timezone"] = zone
+    if corrects_others(spark):
+        options["old_calendar"] = "true"
     try:
         loaded = spark.read.format(NAME).options(**options).load()
         kept = loaded.where(filter) if filter is not None else loaded

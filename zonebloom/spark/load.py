@@ -24,6 +24,7 @@ from zonebloom.predicates.expression import from_predicate
 from zonebloom.predicates.literals import lookup_is_exact, plain
 from zonebloom.predicates.spark import SparkFilter, to_spark_filter
 from zonebloom.scan import check_columns
+from zonebloom.spark.calendars import Calendars, columns_of_old, without_old_times
 from zonebloom.spark.names import hidden_by_case
 from zonebloom.spark.options import Options
 from zonebloom.spark.pieces import cut
@@ -64,14 +65,19 @@ class Load:
         self._pushed: Predicate | None = None
         if text is not None:
             self.filter = to_spark_filter(text, schema, self.opaque, options.timezone)
+            if options.prune is not None:
+                # Spark applies all of it: rows are not to be left out by times as stored.
+                predicate = without_old_times(self.filter.predicate)
+                self.filter = replace(self.filter, predicate=predicate)
         if options.filter is not None:
             self._require_exact(options.filter)
         # Of an opaque column not even equality is known.
         self._keys = [
             each
             for each in _key_predicates(options.keys, schema)
-            if each.column[0] not in self.opaque
+            if each.column[0] not in self.opaque and without_old_times(each) is each
         ]
+        self._calendars = Calendars.of(self._source, instants, options.corrects_others)
         self.columns = self._columns(options.columns)
         self.schema = spark_types(schema, self.columns, known)
 
@@ -115,7 +121,7 @@ class Load:
         """What zones are chosen by; None reads all."""
         own = None if self.filter is None else self.filter.predicate
         terms = [each for each in (own, *self._keys, self._pushed) if each is not None]
-        return conjunction(terms) if terms else None
+        return without_old_times(conjunction(terms)) if terms else None
 
     def plan(self, described: bool = False) -> ScanPlan:
         """Say what is read of the files as they are now.
@@ -164,7 +170,13 @@ class Load:
     @property
     def work(self) -> Work:
         """What each task needs beside its pieces."""
-        return Work(without_fragments(self._source), self.columns, self.row_filter)
+        return Work(
+            without_fragments(self._source),
+            self.columns,
+            self.row_filter,
+            self._calendars,
+            frozenset() if self.filter is None else columns_of_old(self.filter.predicate),
+        )
 
     def require_schema(self, schema: st.StructType) -> None:
         """Refuse to read for a schema other than the files'.

@@ -21,6 +21,7 @@ _OPTIONS = {
     "prune": "a condition; zones it cannot be true in are left out",
     "keys": "keys of a join, as base64 of an Arrow IPC stream; rows without them are left out",
     "index_dir": "folder of the index",
+    "old_calendar": "true where the session corrects old times of files of unknown writers",
     "timezone": "of the session, for timestamps in a condition without one",
     "parallelism": "tasks that run at one time",
 }
@@ -40,6 +41,8 @@ class Options:
         One of them at most.
     keys : pyarrow.Table or None
         Columns by name; a row is wanted where each holds one of its values.
+    corrects_others : bool
+        See `zonebloom.spark.calendars`.
     index_dir, timezone : str or None
     parallelism : int
     """
@@ -52,6 +55,7 @@ class Options:
     timezone: str | None = None
     parallelism: int = 0
     keys: pa.Table | None = None
+    corrects_others: bool = False
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Options:
@@ -86,6 +90,7 @@ class Options:
             given.get("timezone"),
             int(parallelism) or cores(),
             read_keys(given["keys"]) if "keys" in given else None,
+            given.get("old_calendar", "false").lower() == "true",
         )
 
 

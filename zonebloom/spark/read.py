@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.errors import FragmentChanged
+from zonebloom.errors import FragmentChanged, SchemaMismatch
 from zonebloom.execute import Execution
 from zonebloom.plan import FragmentPlan, Request, ScanPlan, ScanStats
 from zonebloom.recheck import matching_rows
+from zonebloom.spark.calendars import Calendars, old_times, require_modern
 from zonebloom.spark.names import require_names
 from zonebloom.storage.files import ReadCounter, identities
-from zonebloom.storage.fragments import Source
+from zonebloom.storage.fragments import Fragment, Source
 
 # A batch costs the JVM a round trip; one of more bytes than this costs it memory.
 BATCH_ROWS = 1 << 16
@@ -84,11 +85,16 @@ class Work:
         Without its fragments.
     columns : tuple of str
     filter : RowFilter or None
+    calendars : Calendars
+    old_times : frozenset of str
+        Columns of the filter that it compares with days and times of old.
     """
 
     source: Source
     columns: tuple[str, ...]
     filter: RowFilter | None
+    calendars: Calendars
+    old_times: frozenset[str] = frozenset()
 
     def batches(
         self, pieces: Sequence[Piece], counter: ReadCounter | None = None
@@ -100,25 +106,46 @@ class Work:
         FragmentUnreadable
             When a file is gone, cannot be read, or, being shared, is another by now.
         SchemaMismatch
-            When a file names a column in another case: Spark would read it.
+            When a file names a column in another case: Spark would read it. When it holds days
+            or times of old that Spark would correct.
         """
         shared = [piece.plan for piece in pieces if piece.is_shared]
         self._require_unchanged(shared)
         names = {*self.columns, *(self.filter.columns or () if self.filter else ())}
         names -= self.source.partition_columns()
+        usual: list[FragmentPlan] = []
+        corrected: list[tuple[FragmentPlan, frozenset[str]]] = []
         for piece in pieces:
             pages = piece.plan.pages
             if pages is None or not names.issubset(pages.schema.names):
                 require_names(self.source, piece.plan.fragment, names)
+            columns = self._corrected(piece.plan.fragment)
+            corrected.append((piece.plan, columns)) if columns else usual.append(piece.plan)
+        yield from self._read(usual, counter)
+        for plan, columns in corrected:
+            for batch in self._read([plan], counter):
+                require_modern(batch, columns, plan.fragment.path)
+                yield batch
+        # Changed while it was read: what was given is no one version of the file.
+        self._require_unchanged(shared)
+
+    def _read(
+        self, plans: Sequence[FragmentPlan], counter: ReadCounter | None
+    ) -> Iterator[pa.RecordBatch]:
         request = Request(list(self.columns), self.filter)
         execution = Execution(
             self.source, request, counter or ReadCounter(), ScanStats(), counter is not None
         )
-        parts = tuple(piece.plan for piece in pieces)
-        plan = ScanPlan(self.filter, None, self.columns, parts, len(parts), 0)
+        plan = ScanPlan(self.filter, None, self.columns, tuple(plans), len(plans), 0)
         yield from _joined(execution.batches(plan))
-        # Changed while it was read: what was given is no one version of the file.
-        self._require_unchanged(shared)
+
+    def _corrected(self, fragment: Fragment) -> frozenset[str]:
+        """Columns that are given in which Spark would correct days and times of old."""
+        found = self.calendars.corrected(self.source, fragment, {*self.columns, *self.old_times})
+        for name in sorted(found & self.old_times):
+            # Rows would be left out by what is stored.
+            raise SchemaMismatch(old_times(fragment.path, name))
+        return found
 
     def _require_unchanged(self, plans: Sequence[FragmentPlan]) -> None:
         found = identities(self.source.filesystem, [plan.fragment.path for plan in plans])

@@ -20,9 +20,9 @@ import pyarrow.fs as pafs
 from zonebloom.errors import CatalogError, IndexNotUsedWarning, SourceError, ZoneBloomWarning
 from zonebloom.index.catalog import FOLDER, Catalog, Version
 from zonebloom.predicates import ast
+from zonebloom.spark.calendars import without_old_times
 from zonebloom.spark.options import plain_path
 from zonebloom.spark.pruning.answers import AnsweringFiles, ListedFile
-from zonebloom.spark.pruning.calendars import without_old_times
 from zonebloom.spark.pruning.pruned import Note, Reason
 
 _SHOWN = 3

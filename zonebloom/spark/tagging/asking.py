@@ -21,7 +21,7 @@ from zonebloom.errors import FragmentChanged, IndexNotFound, UnsupportedType
 from zonebloom.index.catalog import Catalog, Version
 from zonebloom.index.coverage import Coverage
 from zonebloom.planner import Planner
-from zonebloom.spark.tagging.keys import KeyColumns
+from zonebloom.spark.tagging.keys import KeyColumns, holds_old_times
 from zonebloom.spark.tagging.search import Search
 from zonebloom.spark.workers.failures import told
 from zonebloom.storage.fragments import Source
@@ -43,6 +43,8 @@ def ask(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> DataFrame:
     ------
     IndexNotFound
         When no key column has an index.
+    UnsupportedType
+        When a key is one that files may hold as another: INT96, and days and times of old.
     """
     search = Search(opened, columns)
     indexed = search.indexed
@@ -56,6 +58,11 @@ def ask(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> DataFrame:
         raise IndexNotFound(
             f"there is no index to ask on {', '.join(columns.names)}; make one with "
             "create_scalar_index, or leave exact=True to read the key columns"
+        )
+    if holds_old_times(keys, columns):
+        raise UnsupportedType(
+            "keys hold days before 1584 or times before 1902, which files may hold in another "
+            "calendar than an index knows; leave exact=True, which looks into the files"
         )
     search.require_same_case()
     asking = _Asking(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from zonebloom.errors import FragmentChanged, FragmentUnreadable, SchemaMismatch
 from zonebloom.plan import FragmentPlan
 from zonebloom.ranges import RowRanges
+from zonebloom.spark.calendars import Calendars, require_modern
 from zonebloom.spark.names import require_same_case
 from zonebloom.spark.tagging.probing import check_rows, hash_rows
 from zonebloom.storage.files import ReadCounter, identities
@@ -42,6 +43,8 @@ class Candidates:
         Fragment id, and number in the list of paths, by path.
     any_case : tuple of str
         Key columns that Spark finds by their names in another case.
+    calendars : Calendars, optional
+        When a key is a day or time of old, which files may hold as another.
     """
 
     source: Source
@@ -50,6 +53,7 @@ class Candidates:
     words: np.ndarray
     files: dict[str, tuple[int, int]]
     any_case: tuple[str, ...] = ()
+    calendars: Calendars | None = None
 
     def batches(self, plans: Sequence[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """The rows of some plans that may equal a key.
@@ -84,8 +88,12 @@ class Candidates:
         fragment_id, file = self.files[plan.fragment.path]
         types = self.schema.types[: len(self.columns)]
         no_value: set[str] = set()
+        corrected: frozenset[str] = frozenset()
+        if self.calendars is not None:
+            corrected = self.calendars.corrected(self.source, plan.fragment, self.columns)
         try:
             for count, (offsets, batch) in enumerate(read):
+                require_modern(batch, corrected, plan.fragment.path)
                 columns = [_one_array(batch.column(name)) for name in self.columns]
                 if no_value or not count:
                     nulls = {

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from pyspark.sql import types as st
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
+from zonebloom.spark.calendars import Calendars, corrects_others, first_of
 from zonebloom.spark.frames import quoted
 from zonebloom.spark.load import _path_types
 from zonebloom.spark.types import spark_types
@@ -53,6 +56,7 @@ class KeyColumns:
         Those read from INT96.
     any_case : tuple of str
         Those Spark finds in files by their names in another case.
+    calendars : Calendars
     """
 
     names: tuple[str, ...]
@@ -61,6 +65,7 @@ class KeyColumns:
     probes: tuple[Column, ...]
     instants: tuple[str, ...]
     any_case: tuple[str, ...]
+    calendars: Calendars
 
     def join_on(self) -> Column:
         """Keys against rows found, by Spark's own equality."""
@@ -130,6 +135,7 @@ def key_columns(
         tuple(probes),
         tuple(name for name in names if name in instants),
         tuple(name for name in names if ignores_case and name not in by_path),
+        Calendars.of(source, instants, corrects_others(keys.sparkSession)),
     )
 
 
@@ -202,3 +208,13 @@ def collected(frame: DataFrame, columns: KeyColumns, most: int) -> pa.Table | No
     """The probes of all keys, None when there are more than ``most``."""
     found: Any = frame.select(*columns.probes).limit(most + 1).toArrow()
     return found.cast(columns.schema) if found.num_rows <= most else None
+
+
+def holds_old_times(frame: DataFrame, columns: KeyColumns) -> bool:
+    """Whether a key is a day or time that files may hold by another calendar."""
+    old = [
+        sf.col(field.name) < first_of(field.dataType)
+        for name, field in zip(columns.names, columns.fields, strict=True)
+        if name in columns.calendars.times
+    ]
+    return bool(old) and not frame.select(*columns.probes).where(reduce(or_, old)).isEmpty()

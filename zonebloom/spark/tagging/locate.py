@@ -19,10 +19,11 @@ import pyarrow as pa
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.plan import FragmentPlan, ScanPlan
+from zonebloom.spark.calendars import holds_any_of_old
 from zonebloom.spark.frames import _of_session
 from zonebloom.spark.pieces import cut
 from zonebloom.spark.tagging.candidates import Candidates
-from zonebloom.spark.tagging.keys import KeyColumns, collected
+from zonebloom.spark.tagging.keys import KeyColumns, collected, holds_old_times
 from zonebloom.spark.tagging.search import Search
 from zonebloom.spark.tagging.summary import summarize, summary_of
 from zonebloom.storage.memory import TableSource
@@ -74,10 +75,12 @@ def locate(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> Located:
     if few is not None:
         summary = summary_of(few, columns, search.fragments)
         plans = search.zones(few, summary.counts)
+        of_old = any(holds_any_of_old(each.combine_chunks()) for each in few.columns)
     else:
         summary = summarize(keys, columns, search.fragments)
         plans = [plan for plan, held in zip(search.whole, summary.counts, strict=True) if held]
-    candidates = search.candidates(summary)
+        of_old = holds_old_times(keys, columns)
+    candidates = search.candidates(summary, columns.calendars if of_old else None)
     if few is not None and sum(map(search.cost, plans)) <= _HERE_COST:
         return _here(keys, candidates, plans, search)
     return _in_tasks(keys, candidates, plans, search)

@@ -20,6 +20,7 @@ from zonebloom.errors import FragmentChanged, IndexNotFound, IndexNotUsedWarning
 from zonebloom.index.catalog import IndexEntry
 from zonebloom.plan import FragmentPlan
 from zonebloom.predicates.ast import And, Constant, IsIn, Predicate
+from zonebloom.spark.calendars import Calendars, are_of_old, without_old_times
 from zonebloom.spark.names import require_same_case
 from zonebloom.spark.read import RowFilter, without_fragments
 from zonebloom.spark.tagging.candidates import Candidates
@@ -154,7 +155,7 @@ class Search:
                 IndexNotUsedWarning,
                 stacklevel=5,
             )
-        predicate: Predicate = And(tuple(terms)) if terms else Constant(True)
+        predicate = without_old_times(And(tuple(terms))) if terms else Constant(True)
         nothing = RowFilter(None, frozenset(self.columns.names))
         plan = self._planner.plan(self.columns.names, nothing, predicate, described=False)
         identity = {each.fragment.path: each.identity for each in self._present}
@@ -235,12 +236,17 @@ class Search:
         nothing = pa.scalar(None, wanted)
         # Not through Python, whose dates end with the year 9999.
         bounds = [pc.call_function("if_else", [pa.array(known), b, nothing]) for b in bounds]
+        if name in self.columns.calendars.times:
+            # Shown by Spark, they may be earlier.
+            of_old = are_of_old(bounds[0]).fill_null(False)
+            bounds = [pc.call_function("if_else", [of_old, nothing, b]) for b in bounds]
+            known = known & ~of_old.to_numpy(zero_copy_only=False)
         nan = table["has_nan"].fill_null(True).to_numpy()
         empty = known & ~nan & ~bounds[0].is_valid().to_numpy(zero_copy_only=False)
         return KeyRanges(bounds[0], bounds[1], empty)
 
-    def candidates(self, summary: Summary) -> Candidates:
-        """What reads the rows."""
+    def candidates(self, summary: Summary, calendars: Calendars | None) -> Candidates:
+        """What reads the rows; calendars are given where a key is a day or time of old."""
         extra = [pa.field(name, pa.int64()) for name in (FRAGMENT_ID, ROW_OFFSET, FILE)]
         return Candidates(
             without_fragments(self.source),
@@ -252,6 +258,7 @@ class Search:
                 for file, each in enumerate(self._present)
             },
             self.columns.any_case,
+            calendars,
         )
 
     def spark_schema(self) -> st.StructType:

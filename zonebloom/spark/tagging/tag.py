@@ -86,6 +86,8 @@ def tag_location(
     ColumnNotFound, UnsupportedType
     SchemaMismatch
         When a file names a key column in another case (``ID`` for ``id``) and Spark ignores case.
+        When a key is of old and a file holds days before 1582 or times before 1900 that Spark would
+        correct, as those of Spark 2.
     FragmentChanged
         When a file is written anew meanwhile; call again.
     NoFragments, FragmentUnreadable, SourceError

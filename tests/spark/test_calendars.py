@@ -1,0 +1,297 @@
+"""Days and times of old: shown as Spark shows them, or refused, and never taken for others.
+
+Spark writes the files, in the calendar of Spark 2 or of today, and its own reader is the oracle.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from spark_data import settings
+
+import zonebloom as zb
+import zonebloom.spark.tagging.locate
+import zonebloom.spark.tagging.search
+from zonebloom.errors import SchemaMismatch, UnsupportedType
+from zonebloom.predicates import ast
+from zonebloom.spark import files_with_keys, scan, tag_location
+from zonebloom.spark.calendars import Calendars, has_times, require_modern, without_old_times
+
+MODE = "spark.sql.parquet.{}RebaseModeIn{}"
+DAYS = ["0001-01-01", "1500-02-28", "1582-10-04", "1582-10-15", "1900-01-01", "2024-02-29"]
+REFUSED = "by the calendar of Spark 2"
+
+
+def write(spark, folder, mode, kind="TIMESTAMP_MICROS", first=0):
+    """Six days and times, twice each; the file's rows are numbered from `first`."""
+    days = ", ".join(f"DATE'{day}'" for day in DAYS)
+    frame = spark.range(first, first + 12).selectExpr(
+        "id",
+        f"array({days})[int(id % 6)] AS d",
+        f"CAST(array({days})[int(id % 6)] AS TIMESTAMP) AS t",
+        f"CAST(array({days})[int(id % 6)] AS TIMESTAMP_NTZ) AS n",
+        f"named_struct('d', array({days})[int(id % 6)]) AS st",
+    )
+    given = {
+        MODE.format("datetime", "Write"): mode,
+        MODE.format("int96", "Write"): mode,
+        "spark.sql.parquet.outputTimestampType": kind,
+    }
+    part = folder.parent / f"{folder.name}-{first}"
+    with settings(spark, **given):
+        frame.coalesce(1).write.parquet(str(part))
+    (written,) = part.glob("*.parquet")
+    folder.mkdir(exist_ok=True)
+    shutil.move(written, folder / f"{first}.parquet")
+    shutil.rmtree(part)
+
+
+@pytest.fixture(autouse=True)
+def session(spark):
+    off = {"spark.sql.parquet.filterPushdown": "false", "spark.sql.session.timeZone": "UTC"}
+    with settings(spark, **off):
+        yield
+
+
+@pytest.fixture(scope="module")
+def lakes(spark, tmp_path_factory):
+    """By name: files in both calendars, and in that of today alone."""
+    folder = tmp_path_factory.mktemp("calendars")
+    with settings(spark, **{"spark.sql.session.timeZone": "UTC"}):
+        write(spark, folder / "legacy", "LEGACY")
+        for name in ("legacy", "modern"):
+            write(spark, folder / name, "CORRECTED", first=102)
+        write(spark, folder / "modern", "CORRECTED")
+    for name in ("legacy", "modern"):
+        ds = zb.dataset(folder / name)
+        ds.create_scalar_index(["id", "d", "t"], number_of_items=4, spark=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def legacy(lakes):
+    return str(lakes / "legacy")
+
+
+@pytest.fixture(scope="module")
+def modern(lakes):
+    return str(lakes / "modern")
+
+
+@pytest.fixture(scope="module")
+def shown(spark, legacy, modern):
+    """What Spark shows: the same rows in both calendars."""
+    with settings(spark, **{"spark.sql.session.timeZone": "UTC"}):
+        found, other = (rows(spark.read.parquet(lake)) for lake in (legacy, modern))
+    assert found == other
+    assert [row["d"] for row in found] == DAYS * 4
+    return found
+
+
+def rows(frame):
+    # As text: Python's own days and times are those of today's calendar.
+    found = frame.selectExpr("to_json(struct(*))").collect()
+    return sorted((json.loads(row[0]) for row in found), key=lambda row: row["id"])
+
+
+def refused(frame):
+    with pytest.raises(Exception, match=REFUSED):
+        frame.collect()
+
+
+def test_spark_corrects_what_is_stored(spark, legacy):
+    """Else the tests below would show nothing."""
+    stored = pq.read_table(f"{legacy}/0.parquet", columns=["id", "d"]).slice(1, 1)
+    assert stored.to_pylist() == [{"id": 1, "d": datetime.date(1500, 3, 9)}]
+    (row,) = spark.read.parquet(legacy).where("id = 1").selectExpr("string(d)").collect()
+    assert row[0] == "1500-02-28"
+
+
+def test_rows_without_times_of_old_are_read(spark, legacy, shown):
+    found = rows(scan(spark, legacy, "id = 4 OR id = 5 OR id = 107"))
+    assert found == [row for row in shown if row["id"] in (4, 5, 107)]
+    # Nor are columns that are not asked for a reason to refuse.
+    found = rows(scan(spark, legacy, "id = 1 OR id = 5", ["id", "n"]))
+    assert found == [{"id": row["id"], "n": row["n"]} for row in (shown[1], shown[5])]
+
+
+@pytest.mark.parametrize("column", ["d", "t", "st"])
+def test_rows_with_times_of_old_are_refused(spark, legacy, column):
+    refused(scan(spark, legacy, "id = 1", [column]))
+    refused(spark.read.format("zonebloom").option("columns", column).load(legacy))
+
+
+@pytest.mark.parametrize("day", ["0001-01-01", "1900-01-01", "2024-02-29"])
+@pytest.mark.parametrize("column", ["d", "t"])
+def test_days_and_times_asked_for(spark, legacy, modern, shown, column, day):
+    condition = f"{column} = DATE'{day}'" if column == "d" else f"t = TIMESTAMP'{day} 00:00:00Z'"
+    expected = [row for row in shown if row["d"] == day]
+    assert len(expected) == 4
+    option = spark.read.format("zonebloom").option("filter", condition)
+    for found in (scan(spark, modern, condition), option.load(modern)):
+        assert rows(found) == expected
+    for found in (scan(spark, legacy, condition), option.load(legacy)):
+        if day < {"d": "1582", "t": "1902"}[column]:
+            # A row of another day that Spark shows as this one must not be lost in silence.
+            refused(found)
+        elif day > {"d": "1584", "t": "1902"}[column]:
+            assert rows(found) == expected
+
+
+def test_only_what_is_shown_counts(spark, legacy, shown):
+    """Of rows left out by another column nothing is refused."""
+    found = rows(scan(spark, legacy, "d = DATE'1500-02-28' AND id > 90"))
+    assert found == [row for row in shown if row["d"] == "1500-02-28" and row["id"] > 90]
+
+
+def test_int96(spark, tmp_path):
+    write(spark, tmp_path / "lake", "LEGACY", "INT96")
+    lake = str(tmp_path / "lake")
+    (row,) = rows(scan(spark, lake, "id = 5", ["id", "t"]))
+    assert row == {"id": 5, "t": "2024-02-29T00:00:00.000Z"}
+    refused(scan(spark, lake, "id = 1", ["id", "t"]))
+    refused(scan(spark, lake, "t = TIMESTAMP'1500-02-28 00:00:00Z'", ["id", "t"]))
+
+
+DATETIME, INT96 = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
+MARKS = [
+    (version, mark, kind)
+    for version in (None, b"2.4.8", b"3.0.0", b"3.0.3", b"3.1.0", b"3.5.0")
+    for mark in (None, DATETIME, INT96)
+    for kind in ("us", "INT96")
+]
+
+
+def test_marks_of_writers(spark, tmp_path):
+    """Spark and we tell alike which files are to be corrected."""
+    time = datetime.datetime(1500, 3, 9, tzinfo=datetime.UTC)
+    for number, (version, mark, kind) in enumerate(MARKS):
+        said = {b"org.apache.spark.version": version} if version else {}
+        said |= {mark: b""} if mark else {}
+        table = pa.table({"id": [number], "t": pa.array([time], pa.timestamp("us", "UTC"))})
+        table = table.replace_schema_metadata({**said, b"org.apache.spark.timeZone": b"UTC"})
+        int96 = kind == "INT96"
+        path = tmp_path / kind / f"{number:02}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(table, path, use_deprecated_int96_timestamps=int96)
+    corrected = set()
+    for kind in ("us", "INT96"):
+        shown = rows(spark.read.parquet(str(tmp_path / kind)))
+        old = [row["id"] for row in shown if row["t"] == "1500-02-28T00:00:00.000Z"]
+        source = zb.dataset(tmp_path / kind)._source
+        calendars = Calendars.of(source, ["t"] if kind == "INT96" else [])
+        found = [bool(calendars.corrected(source, each, ["t"])) for each in source.fragments]
+        assert [row["id"] for row, is_old in zip(shown, found, strict=True) if is_old] == old
+        corrected.update(old)
+    assert 10 < len(corrected) < 26
+    marked = str(tmp_path / "us" / f"{MARKS.index((b'2.4.8', None, 'us')):02}.parquet")
+    refused(scan(spark, marked))
+    other = str(tmp_path / "INT96" / f"{MARKS.index((b'3.1.0', None, 'INT96')):02}.parquet")
+    assert rows(scan(spark, other)) == rows(spark.read.parquet(other))
+
+
+@pytest.mark.parametrize("mode", ["LEGACY", "EXCEPTION"])
+def test_files_of_other_writers_under_another_mode(spark, tmp_path, mode):
+    day = datetime.date(1500, 3, 9)
+    table = pa.table({"d": [day, datetime.date(2024, 1, 1)], "id": [0, 1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    lake = str(tmp_path)
+    assert rows(scan(spark, lake)) == rows(spark.read.parquet(lake))
+    with settings(spark, **{MODE.format("datetime", "Read"): mode}):
+        refused(scan(spark, lake))
+        assert rows(scan(spark, lake, "id = 1")) == [{"d": "2024-01-01", "id": 1}]
+
+
+# Keys
+
+
+def keys_of(spark, column, days):
+    texts = ", ".join(f"('{day}')" for day in days)
+    kind = "DATE" if column == "d" else "TIMESTAMP"
+    return spark.sql(f"SELECT CAST(x AS {kind}) AS {column} FROM VALUES {texts} AS v(x)")
+
+
+@pytest.mark.parametrize(("column", "way"), [("d", "here"), ("t", "here"), ("d", "dense")])
+def test_keys(spark, legacy, modern, column, way, monkeypatch):
+    if way == "dense":
+        monkeypatch.setattr(zonebloom.spark.tagging.search, "_MOST_COLLECTED", 0)
+        monkeypatch.setattr(zonebloom.spark.tagging.search, "_FEW", 0)
+        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_HERE_COST", -1)
+    old = keys_of(spark, column, ["1500-02-28", "2024-02-29", "1234-05-06"])
+    with pytest.raises(SchemaMismatch, match=REFUSED):
+        tag_location(old, legacy, column)
+    keys = [(old, modern, [4, 4, 1])]
+    # Those of today are found among rows of old.
+    keys.append((keys_of(spark, column, ["2024-02-29", "2024-03-01"]), legacy, [4, 1]))
+    for each, lake, counts in keys:
+        found = tag_location(each, lake, column).collect()
+        days = Counter(str(row[column])[:10] for row in found)
+        assert sorted(days.values()) == sorted(counts)
+        assert [str(row[column])[:4] for row in found if row.path is None] in (["1234"], ["2024"])
+        assert sum(row.path is None for row in found) == 1
+
+
+def test_filters_alone_are_not_asked_for_keys_of_old(spark, modern):
+    keys = keys_of(spark, "d", ["1500-02-28"])
+    with pytest.raises(UnsupportedType, match="leave exact=True"):
+        files_with_keys(keys, modern, "d", exact=False)
+    assert files_with_keys(keys, modern, "d").count() == 2
+    keys = keys_of(spark, "d", ["2024-02-29"])
+    assert files_with_keys(keys, modern, "d", exact=False).count() == 2
+
+
+# Parts
+
+
+def test_what_a_filter_says_of_old_times_is_unknown():
+    old, new = (pa.scalar(datetime.date(year, 1, 1)) for year in (1500, 2000))
+    kept = ast.Or((ast.Equals(("d",), new), ast.IsNull(("d",))))
+    assert without_old_times(kept) == kept
+    mixed = without_old_times(ast.Or((ast.Equals(("d",), new), ast.Equals(("d",), old))))
+    assert len(ast.unknowns(mixed)) == 1
+    both = ast.IsIn(("d",), pa.array([new.as_py(), old.as_py()]))
+    assert isinstance(without_old_times(both), ast.Unknown)
+
+
+DAY = datetime.date(1500, 1, 1)
+NESTED = [
+    pa.array([DAY, None]),
+    pa.array([{"x": [DAY]}]),
+    pa.array([[(1, DAY)]], pa.map_(pa.int32(), pa.date32())),
+    pa.array([DAY]).dictionary_encode(),
+    pa.array([[DAY, DAY]], pa.list_(pa.date32(), 2)),
+    pa.array([DAY], pa.date64()),
+    pa.array([datetime.datetime(1899, 12, 31, 23)], pa.timestamp("s", "Europe/Berlin")),
+    pa.array([-(2**62)], pa.timestamp("ns", "UTC")),
+]
+
+
+@pytest.mark.parametrize("values", NESTED, ids=lambda values: str(values.type))
+def test_values_are_found_wherever_they_are(values):
+    assert has_times(values.type)
+    batch = pa.record_batch({"x": values})
+    with pytest.raises(SchemaMismatch, match=f"file may hold .* in 'x' {REFUSED}"):
+        require_modern(batch, ["x"], "file")
+    require_modern(batch, [], "file")
+    require_modern(pa.table({"x": pa.nulls(2, values.type)}), ["x"], "file")
+
+
+@pytest.mark.parametrize("arrow_type", [pa.timestamp("us"), pa.int64(), pa.list_(pa.string())])
+def test_types_that_no_calendar_changes(arrow_type):
+    assert not has_times(arrow_type)
+
+
+def test_no_footer_is_read_for_other_columns(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"no Parquet")
+    pq.write_table(pa.table({"d": [DAY], "id": [1]}), tmp_path / "b.parquet")
+    source = zb.dataset(tmp_path / "b.parquet")._source
+    assert Calendars.of(source, []).times == {"d"}
+    with pytest.raises(AttributeError):
+        Calendars.of(source, []).corrected(source, None, ["d"])
+    assert Calendars.of(source, []).corrected(source, None, ["id"]) == frozenset()
