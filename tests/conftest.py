@@ -22,14 +22,34 @@ def pytest_configure(config):
     # Kernels are compiled once, before several processes would write them at a time.
     if not hasattr(config, "workerinput"):
         zonebloom.warmup()
-    # Else pytest-xdist takes files by their number of tests; ours are in order.
-    if hasattr(config.option, "loadscopereorder"):
-        config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Files as wholes, and all that use Spark's session in one process."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSession(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            path = super()._split_scope(nodeid)
+            return "spark" if uses_session(path) else path
+
+    # In their order, which is not by the number of tests.
+    config.option.loadscopereorder = False
+    return OneSession(config, log)
 
 
 def pytest_collection_modifyitems(items):
-    # The longest files first: a process has a file to itself, and all wait for the last.
+    # What takes longest first: all wait for the last.
     items.sort(key=lambda item: "spark" not in item.path.parts)
+
+
+def uses_session(path: str) -> bool:
+    """Whether tests of a file take the fixture `spark`, which is costly to start."""
+    name = path.rpartition("/")[2]
+    if "/spark/" in path:
+        return name not in ("test_cluster.py", "test_connect.py")
+    return name in ("test_bloom.py", "test_writers.py")
 
 
 @pytest.fixture(scope="session")
