@@ -18,10 +18,16 @@ from spark_data import settings
 import zonebloom as zb
 import zonebloom.spark.tagging.locate
 import zonebloom.spark.tagging.search
-from zonebloom.errors import SchemaMismatch, UnsupportedType
+from zonebloom.errors import (
+    FragmentUnreadable,
+    InvalidArgument,
+    SchemaMismatch,
+    UnsupportedType,
+)
 from zonebloom.predicates import ast
-from zonebloom.spark import files_with_keys, scan, tag_location
+from zonebloom.spark import files_with_keys, filter_join, prune, scan, tag_location
 from zonebloom.spark.calendars import Calendars, has_times, require_modern, without_old_times
+from zonebloom.spark.options import Options
 
 MODE = "spark.sql.parquet.{}RebaseModeIn{}"
 DAYS = ["0001-01-01", "1500-02-28", "1582-10-04", "1582-10-15", "1900-01-01", "2024-02-29"]
@@ -188,7 +194,8 @@ def test_marks_of_writers(spark, tmp_path):
         old = [row["id"] for row in shown if row["t"] == "1500-02-28T00:00:00.000Z"]
         source = zb.dataset(tmp_path / kind)._source
         calendars = Calendars.of(source, ["t"] if kind == "INT96" else [])
-        found = [bool(calendars.corrected(source, each, ["t"])) for each in source.fragments]
+        opened = [source.open(each, source.filesystem) for each in source.fragments]
+        found = [bool(calendars.corrected(each, ["t"])) for each in opened]
         assert [row["id"] for row, is_old in zip(shown, found, strict=True) if is_old] == old
         corrected.update(old)
     assert 10 < len(corrected) < 26
@@ -208,6 +215,13 @@ def test_files_of_other_writers_under_another_mode(spark, tmp_path, mode):
     with settings(spark, **{MODE.format("datetime", "Read"): mode}):
         refused(scan(spark, lake))
         assert rows(scan(spark, lake, "id = 1")) == [{"d": "2024-01-01", "id": 1}]
+
+
+def test_the_option_is_true_or_false():
+    assert Options.read({"path": "x", "old_calendar": "TRUE"}).old_calendar
+    assert not Options.read({"path": "x"}).old_calendar
+    with pytest.raises(InvalidArgument, match="give true or false"):
+        Options.read({"path": "x", "old_calendar": "yes"})
 
 
 # Keys
@@ -237,6 +251,28 @@ def test_keys(spark, legacy, modern, column, way, monkeypatch):
         assert sorted(days.values()) == sorted(counts)
         assert [str(row[column])[:4] for row in found if row.path is None] in (["1234"], ["2024"])
         assert sum(row.path is None for row in found) == 1
+
+
+def test_times_that_are_shown_as_later_ones(spark, tmp_path):
+    """Stored before 1900 and shown after it, by a zone's local solar clock."""
+    stored = [datetime.datetime(1899, 12, 31, 23, 50 + i, tzinfo=datetime.UTC) for i in range(3)]
+    table = pa.table({"t": pa.array(stored, pa.timestamp("us", "UTC")), "id": range(3)})
+    said = {
+        b"org.apache.spark.version": b"2.4.8",
+        b"org.apache.spark.timeZone": b"Africa/Abidjan",
+    }
+    pq.write_table(table.replace_schema_metadata(said), tmp_path / "a.parquet")
+    zb.dataset(tmp_path).create_scalar_index("t", global_filter=True, spark=False)
+    lake = str(tmp_path)
+    whole = spark.read.parquet(lake)
+    text = "TIMESTAMP'1900-01-01 00:06:08Z'"
+    keys = spark.sql(f"SELECT {text} AS t")
+    assert keys.join(whole, "t").count() == 1
+    assert filter_join(keys, whole, "t", right_index=lake).count() == 1
+    assert prune(whole.where(f"t = {text}")).count() == 1
+    refused(scan(spark, lake, f"t = {text}"))
+    with pytest.raises(SchemaMismatch, match=REFUSED):
+        tag_location(keys, lake, "t").collect()
 
 
 def test_filters_alone_are_not_asked_for_keys_of_old(spark, modern):
@@ -289,11 +325,14 @@ def test_types_that_no_calendar_changes(arrow_type):
     assert not has_times(arrow_type)
 
 
-def test_no_footer_is_read_for_other_columns(tmp_path):
-    (tmp_path / "a.parquet").write_bytes(b"no Parquet")
-    pq.write_table(pa.table({"d": [DAY], "id": [1]}), tmp_path / "b.parquet")
-    source = zb.dataset(tmp_path / "b.parquet")._source
-    assert Calendars.of(source, []).times == {"d"}
-    with pytest.raises(AttributeError):
-        Calendars.of(source, []).corrected(source, None, ["d"])
-    assert Calendars.of(source, []).corrected(source, None, ["id"]) == frozenset()
+def test_a_footer_is_read_where_it_counts_and_must_be_readable(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"d": [DAY], "id": [1]}), path)
+    source = zb.dataset(tmp_path)._source
+    calendars = Calendars.of(source, [])
+    assert calendars.times == {"d"}
+    path.write_bytes(b"no Parquet")
+    (opened,) = (source.open(each, source.filesystem) for each in source.fragments)
+    assert calendars.corrected(opened, ["id"]) == frozenset()
+    with pytest.raises(FragmentUnreadable, match=r"cannot read .*a\.parquet"):
+        calendars.corrected(opened, ["d"])

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.errors import SchemaMismatch
+from zonebloom.errors import FragmentUnreadable, SchemaMismatch
 from zonebloom.predicates import ast
-from zonebloom.storage.fragments import Fragment, Source
+from zonebloom.storage.fragments import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 # The first day and the first instant that every file holds as Spark shows it.
 _SWITCH = (datetime.date(1582, 10, 15), datetime.datetime(1900, 1, 1))
-# What is stored before may be shown as a little later: clear of it by a year and more.
-_CLEAR = (datetime.date(1584, 1, 1), datetime.datetime(1902, 1, 1))
+# Days are shown as themselves from there on. Instants stored before may be shown as later ones,
+# by up to a day and a half: local solar clocks and the date line.
+_CLEAR = (_SWITCH[0], datetime.datetime(1902, 1, 1))
 _REASON = "days and times of old may lie in files in another calendar"
 
 _MODES = ("datetimeRebaseModeInRead", "int96RebaseModeInRead")
@@ -94,8 +95,11 @@ def first_of(kind: st.DataType) -> Column:
     from pyspark.sql import types as st
 
     day, time = _CLEAR
-    text = f"DATE'{day}'" if isinstance(kind, st.DateType) else f"TIMESTAMP'{time}Z'"
-    return sf.expr(text)
+    if isinstance(kind, st.DateType):
+        return sf.expr(f"DATE'{day}'")
+    if isinstance(kind, st.TimestampNTZType):
+        return sf.expr(f"TIMESTAMP_NTZ'{time}'")
+    return sf.expr(f"TIMESTAMP'{time}Z'")
 
 
 def _before(values: pa.Array, bounds: tuple[datetime.date, datetime.datetime]) -> pa.Array:
@@ -157,8 +161,8 @@ class Calendars:
     """
 
     times: frozenset[str]
-    instants: frozenset[str] = frozenset()
-    of_others: bool = False
+    instants: frozenset[str]
+    of_others: bool
 
     @classmethod
     def of(cls, source: Source, instants: Iterable[str], of_others: bool = False) -> Calendars:
@@ -171,24 +175,32 @@ class Calendars:
         }
         return cls(frozenset({*times, *instants}), frozenset(instants), of_others)
 
-    def corrected(
-        self, source: Source, fragment: Fragment, columns: Iterable[str]
-    ) -> frozenset[str]:
+    def corrected(self, opened: Any, columns: Iterable[str]) -> frozenset[str]:
         """Columns of a file in which Spark would correct days and times of old.
 
         The footer is read for it, where one of the columns has days or times at all.
+
+        Parameters
+        ----------
+        opened : pyarrow.dataset.Fragment
+        columns : iterable of str
+
+        Raises
+        ------
+        FragmentUnreadable
         """
         import pyarrow.dataset as pads
 
         asked = self.times.intersection(columns)
-        if not asked or not isinstance(source.format, pads.ParquetFileFormat):
+        if not asked or not isinstance(opened, pads.ParquetFileFragment):
             return frozenset()
         try:
-            opened: Any = source.open(fragment, source.filesystem)
             said: Mapping[bytes, bytes] = opened.metadata.metadata or {}
-        except (OSError, pa.ArrowException):
-            # Who reads it says what is wrong with it.
-            return frozenset()
+        except (OSError, pa.ArrowException) as error:
+            # A file of which this is not known is not taken for a modern one.
+            raise FragmentUnreadable(
+                f"cannot read {opened.path}: {error}; repair or remove the file"
+            ) from error
         return frozenset(
             name
             for name in asked

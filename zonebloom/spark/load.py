@@ -77,7 +77,7 @@ class Load:
             for each in _key_predicates(options.keys, schema)
             if each.column[0] not in self.opaque and without_old_times(each) is each
         ]
-        self._calendars = Calendars.of(self._source, instants, options.corrects_others)
+        self._calendars = Calendars.of(self._source, instants, options.old_calendar)
         self.columns = self._columns(options.columns)
         self.schema = spark_types(schema, self.columns, known)
 

@@ -36,21 +36,28 @@ def other_name(stored: Any, path: Sequence[str]) -> str | None:
     return None
 
 
-def require_names(source: Source, fragment: Fragment, names: Iterable[str]) -> None:
+def require_names(path: str, opened: Any, names: Iterable[str]) -> None:
     """Refuse a file that holds columns under other names than theirs.
+
+    Parameters
+    ----------
+    path : str
+    opened : pyarrow.dataset.Fragment
+    names : iterable of str
 
     Raises
     ------
     SchemaMismatch
     """
-    stored = stored_schema(source, fragment)
-    if stored is None:
+    try:
+        stored = opened.physical_schema
+    except (OSError, pa.ArrowException):
         # Who reads it says what is wrong with it.
         return
     for name in names:
         found = other_name(stored, [name])
         if found is not None:
-            raise SchemaMismatch(explained(fragment.path, name, found))
+            raise SchemaMismatch(explained(path, name, found))
 
 
 def require_same_case(source: Source, fragment: Fragment, columns: Iterable[str]) -> None:

@@ -41,7 +41,7 @@ class Options:
         One of them at most.
     keys : pyarrow.Table or None
         Columns by name; a row is wanted where each holds one of its values.
-    corrects_others : bool
+    old_calendar : bool
         See `zonebloom.spark.calendars`.
     index_dir, timezone : str or None
     parallelism : int
@@ -55,7 +55,7 @@ class Options:
     timezone: str | None = None
     parallelism: int = 0
     keys: pa.Table | None = None
-    corrects_others: bool = False
+    old_calendar: bool = False
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Options:
@@ -81,6 +81,9 @@ class Options:
         parallelism = given.get("parallelism", "0")
         if not parallelism.isdecimal():
             raise InvalidArgument(f"parallelism is {parallelism!r}; give a whole number")
+        old_calendar = given.get("old_calendar", "false").lower()
+        if old_calendar not in ("true", "false"):
+            raise InvalidArgument(f"old_calendar is {old_calendar!r}; give true or false")
         return cls(
             plain_path(source) if isinstance(source, str) else source,
             _names(given["columns"]) if "columns" in given else None,
@@ -90,7 +93,7 @@ class Options:
             given.get("timezone"),
             int(parallelism) or cores(),
             read_keys(given["keys"]) if "keys" in given else None,
-            given.get("old_calendar", "false").lower() == "true",
+            old_calendar == "true",
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from zonebloom.recheck import matching_rows
 from zonebloom.spark.calendars import Calendars, old_times, require_modern
 from zonebloom.spark.names import require_names
 from zonebloom.storage.files import ReadCounter, identities
-from zonebloom.storage.fragments import Fragment, Source
+from zonebloom.storage.fragments import Source
 
 # A batch costs the JVM a round trip; one of more bytes than this costs it memory.
 BATCH_ROWS = 1 << 16
@@ -94,7 +95,7 @@ class Work:
     columns: tuple[str, ...]
     filter: RowFilter | None
     calendars: Calendars
-    old_times: frozenset[str] = frozenset()
+    old_times: frozenset[str]
 
     def batches(
         self, pieces: Sequence[Piece], counter: ReadCounter | None = None
@@ -116,10 +117,11 @@ class Work:
         usual: list[FragmentPlan] = []
         corrected: list[tuple[FragmentPlan, frozenset[str]]] = []
         for piece in pieces:
-            pages = piece.plan.pages
+            pages, fragment = piece.plan.pages, piece.plan.fragment
+            opened = self.source.open(fragment, self.source.filesystem)
             if pages is None or not names.issubset(pages.schema.names):
-                require_names(self.source, piece.plan.fragment, names)
-            columns = self._corrected(piece.plan.fragment)
+                require_names(fragment.path, opened, names)
+            columns = self._corrected(fragment.path, opened)
             corrected.append((piece.plan, columns)) if columns else usual.append(piece.plan)
         yield from self._read(usual, counter)
         for plan, columns in corrected:
@@ -139,12 +141,12 @@ class Work:
         plan = ScanPlan(self.filter, None, self.columns, tuple(plans), len(plans), 0)
         yield from _joined(execution.batches(plan))
 
-    def _corrected(self, fragment: Fragment) -> frozenset[str]:
+    def _corrected(self, path: str, opened: Any) -> frozenset[str]:
         """Columns that are given in which Spark would correct days and times of old."""
-        found = self.calendars.corrected(self.source, fragment, {*self.columns, *self.old_times})
+        found = self.calendars.corrected(opened, {*self.columns, *self.old_times})
         for name in sorted(found & self.old_times):
             # Rows would be left out by what is stored.
-            raise SchemaMismatch(old_times(fragment.path, name))
+            raise SchemaMismatch(old_times(path, name))
         return found
 
     def _require_unchanged(self, plans: Sequence[FragmentPlan]) -> None:

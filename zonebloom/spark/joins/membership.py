@@ -16,13 +16,12 @@ each one's hash is the next one's seed, so a literal goes first whose own hash i
 A filter knows its values by their bytes, so a key is brought to the filter's type first, and
 only where that is exact. Integers meet at any width; one that the filter's type does not hold
 matches nothing. Of 8 and 16 bits Spark hashes 32, so filters of those are turned to a bitmap of
-all their possible values. Dates before 1582-10-15 and timestamps before 1900 pass unseen: old
-files hold them by another calendar, which Spark corrects as it reads.
+all their possible values. Days and times of old pass unseen: files may hold them by another
+calendar, which Spark corrects as it reads (`zonebloom.spark.calendars`).
 """
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,6 +37,7 @@ from zonebloom.errors import EngineError, UnsupportedType
 from zonebloom.sbbf.blocks_numpy import SALT, WORDS_PER_BLOCK
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import value_type
+from zonebloom.spark.calendars import are_of_old, first_of
 from zonebloom.spark.frames import quoted
 from zonebloom.spark.types import spark_types
 from zonebloom.values import hash_domain
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 Way = Literal["expressions", "udf"]
 
 INTEGERS = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
-# Days and microseconds of 1970; before them Spark's legacy writers used another calendar.
-_FIRST_DAY = (datetime.date(1582, 10, 15) - datetime.date(1970, 1, 1)).days
-_FIRST_INSTANT = -2_208_988_800_000_000
 # The bigint that XXH64 with seed 42 hashes to 0.
 _HASHES_TO_0 = -365884300664092260
 
@@ -158,8 +155,9 @@ def _expressions(spark: SparkSession, key: str, key_type: st.DataType, held: Key
     found = _all_set(
         spark, f"{value} IS NOT NULL", held.sbbf.to_bytes(), _bits(value, held.sbbf.num_blocks)
     )
-    first = _first(key_type)
-    return found if first is None else sf.expr(f"{key} < {first}") | found
+    if not isinstance(key_type, st.DateType | st.TimestampType | st.TimestampNTZType):
+        return found
+    return (sf.expr(key) < first_of(key_type)) | found
 
 
 def _as_stored(key: str, key_type: st.DataType, arrow: pa.DataType) -> str:
@@ -175,17 +173,6 @@ def _as_stored(key: str, key_type: st.DataType, arrow: pa.DataType) -> str:
         return f"IF({wide} BETWEEN 0L AND {(1 << 32) - 1}L, {signed}, NULL)"
     cast = "TRY_CAST" if isinstance(key_type, st.LongType) else "CAST"
     return f"{cast}({key} AS INT)"
-
-
-def _first(key_type: st.DataType) -> str | None:
-    """The least key that every file holds by the calendar of today."""
-    if isinstance(key_type, st.DateType):
-        return f"date_from_unix_date({_FIRST_DAY})"
-    if isinstance(key_type, st.TimestampType):
-        return f"timestamp_micros({_FIRST_INSTANT}L)"
-    if isinstance(key_type, st.TimestampNTZType):
-        return "TIMESTAMP_NTZ'1900-01-01 00:00:00'"
-    return None
 
 
 def _in_bitmap(spark: SparkSession, key: str, held: KeyFilter) -> Column:
@@ -291,10 +278,8 @@ def check_keys(held: KeyFilter, keys: pa.Array) -> np.ndarray:
         none = pa.scalar(None, keys.type)
         return held.sbbf.check(compute.if_else(inside, keys, none).cast(arrow))
     if pt.is_date(arrow) or pt.is_timestamp(arrow):
-        numbers = keys.cast(arrow).view(pa.int32() if pt.is_date(arrow) else pa.int64())
-        first = _FIRST_DAY if pt.is_date(arrow) else _FIRST_INSTANT
-        early = compute.fill_null(compute.less(numbers, pa.scalar(first, numbers.type)), False)
-        return held.sbbf.check(numbers) | np.asarray(early)
+        of_old = are_of_old(keys).fill_null(False)
+        return held.sbbf.check(keys.cast(arrow)) | np.asarray(of_old)
     return held.sbbf.check(keys)
 
 

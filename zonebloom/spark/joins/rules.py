@@ -119,7 +119,8 @@ def _with_missing(
             )
         grown = Sbbf.from_bytes(sbbf.to_bytes())
         for each in missing:
-            require_names(source, each.fragment, [name])
+            opened = source.open(each.fragment, source.filesystem)
+            require_names(each.fragment.path, opened, [name])
             reader = ColumnsReader(
                 source.format,
                 source.filesystem,

@@ -61,8 +61,8 @@ def ask(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> DataFrame:
         )
     if holds_old_times(keys, columns):
         raise UnsupportedType(
-            "keys hold days before 1584 or times before 1902, which files may hold in another "
-            "calendar than an index knows; leave exact=True, which looks into the files"
+            "keys hold days before 1582-10-15 or times before 1902, which files may hold in "
+            "another calendar than an index knows; leave exact=True, which looks into the files"
         )
     search.require_same_case()
     asking = _Asking(

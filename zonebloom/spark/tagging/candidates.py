@@ -90,7 +90,8 @@ class Candidates:
         no_value: set[str] = set()
         corrected: frozenset[str] = frozenset()
         if self.calendars is not None:
-            corrected = self.calendars.corrected(self.source, plan.fragment, self.columns)
+            opened = self.source.open(plan.fragment, self.source.filesystem)
+            corrected = self.calendars.corrected(opened, self.columns)
         try:
             for count, (offsets, batch) in enumerate(read):
                 require_modern(batch, corrected, plan.fragment.path)
