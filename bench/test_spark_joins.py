@@ -7,13 +7,11 @@ anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from spark_data import settings
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -55,18 +53,6 @@ _RUNTIME_FILTER = {
 }
 
 
-@contextmanager
-def settings(spark, given: dict[str, str]) -> Iterator[None]:
-    kept = {name: spark.conf.get(name, None) for name in given}
-    try:
-        for name, value in given.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, value in kept.items():
-            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
-
-
 def shuffled(frame) -> int:
     """Rows that all shuffles of a plan wrote, once it has run."""
     nodes, total = [frame._jdf.queryExecution().executedPlan()], 0
@@ -104,10 +90,10 @@ def test_filter_join(versus, spark, sides: tuple[str, str]):
         run("Spark", lambda left, right: left.join(right, "id"))
 
     def runtime_filter() -> None:
-        with settings(spark, _RUNTIME_FILTER):
+        with settings(spark, **_RUNTIME_FILTER):
             run("Spark's runtime filter", lambda left, right: left.join(right, "id"))
 
-    with settings(spark, _SORT_MERGE):
+    with settings(spark, **_SORT_MERGE):
         versus(ours, {"Spark": plain, "Spark's runtime filter": runtime_filter}, rounds=5)
     assert len({rows for rows, _ in found.values()}) == 1
     assert found["ours"][1] <= 0.03 * ROWS
