@@ -1,0 +1,67 @@
+"""Index folders as earlier releases wrote them still open and answer.
+
+``golden/catalog-1`` was written before documents of the catalog had a checksum: two files, an
+index of one filter after another with a global filter, and a sliced one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow.dataset as pads
+import pytest
+
+import zonebloom as zb
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder with the times its files had; a checkout gives them others."""
+    copy = tmp_path / "data"
+    shutil.copytree(GOLDEN / "catalog-1", copy)
+    for number in range(2):
+        time = 1_700_000_000_000_000_000 + number
+        os.utime(copy / f"part={number}" / "data.parquet", ns=(time, time))
+    return copy
+
+
+def assert_used_and_right(folder: Path, ds: zb.Dataset) -> None:
+    """Both indices cover all, keep few zones, and every row is found."""
+    table = pads.dataset(folder, format="parquet", partitioning="hive").to_table()
+    rows = table.to_pylist()
+    assert len(rows) == 1000
+    for column in ("id", "name"):
+        for row in rows[::37]:
+            value = row[column]
+            if value is None:
+                continue
+            literal = f"'{value}'" if column == "name" else value
+            wanted = [each for each in rows if each[column] == value]
+            found = ds.to_table(filter=f"{column} = {literal}")
+            assert found.select(table.schema.names).to_pylist() == wanted
+            assert len(ds.search(f"{column} = {literal}").at_most) < 1000
+    assert ds.count_rows(filter="name IS NULL") == 20
+    assert [each.num_fragments_indexed for each in ds.describe_indices()] == [2, 2]
+
+
+def test_catalog_without_checksums_opens_and_answers(folder: Path):
+    ds = zb.dataset(folder)
+    assert ds.version == 2
+    assert [each.layout for each in ds.describe_indices()] == ["table", "sliced"]
+    assert_used_and_right(folder, ds)
+    assert [ds.validate_index(name) for name in ("id_idx", "name_idx")] == [10, 10]
+    over_all = ds.global_filter("id")
+    assert over_all is not None and over_all.is_current
+
+
+def test_catalog_without_checksums_is_written_on_top_of(folder: Path):
+    ds = zb.dataset(folder)
+    ds.drop_index("id_idx")
+    ds.create_scalar_index("id", number_of_items=100, spark=False)
+    again = zb.dataset(folder)
+    assert again.version == 4
+    assert_used_and_right(folder, again)
