@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
+from zonebloom.index.document import from_document, to_document
 from zonebloom.sbbf.reference import ReferenceSbbf
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -122,3 +126,30 @@ def run_python(code: str, *arguments: object) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int = 2) -> None:
+    """Change what one of our JSON documents holds, with a checksum that holds.
+
+    Parameters
+    ----------
+    path : Path
+    change : callable
+        Returns the new content, or None when it changed the one given.
+    written_as : {1, 2}
+        The format to write; the change of a document of format 1 sees its format, too.
+    """
+    _, content = from_document(path.read_bytes(), frozenset())
+    if written_as == 1:
+        content = {"format_version": 1, **content}
+    changed = change(content)
+    content = content if changed is None else changed
+    path.write_bytes(json.dumps(content).encode() if written_as == 1 else to_document(content))
+
+
+def flipped_bits(data: bytes) -> Iterator[bytes]:
+    """The bytes with each bit in turn another."""
+    for bit in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        yield bytes(damaged)

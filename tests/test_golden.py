@@ -65,3 +65,5 @@ def test_catalog_without_checksums_is_written_on_top_of(folder: Path):
     again = zb.dataset(folder)
     assert again.version == 4
     assert_used_and_right(folder, again)
+    written = folder / "_zonebloom" / "versions" / f"{4:020d}.json"
+    assert written.read_bytes().startswith(b'{"format_version": 2, "checksum": "')

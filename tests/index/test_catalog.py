@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import random
 import shutil
 import tempfile
 import threading
@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 import xxhash
+from helpers import flipped_bits, rewrite_document
 
-from zonebloom.errors import CommitConflict, IndexNotUsedWarning
+from zonebloom.errors import CommitConflict, CorruptIndex, IndexNotUsedWarning
 from zonebloom.index import catalog as catalog_module
+from zonebloom.index import document as document_module
 from zonebloom.index.catalog import (
-    FORMAT_VERSION,
     Catalog,
     IndexEntry,
     KnownFragment,
@@ -29,6 +30,7 @@ from zonebloom.index.catalog import (
     Version,
     now,
 )
+from zonebloom.index.document import FORMAT_VERSION
 from zonebloom.index.zones import ZoneParameters
 from zonebloom.storage.files import FileIdentity
 
@@ -312,16 +314,29 @@ def test_a_damaged_newest_version_is_reported_and_the_one_before_is_used(local, 
     assert local.latest() == third
 
 
-def test_every_flipped_byte_of_the_fragment_listing_is_found(local):
+@pytest.mark.parametrize("which", [json_of, listing_of])
+def test_every_flipped_bit_of_a_version_is_noticed(local, which):
     first = local.commit(adding("a"))
     local.commit(adding("b", fragments=3))
-    path = listing_of(local, 2)
-    data = path.read_bytes()
-    for at in range(0, len(data), 37):
-        damaged = bytearray(data)
-        damaged[at] ^= 1
+    path = which(local, 2)
+    for damaged in flipped_bits(path.read_bytes()):
         path.write_bytes(damaged)
-        check_falls_back(local, first, "checksum")
+        check_falls_back(local, first)
+
+
+def test_several_flipped_bits_never_pass_for_another_format():
+    rng = random.Random(7)
+    keys = frozenset({"version", "next_fragment_id", "fragments", "indices"})
+    content = {"version": 1, "next_fragment_id": 2, "fragments": {}, "indices": []}
+    written = document_module.to_document(content)
+    for number in range(5000):
+        data = bytearray(written)
+        # What says which format it is lies at the start.
+        among = range(75 if number % 2 else len(data))
+        for at in rng.sample(among, rng.randint(2, 4)):
+            data[at] ^= 1 << rng.randrange(8)
+        with pytest.raises(ValueError):
+            document_module.from_document(bytes(data), keys)
 
 
 def test_a_catalog_with_nothing_but_damage_is_empty(local):
@@ -333,12 +348,9 @@ def test_a_catalog_with_nothing_but_damage_is_empty(local):
 # Files made to deceive
 
 
-def forge(catalog, number, change):
+def forge(catalog, number, change, written_as=FORMAT_VERSION):
     """Rewrite the JSON of a version."""
-    path = json_of(catalog, number)
-    document = json.loads(path.read_text())
-    changed = change(document)
-    path.write_text(json.dumps(document if changed is None else changed))
+    rewrite_document(json_of(catalog, number), change, written_as)
 
 
 def first_index(document):
@@ -420,9 +432,9 @@ HOSTILE = [
     put("fragments", value=[]),
     put("fragments", "checksum", value="0"),
     put("fragments", "checksum", value=None),
-    put("format_version", value="1"),
-    put("format_version", value=None),
-    dropped("format_version"),
+    put("version", value=1),
+    put("version", value="2"),
+    dropped("version"),
     dropped("next_fragment_id"),
     dropped("fragments"),
     dropped("fragments", "file"),
@@ -435,11 +447,30 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("change", HOSTILE, ids=lambda change: change.__name__)
-def test_a_version_that_does_not_hold_is_not_used(local, change):
+HOSTILE_FIRST = [
+    put("format_version", value="1"),
+    put("format_version", value=None),
+    put("format_version", value=True),
+    put("format_version", value=2),
+    put("format_version", value=0),
+    dropped("format_version"),
+    put("checksum", value="0" * 32),
+    put("content", value={}),
+]
+
+
+@pytest.mark.parametrize(
+    ("written_as", "change"),
+    [
+        *((written_as, change) for written_as in (1, 2) for change in HOSTILE),
+        *((1, change) for change in HOSTILE_FIRST),
+    ],
+    ids=lambda each: each.__name__ if callable(each) else str(each),
+)
+def test_a_version_that_does_not_hold_is_not_used(local, written_as, change):
     first = local.commit(adding("a"))
     local.commit(adding("b"))
-    forge(local, 2, change)
+    forge(local, 2, change, written_as)
     check_falls_back(local, first)
 
 
@@ -453,7 +484,11 @@ def test_json_nested_beyond_reason_is_not_used(local):
 def test_a_version_of_a_newer_format_is_named_as_such(local):
     first = local.commit(adding("a"))
     local.commit(adding("b"))
-    forge(local, 2, put("format_version", value=FORMAT_VERSION + 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document_module, "FORMAT_VERSION", FORMAT_VERSION + 1)
+        forge(local, 2, lambda content: content)
+    with pytest.raises(CorruptIndex, match="newer zonebloom"):
+        local.commit(adding("c"))
     check_falls_back(local, first, match="newer zonebloom .*update this one")
 
 
@@ -504,11 +539,12 @@ def test_fragments_with_other_columns_are_not_used(local):
     check_falls_back(local, first)
 
 
-def test_a_well_formed_forgery_is_read(local):
+@pytest.mark.parametrize("written_as", [1, 2])
+def test_a_well_formed_forgery_is_read(local, written_as):
     # That the tests above fail for their own reason, and not for the forging.
     local.commit(adding("a"))
-    forge(local, 1, lambda document: None)
     forge_listing(local, 1, [(1, "x", 5, 6, 7)])
+    forge(local, 1, lambda document: None, written_as)
     assert local.latest().fragments == {"x": KnownFragment(1, "x", FileIdentity(5, 6), 7)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import PACKAGE
+from helpers import PACKAGE, flipped_bits, rewrite_document
 
 import zonebloom as zb
 from zonebloom.errors import (
@@ -84,6 +83,7 @@ def test_names_that_are_no_folder_names(tmp_path):
     assert [log.latest().name for log in system.logs()] == sorted(names)
 
 
+@pytest.mark.parametrize("written_as", [1, 2])
 @pytest.mark.parametrize(
     "change",
     [
@@ -98,15 +98,32 @@ def test_names_that_are_no_folder_names(tmp_path):
         lambda document: document.clear(),
     ],
 )
-def test_what_is_not_an_entry_is_refused(tmp_path, change):
+def test_what_is_not_an_entry_is_refused(tmp_path, change, written_as):
     log = System(str(tmp_path)).log("ids")
     log.append(record(), 0)
     path = tmp_path / "ids" / "00000000000000000001.json"
-    document = json.loads(path.read_bytes())
-    change(document)
-    path.write_text(json.dumps(document))
+    rewrite_document(path, change, written_as)
     with pytest.raises(CorruptIndex, match=r"0001\.json cannot be read"):
         log.latest()
+
+
+def test_entry_without_a_checksum_is_still_read(tmp_path):
+    log = System(str(tmp_path)).log("ids")
+    written = log.append(record(), 0)
+    path = tmp_path / "ids" / "00000000000000000001.json"
+    rewrite_document(path, lambda document: None, written_as=1)
+    assert b"checksum" not in path.read_bytes()
+    assert log.latest() == written
+
+
+def test_every_flipped_bit_of_an_entry_is_noticed(tmp_path):
+    log = System(str(tmp_path)).log("ids")
+    log.append(record(), 0)
+    path = tmp_path / "ids" / "00000000000000000001.json"
+    for damaged in flipped_bits(path.read_bytes()):
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptIndex, match=r"0001\.json cannot be read"):
+            log.latest()
 
 
 def test_torn_entry_is_refused(tmp_path):

@@ -11,13 +11,13 @@
 A version is written under a name of its own and then linked to its number, which fails if
 the number is taken: of two writers one starts again on top of the other. A crash leaves the
 last version whole. Readers pin a version. Nothing read from here is trusted: sizes, ids,
-names and checksums are checked before use.
+names and checksums are checked before use. A version that is not what was written is passed
+over: the one before it is as good as its fragments still are what they were.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import posixpath
 import re
@@ -33,6 +33,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.errors import CommitConflict, CorruptIndex, IndexNotUsedWarning
+from zonebloom.index.document import FORMAT_VERSION, from_document, to_document
 from zonebloom.index.key_ranges import FILE_NAME as KEY_RANGES
 from zonebloom.index.sliced_directory import FILE_NAME as SLICED_FILE_NAME
 from zonebloom.index.table import FILE_NAME
@@ -42,7 +43,6 @@ from zonebloom.storage.parquet.pagemap import FILE_NAME as PAGE_MAP
 
 FOLDER = "_zonebloom"
 GLOBAL_FILTER = "global.sbbf"
-FORMAT_VERSION = 1
 
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
 _SEGMENT_NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_.-]*")
@@ -52,6 +52,7 @@ _FILE_NAMES = {"table": FILE_NAME, "sliced": SLICED_FILE_NAME, "pages": FILE_NAM
 _MAX_TRIES = 16
 # Half of what row addresses have room for: files not yet indexed take ids above.
 _MAX_FRAGMENT_ID = 1 << 30
+_VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"})
 _FRAGMENT_FIELDS = pa.schema(
     [
         pa.field("fragment_id", pa.uint64(), nullable=False),
@@ -370,12 +371,15 @@ class Catalog:
         path = self._path(number, "json")
         try:
             with self.filesystem.open_input_file(path) as file:
-                document = json.loads(file.read())
-            if document["format_version"] > FORMAT_VERSION:
+                data = file.read()
+            written_as, document = from_document(data, _VERSION_KEYS)
+            if written_as > FORMAT_VERSION:
                 raise _NotRead(
-                    f"{path} was written by a newer zonebloom (format "
-                    f"{document['format_version']}); update this one; the version before it is used"
+                    f"{path} was written by a newer zonebloom (format {written_as}); update this "
+                    "one; the version before it is used"
                 )
+            if document["version"] != number:
+                raise ValueError(f"it is version {document['version']!r}")
             listing = document["fragments"]
             name = _plain_name(listing["file"])
             with self.filesystem.open_input_file(
@@ -444,14 +448,13 @@ def now() -> str:
 
 
 def _to_json(version: Version, listing: str, fragments: bytes) -> bytes:
-    document = {
-        "format_version": FORMAT_VERSION,
+    content = {
         "version": version.number,
         "next_fragment_id": version.next_fragment_id,
         "fragments": {"file": listing, "checksum": xxhash.xxh3_64_hexdigest(fragments)},
         "indices": [asdict(entry) for entry in version.indices.values()],
     }
-    return json.dumps(document, indent=1).encode()
+    return to_document(content)
 
 
 def _from_json(number: int, document: Any, fragments: dict[str, KnownFragment]) -> Version:

@@ -17,12 +17,11 @@ state under a free lock is what a crash left.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import uuid
 from collections.abc import Container, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,8 @@ from filelock import FileLock, Timeout
 
 from zonebloom.errors import CommitConflict, CorruptIndex
 from zonebloom.index.catalog import now
+from zonebloom.index.document import FORMAT_VERSION, from_document, to_document
 
-FORMAT_VERSION = 1
 _ENTRY_NAME = re.compile(r"(\d{20})\.json")
 
 
@@ -169,11 +168,10 @@ class IndexLog:
         """
         written = replace(record, number=after + 1, time=now())
         self._folder.mkdir(parents=True, exist_ok=True)
-        document = {"format_version": FORMAT_VERSION, **asdict(written)}
         draft = self._folder / f".{uuid.uuid4().hex}"
         try:
             with open(draft, "wb") as file:
-                file.write(json.dumps(document, indent=1).encode())
+                file.write(to_document(asdict(written)))
                 file.flush()
                 os.fsync(file.fileno())
             os.link(draft, self._folder / f"{written.number:020d}.json")
@@ -221,8 +219,9 @@ class IndexLog:
     def _read(self, number: int) -> Record:
         path = self._folder / f"{number:020d}.json"
         try:
-            document = json.loads(path.read_bytes())
-            if document.pop("format_version") > FORMAT_VERSION:
+            keys = {field.name for field in fields(Record)}
+            written_as, document = from_document(path.read_bytes(), keys)
+            if written_as > FORMAT_VERSION:
                 raise ValueError("it was written by a newer zonebloom; update this one")
             found = _from_json(document)
             if (found.name, found.number) != (self.name, number):
