@@ -3,7 +3,7 @@
 Options and why:
 
 ``nogil``        kernels run in the threads of a ``ThreadPoolExecutor``.
-``cache``        a process that finds the cache warm compiles nothing.
+``cache``        a process that finds the cache warm compiles nothing; under a lock, see below.
 ``error_model``  "numpy": no zero-division branch in the inner loops.
 signatures       each kernel states the types it takes, so it is compiled when its
                  module is imported and never again; other types are an error.
@@ -13,31 +13,100 @@ Not ``parallel``: Numba's workqueue aborts the process when two threads enter it
 
 Numba's cache can be corrupted by processes that write it at the same time, as Spark's
 workers would, so compiling (and loading, which may turn into compiling) happens under one
-lock between processes.
+lock between the processes of a user. Who does not get it in time compiles for itself and leaves
+the cache alone: importing takes seconds longer, and never waits for a process that hangs.
 """
 
 from __future__ import annotations
 
-import getpass
+import contextlib
 import os
+import stat
 import tempfile
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
 import numba.extending
-from filelock import FileLock
+from filelock import FileLock, Timeout
+
+from zonebloom.errors import ZoneBloomWarning
 
 
-def _lock_path() -> str:
+def _is_ours_alone(folder: str) -> bool:
+    """Whether a folder is there, made if need be, that no other user can put anything into."""
     try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid()) if hasattr(os, "getuid") else "user"
-    return os.path.join(tempfile.gettempdir(), f"zonebloom-compile-{user}.lock")
+        os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        # Not of what a link leads to: somebody else may have put it there.
+        status = os.lstat(folder)
+    except OSError:
+        return False
+    if not stat.S_ISDIR(status.st_mode) or not os.access(folder, os.W_OK | os.X_OK):
+        return False
+    return os.name != "posix" or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)
 
 
-_LOCK = FileLock(_lock_path())
+def _lock_path() -> str | None:
+    """Where the lock lies; None when this user has no place for it."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    user = str(os.geteuid()) if os.name == "posix" else "user"
+    folders = (
+        os.path.join(cache, "zonebloom"),
+        os.path.join(tempfile.gettempdir(), f"zonebloom-{user}"),
+    )
+    return next((os.path.join(f, "compile.lock") for f in folders if _is_ours_alone(f)), None)
+
+
+class CacheLock:
+    """The lock on Numba's cache, between processes and threads.
+
+    Parameters
+    ----------
+    seconds : float
+        How long one may wait for it: far longer than any kernel takes to compile.
+    """
+
+    def __init__(self, seconds: float = 30.0):
+        self.seconds = seconds
+        self.path = _lock_path()
+        self._lock = FileLock(self.path) if self.path is not None else None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Hold the lock, or do not: the cache may be used only when it is held."""
+        is_held = self._acquire()
+        try:
+            yield is_held
+        finally:
+            if is_held and self._lock is not None:
+                self._lock.release()
+
+    def _acquire(self) -> bool:
+        if self._lock is None:
+            return False
+        try:
+            self._lock.acquire(timeout=self.seconds)
+        except Timeout:
+            warnings.warn(
+                f"another process has held {self.path} for {self.seconds:g} seconds, so kernels "
+                "are compiled for this process alone; end that process if it hangs",
+                ZoneBloomWarning,
+                stacklevel=2,
+            )
+        except (OSError, NotImplementedError):
+            # A file system without locks.
+            pass
+        else:
+            return True
+        # The next kernel does not wait again.
+        self._lock = None
+        return False
+
+
+LOCK = CacheLock()
 
 
 def readonly(dtype: Any) -> Any:
@@ -60,9 +129,9 @@ def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        with _LOCK:
+        with LOCK.held() as cache:
             return numba.njit(
-                list(signatures), nogil=True, cache=True, error_model="numpy", boundscheck=False
+                list(signatures), nogil=True, cache=cache, error_model="numpy", boundscheck=False
             )(function)
 
     return decorate

@@ -1,0 +1,143 @@
+"""The lock on the cache of compiled kernels: nobody waits for it without end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import ROOT
+
+from zonebloom.sbbf.jit import CacheLock
+
+HOLD = """
+import sys
+from zonebloom.sbbf.jit import LOCK
+
+with LOCK.held() as held:
+    print(held, flush=True)
+    sys.stdin.read()
+"""
+
+IMPORT = """
+import json, warnings
+from zonebloom.sbbf import jit
+
+jit.LOCK.seconds = 0.3
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from zonebloom.storage.parquet.locations import page_locations
+    import zonebloom.storage.pread_kernel
+print(json.dumps({
+    "path": jit.LOCK.path,
+    "cached": page_locations.stats.cache_path is not None,
+    "compiled": len(page_locations.signatures),
+    "warnings": [str(each.message) for each in caught if "kernels" in str(each.message)],
+}))
+"""
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, str]:
+    """An environment whose cache and temporary folders are the test's own."""
+    for name in ("cache", "tmp"):
+        (tmp_path / name).mkdir()
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "TMPDIR": str(tmp_path / "tmp"),
+    }
+
+
+def imported(places: dict[str, str]) -> dict:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT],
+        check=False,
+        env=places,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_process_that_hangs_with_the_lock_delays_no_import_for_long(places):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD],
+        env=places,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        try:
+            assert holder.stdout.readline() == "True\n"
+            found = imported(places)
+        finally:
+            holder.kill()
+    assert found["compiled"] == 1
+    assert not found["cached"]
+    # One wait, however many kernels there are.
+    (warning,) = found["warnings"]
+    assert found["path"] in warning and "end that process" in warning
+
+
+def test_the_lock_is_the_users_alone(places, tmp_path):
+    found = imported(places)
+    assert found["cached"] and found["warnings"] == []
+    assert found["path"] == str(tmp_path / "cache" / "zonebloom" / "compile.lock")
+    assert (tmp_path / "cache" / "zonebloom").stat().st_mode & 0o777 == 0o700
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def link(folder: Path) -> None:
+    (folder.parent / "elsewhere").mkdir(exist_ok=True)
+    folder.symlink_to(folder.parent / "elsewhere")
+
+
+def link_to_nothing(folder: Path) -> None:
+    folder.symlink_to(folder.parent / "elsewhere")
+
+
+def file(folder: Path) -> None:
+    folder.write_bytes(b"")
+
+
+def writable_for_all(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+
+
+def of_somebody_else(folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root makes folders of others")
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65534, 65534)
+
+
+@pytest.mark.parametrize("trap", [link, link_to_nothing, file, writable_for_all, of_somebody_else])
+def test_what_others_may_have_put_there_is_not_used(tmp_path, monkeypatch, trap):
+    cache, temporary = tmp_path / "cache" / "zonebloom", tmp_path / "tmp"
+    cache.parent.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    trap(cache)
+    lock = CacheLock()
+    own = temporary / f"zonebloom-{os.geteuid()}"
+    assert lock.path == str(own / "compile.lock")
+    with lock.held() as held:
+        assert held
+    shutil.rmtree(own)
+    trap(own)
+    lock = CacheLock()
+    assert lock.path is None
+    with lock.held() as held:
+        assert not held
+    assert not list(tmp_path.glob("*/elsewhere/*"))
