@@ -70,7 +70,7 @@ def test_slice_and_seal(versus, filters):
     def sliced():
         for start in range(0, NUM_BLOCKS, 16):
             slices.slice_blocks(where, start, 16, words, size, out)
-            slices.seal(out, words, size)
+            slices.seal(out, words, size, 0, 256)
 
     versus(sliced, {"a copy": lambda: np.copyto(copy, filters)}, rounds=20)
 
@@ -94,7 +94,15 @@ def test_one_key_kernel(versus, filters, table):
         )
         table.file.read_pieces(scratch.offsets, scratch.sizes, scratch.pieces)
         slice_search.intersect_rows(
-            scratch.pieces, hashed, table._row_words, table._num_zones, scratch.out, scratch.state
+            scratch.pieces,
+            hashed,
+            table._num_blocks,
+            table._row_words,
+            table._num_zones,
+            table._seeds,
+            table._seed_step,
+            scratch.out,
+            scratch.state,
         )
 
     one = row_layout(filters, RANDOM.integers(0, 2**64, 1, dtype=np.uint64))

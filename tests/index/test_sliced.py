@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.fs as pafs
 import pytest
-from helpers import run_python
+from helpers import hashes_of, reference_filter, run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -339,7 +339,13 @@ def test_rows_are_searched_for_many_alike(tmp_path, count):
 # Append and merge
 
 
-def test_append_leaves_tiles_as_they_are_and_merge_fills_them(tmp_path):
+@pytest.fixture
+def one_salt(monkeypatch):
+    """All files have it, so that files of the same zones are the same bytes."""
+    monkeypatch.setattr("zonebloom.index.sliced_write.new_salt", lambda: 2**64 - 1000)
+
+
+def test_append_leaves_tiles_as_they_are_and_merge_fills_them(tmp_path, one_salt):
     first, second, third = UNLIKE[:2], UNLIKE[2:4], UNLIKE[4:]
     rows, _ = both(tmp_path, UNLIKE)
     base = sliced_table(tmp_path / "base", first)
@@ -370,7 +376,7 @@ def test_append_leaves_tiles_as_they_are_and_merge_fills_them(tmp_path):
             assert np.array_equal(table.may_hold(hashes), in_rows(rows, hashes))
 
 
-def test_a_table_merged_alone_is_the_one_written(tmp_path):
+def test_a_table_merged_alone_is_the_one_written(tmp_path, one_salt):
     rows = rows_table(tmp_path / "rows", UNLIKE[:1])
     direct = sliced_table(tmp_path / "direct", UNLIKE[:1])
     merge([rows], LOCAL, str(tmp_path / "merged"))
@@ -539,6 +545,146 @@ def test_a_flipped_bit_anywhere_loses_no_row(tmp_path_factory, at, bit):
         return
     for hashes in (some_hashes(1), some_hashes(4000)):
         assert not (in_rows(rows, hashes) & ~found.may_hold(hashes)).any()
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+@pytest.mark.parametrize("remote", [False, True])
+def test_blocks_that_changed_places_are_damage(tmp_path, count, remote):
+    """A block of another tile of the same shape, the neighbour in its own, and its own again."""
+    rows, table = both(tmp_path, [(0, zones_of(128, 2))], tile_zones=64)
+    first, second = table.directory.tiles
+    size = first.block_words * 8
+    places = [first.offset, first.offset + size, second.offset, second.offset + size]
+
+    def exchange(data):
+        whole = [bytes(data[at : at + size]) for at in places]
+        for at, block in zip(places, [whole[1], whole[0], whole[3], whole[2]], strict=True):
+            data[at : at + size] = block
+
+    def across(data):
+        for one, other in ((places[0], places[2]), (places[1], places[3])):
+            data[one : one + size], data[other : other + size] = (
+                data[other : other + size],
+                data[one : one + size],
+            )
+
+    for change in (exchange, across):
+        name = damaged_copy(tmp_path / "sliced", change)
+        where = (pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "damaged")
+        reports = []
+        found = SlicedTable(*(where if remote else (LOCAL, name)), report=reports.append)
+        hashes = some_hashes(count)
+        assert not (in_rows(rows, hashes) & ~found.may_hold(hashes)).any()
+        assert found.may_hold(hashes).all()
+        assert len(reports) == 1
+        with pytest.raises(CorruptIndex, match="bit rows are damaged"):
+            found.validate()
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+def test_tiles_of_another_file_are_damage(tmp_path, count):
+    """Of the same zones, so that all but the filters is alike."""
+    rows = {}
+    for name, seed in (("one", 1), ("other", 2)):
+        (tmp_path / name).mkdir()
+        rows[name], _ = both(tmp_path / name, [(0, zones_of(70, 4, seed))])
+    one, other = (SlicedTable(LOCAL, str(tmp_path / name / "sliced")) for name in rows)
+    (tile,) = one.directory.tiles
+    assert tile._replace(seed=0) == other.directory.tiles[0]._replace(seed=0)
+    theirs = (tmp_path / "other" / "sliced").read_bytes()
+
+    def swap(data):
+        data[tile.offset : tile.offset + tile.num_bytes] = theirs[tile.offset :][: tile.num_bytes]
+
+    reports = []
+    mixed = SlicedTable(
+        LOCAL, damaged_copy(tmp_path / "one" / "sliced", swap), report=reports.append
+    )
+    hashes = some_hashes(count)
+    assert not (in_rows(rows["one"], hashes) & ~mixed.may_hold(hashes)).any()
+    assert len(reports) == 1
+
+
+def test_a_whole_file_of_another_index_is_refused(tmp_path):
+    """Its directory would be the same, byte for byte, but for salt and digest."""
+    no_nulls = np.zeros(70, dtype=bool)
+    done = {}
+    for name, seed in (("one", 1), ("other", 2)):
+        zones = zones_of(70, 4, seed)
+        zones = Zones(zones.starts, zones.lengths, no_nulls, zones.filters)
+        done[name] = written(SlicedWriter, tmp_path / name, [(0, zones)])
+    one, other = done["one"], done["other"]
+    assert one.num_bytes == other.num_bytes
+    SlicedTable(LOCAL, str(tmp_path / "one"), one.num_bytes, one.checksum).validate()
+    with pytest.raises(CorruptIndex, match="not the catalog's"):
+        SlicedTable(LOCAL, str(tmp_path / "other"), one.num_bytes, one.checksum)
+
+
+def test_padding_that_changed_is_noticed_by_validate(tmp_path):
+    """No lookup reads it; the digest of the content is of every byte."""
+    table = sliced_table(tmp_path / "sliced", [(0, zones_of(4096, 1))])
+    (tile,) = table.directory.tiles
+    table.validate()
+    assert tile.offset == 4096
+
+    def change(data):
+        data[100] ^= 1
+
+    changed = SlicedTable(LOCAL, damaged_copy(tmp_path / "sliced", change))
+    with pytest.raises(CorruptIndex, match="its content is not what was written"):
+        changed.validate()
+
+
+# Of version 1, as written before there were salts
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "version-1.sliced"
+# Fragment, zones, blocks a filter, rows of the last zone; three values a zone.
+GOLDEN_FRAGMENTS = [(4, 70, 2, 1), (9, 5, 1, 3)]
+
+
+def golden_filters():
+    """The filters in it, by the plain-Python reference, zone after zone."""
+    for fragment, zones, num_blocks, _ in GOLDEN_FRAGMENTS:
+        for zone in range(zones):
+            values = [f"{fragment}/{zone}/{n}".encode() for n in range(3)]
+            yield values, reference_filter(num_blocks, values)
+
+
+def test_a_file_of_version_1_answers_as_it_did(tmp_path):
+    table = SlicedTable(LOCAL, str(GOLDEN), 20805, "60884a04a6a224c2")
+    table.validate()
+    assert (len(table), table.number_of_items, table.probability) == (75, 3, 0.01)
+    assert table.fragment_ids.tolist() == [4] * 70 + [9] * 5
+    assert table.lengths.tolist() == [3] * 69 + [1] + [3] * 5
+    assert table.has_null.tolist() == [n % 3 == 0 for n in [*range(70), *range(5)]]
+    filters = list(golden_filters())
+    # A file made of it is of the version of today, with the same bits.
+    done = merge([table], LOCAL, str(tmp_path / "merged"))
+    merged = SlicedTable(LOCAL, str(tmp_path / "merged"), done.num_bytes, done.checksum)
+    merged.validate()
+    for each in (table, merged):
+        rows = to_rows(each)
+        hashes = hashes_of([value for values, _ in filters for value in values])
+        for zone, (_, wanted) in enumerate(filters):
+            assert rows.filter_words(zone).tobytes() == wanted
+            for hashed in hashes[3 * zone : 3 * zone + 3]:
+                assert zone in each.find(hashed.reshape(1))
+                by_numpy = each._places_by_numpy(int(hashed)).tolist()
+                assert by_numpy == each._places_by_kernel(int(hashed)).tolist()
+        assert pairs_of(each, hashes) == pairs_in_rows(rows, hashes)
+
+
+def test_damage_to_a_file_of_version_1_is_noticed(tmp_path):
+    (tmp_path / "golden").write_bytes(GOLDEN.read_bytes())
+    offset = SlicedTable(LOCAL, str(GOLDEN)).directory.tiles[0].offset
+
+    def clear(data):
+        data[offset : offset + 2000] = bytes(2000)
+
+    table = SlicedTable(LOCAL, damaged_copy(tmp_path / "golden", clear))
+    with pytest.raises(CorruptIndex, match="bit rows are damaged"):
+        table.validate()
 
 
 @pytest.mark.parametrize("count", [1, 5000])

@@ -21,6 +21,8 @@ from zonebloom.sbbf.slices_numpy import (
 )
 
 SHAPES = [(1, 1), (63, 2), (64, 3), (65, 17), (200, 604), (511, 5), (513, 16), (1000, 33)]
+# Of the checks: above what a signed number holds, and about to wrap.
+SEED, STEP = 2**64 - 300, 256
 by_shape = pytest.mark.parametrize(("zones", "num_blocks"), SHAPES)
 
 
@@ -51,7 +53,7 @@ class Tile:
             stop = min(start + step, self.num_blocks)
             run = self.blocks[start * self.size : stop * self.size]
             slices.slice_blocks(addresses(filters), start, stop - start, self.words, self.size, run)
-        slices.seal(self.blocks, self.words, self.size)
+        slices.seal(self.blocks, self.words, self.size, SEED, STEP)
 
     def rows(self):
         """Shape ``(blocks, 256, words)``, sharing memory."""
@@ -95,14 +97,17 @@ def pieces_of(tile, hashed):
 
 def by_kernel(tile, hashed, pieces):
     out, state = np.empty(tile.zones, dtype=np.int64), np.empty(2, dtype=np.int64)
-    words, zones = np.array([tile.words]), np.array([tile.zones])
-    slice_search.intersect_rows(pieces, hashed, words, zones, out, state)
+    shape = [np.array([n]) for n in (tile.num_blocks, tile.words, tile.zones)]
+    seeds = np.array([SEED], dtype=np.uint64)
+    slice_search.intersect_rows(pieces, hashed, *shape, seeds, STEP, out, state)
     return out[: state[0]].tolist(), int(state[1])
 
 
 def by_numpy(tile, hashed, pieces):
     rows = pieces[: 8 * tile.words].reshape(8, tile.words).copy()
-    bits, damaged = intersect(rows, pieces[8 * tile.words :], hashed)
+    block = int(block_numbers(np.array([hashed], dtype=np.uint64), tile.num_blocks)[0])
+    seed = (SEED + block * STEP) % 2**64
+    bits, damaged = intersect(rows, pieces[8 * tile.words :], hashed, seed)
     return set_bits(bits, tile.zones).tolist(), damaged
 
 
@@ -136,11 +141,14 @@ def test_bit_rows_are_the_filters_bits_turned(zones, num_blocks):
 
 
 @pytest.mark.parametrize("zones", [1, 64, 65, 128, 129, 192, 193, 256, 300, 1000])
-def test_checks_are_xxh64_seeded_with_the_rows_number(zones):
+def test_checks_are_xxh64_seeded_with_the_rows_place(zones):
     tile = Tile(random_filters(zones, 2))
     wanted = [
-        [xxhash.xxh64_intdigest(row.tobytes(), seed=number) for number, row in enumerate(block)]
-        for block in tile.rows()
+        [
+            xxhash.xxh64_intdigest(row.tobytes(), seed=(SEED + 256 * block + number) % 2**64)
+            for number, row in enumerate(rows)
+        ]
+        for block, rows in enumerate(tile.rows())
     ]
     assert tile.checks().tolist() == wanted
 
@@ -178,7 +186,7 @@ def test_slicing_is_exact_both_ways(zones, num_blocks, seed):
     back = np.zeros_like(filters)
     slices.unslice_blocks(tile.blocks, 0, num_blocks, tile.words, tile.size, 0, addresses(back))
     assert np.array_equal(back, filters)
-    assert slices.open_damaged(tile.blocks, tile.words, tile.size) == 0
+    assert slices.open_damaged(tile.blocks, tile.words, tile.size, SEED, STEP) == 0
 
 
 def test_filters_may_lie_anywhere_in_memory():
@@ -188,7 +196,7 @@ def test_filters_may_lie_anywhere_in_memory():
     tile = Tile(filters)
     out = np.empty_like(tile.blocks)
     slices.slice_blocks(where, 0, 3, tile.words, tile.size, out)
-    slices.seal(out, tile.words, tile.size)
+    slices.seal(out, tile.words, tile.size, SEED, STEP)
     assert np.array_equal(out, tile.blocks)
 
 
@@ -205,7 +213,7 @@ def test_splicing_puts_tiles_together(before, skipped, count, after):
         slices.splice(
             tile.blocks, tile.words, tile.size, start, zones, wanted.words, wanted.size, at, out
         )
-    slices.seal(out, wanted.words, wanted.size)
+    slices.seal(out, wanted.words, wanted.size, SEED, STEP)
     assert np.array_equal(out, wanted.blocks)
 
 
@@ -286,7 +294,7 @@ def test_a_damaged_row_rules_nothing_out(zones):
         found, damaged = search(tile, hashed, pieces_of(tile, hashed))
         assert damaged == 1
         assert set(held) <= set(found) <= set(range(zones))
-    assert slices.open_damaged(tile.blocks, tile.words, tile.size) == 1
+    assert slices.open_damaged(tile.blocks, tile.words, tile.size, SEED, STEP) == 1
     assert (tile.rows()[block, number] == 2**64 - 1).all()
     assert set(held) <= {zone for _, zone in tile.pairs(np.array([hashed], dtype=np.uint64))}
 
@@ -298,7 +306,7 @@ def test_all_zeros_are_damage_and_every_zone_is_kept():
     for search in (by_kernel, by_numpy):
         pieces = np.zeros(8 * tile.words + 256, dtype=np.uint64)
         assert search(tile, int(hashes[0]), pieces) == (list(range(100)), 8)
-    assert slices.open_damaged(tile.blocks, tile.words, tile.size) == 512
+    assert slices.open_damaged(tile.blocks, tile.words, tile.size, SEED, STEP) == 512
     assert [zone for _, zone in tile.pairs(hashes)] == list(range(100))
 
 
@@ -308,4 +316,4 @@ def test_any_flipped_bit_is_noticed(bit):
     tile = Tile(random_filters(150, 2))
     block, at = divmod(bit, 256 * 3 * 64)
     tile.blocks[block * tile.size + at // 64] ^= np.uint64(1 << at % 64)
-    assert slices.open_damaged(tile.blocks, tile.words, tile.size) == 1
+    assert slices.open_damaged(tile.blocks, tile.words, tile.size, SEED, STEP) == 1

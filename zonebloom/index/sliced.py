@@ -6,8 +6,9 @@ short reads. The layout of the bits is drawn in `zonebloom.sbbf.slices_numpy`, t
 
 What is verified when: the directory when the file is opened, against its own checksum and the
 catalog's; every bit row by its own check each time it is read, for bits read in part can be
-verified no other way. A damaged row counts as all ones: its tile's other rows still rule
-zones out, and no row of data is lost.
+verified no other way. The directory holds the salt those checks are made with, so rows of
+another file are damage, and so are rows of another block. A damaged row counts as all ones: its
+tile's other rows still rule zones out, and no row of data is lost.
 """
 
 from __future__ import annotations
@@ -112,6 +113,9 @@ class SlicedTable:
         self._num_zones = np.array([tile.num_zones for tile in tiles], dtype=np.int64)
         self._row_words = np.array([tile.row_words for tile in tiles], dtype=np.int64)
         self._block_words = np.array([tile.block_words for tile in tiles], dtype=np.int64)
+        self._seeds = np.array([tile.seed for tile in tiles], dtype=np.uint64)
+        # One for all tiles: it is the format's.
+        self._seed_step = tiles[0].seed_step if tiles else 0
         self._scratch = threading.local()
         self._pieces_read = 0
 
@@ -129,6 +133,7 @@ class SlicedTable:
             raise ValueError("it ended while it was read")
         if checksum is not None and xxhash.xxh3_64_hexdigest(found) != checksum:
             raise ValueError("the checksum of its directory is not the catalog's")
+        self._directory_at = size - wanted
         self.directory = read_directory(found[: -TRAILER.size], trailer, size)
 
     def __len__(self) -> int:
@@ -236,6 +241,8 @@ class SlicedTable:
                 _, damage = load_blocks(self.file, tile, start, stop)
                 if damage:
                     raise self._corrupt(damage)
+        if self.directory.content not in (None, self._content()):
+            raise self._corrupt("its content is not what was written")
 
     def close(self) -> None:
         """Close the file; it also is when nothing refers to the table any more."""
@@ -249,6 +256,17 @@ class SlicedTable:
         if not self._reported:
             self._reported = True
             self._report(error)
+
+    def _content(self) -> int:
+        """XXH3-64 of all before the directory, as it is now."""
+        content, step = xxhash.xxh3_64(), 4 << 20
+        try:
+            for start in range(0, self._directory_at, step):
+                stop = min(start + step, self._directory_at)
+                content.update(self.file.read([(start, stop)])[0])
+        except OSError as error:
+            raise self._corrupt(f"it cannot be read ({error})") from error
+        return content.intdigest()
 
     def _corrupt(self, what: str) -> CorruptIndex:
         return CorruptIndex(f"{self.path}: {what}; build the index again")
@@ -317,7 +335,15 @@ class SlicedTable:
         )
         self.file.read_pieces(scratch.offsets, scratch.sizes, scratch.pieces)
         slice_search.intersect_rows(
-            scratch.pieces, hashed, self._row_words, self._num_zones, scratch.out, scratch.state
+            scratch.pieces,
+            hashed,
+            self._num_blocks,
+            self._row_words,
+            self._num_zones,
+            self._seeds,
+            self._seed_step,
+            scratch.out,
+            scratch.state,
         )
         found, damaged = scratch.state.tolist()
         if damaged:
@@ -329,8 +355,10 @@ class SlicedTable:
         # A piece a row, or, for a request costs more than its bytes, a whole block.
         numbers = row_numbers(hashed).tolist()
         spans: list[tuple[int, int]] = []
+        blocks: list[int] = []
         for tile in self.directory.tiles:
             block = int(block_numbers(np.array([hashed], dtype=np.uint64), tile.num_blocks)[0])
+            blocks.append(block)
             start = tile.offset + block * tile.block_words * 8
             size = tile.row_words * 8
             checks = start + ROWS_PER_BLOCK * size
@@ -340,7 +368,7 @@ class SlicedTable:
             else:
                 spans.append((start, checks + ROWS_PER_BLOCK * 8))
         pieces = iter(self._read(spans))
-        for tile in self.directory.tiles:
+        for tile, block in zip(self.directory.tiles, blocks, strict=True):
             size = tile.row_words * 8
             if self.file.is_local:
                 data = bytearray(b"".join(itertools.islice(pieces, _PIECES)))
@@ -350,7 +378,8 @@ class SlicedTable:
                 data = bytearray(b"".join([*rows, block_data[ROWS_PER_BLOCK * size :]]))
             words = np.frombuffer(data, dtype=np.uint64)
             rows = words[: 8 * tile.row_words].reshape(8, tile.row_words)
-            bits, damaged = intersect(rows, words[8 * tile.row_words :], hashed)
+            checks = words[8 * tile.row_words :]
+            bits, damaged = intersect(rows, checks, hashed, tile.block_seed(block))
             if damaged:
                 self.damaged(f"{damaged} bit rows are damaged")
             found.append(set_bits(bits, tile.num_zones) + tile.first)

@@ -6,7 +6,8 @@ The directory comes last, so that a file is written in one pass and read from it
 compact, for a lookup reads all of it: zones are runs (all of a fragment's but the last have
 ``number_of_items`` rows), null flags are bits.
 
-    head      number_of_items i64, probability f64, zones, runs, groups, tiles u64
+    head      number_of_items i64, probability f64, zones, runs, groups, tiles u64,
+              salt of the rows' checks u64, XXH3-64 of all before the directory u64
     runs      fragment_id, first row, zones, rows       each u64[runs]
     groups    blocks a filter                           u64[groups]
     tiles     group, offset, zones                      each u64[tiles]
@@ -17,6 +18,10 @@ compact, for a lookup reads all of it: zones are runs (all of a fragment's but t
 
 All little-endian. A group is the zones whose filters have one number of blocks, and its tiles
 hold them in their order.
+
+Version 1 had neither salt nor digest, and its checks were seeded with the number of the row in
+its block alone: one of its files or blocks put in the place of another went unnoticed. Its files
+are still read.
 """
 
 from __future__ import annotations
@@ -29,14 +34,22 @@ import numpy as np
 import xxhash
 
 from zonebloom.sbbf.sizing import BYTES_PER_BLOCK, MAX_LOG2_BYTES
-from zonebloom.sbbf.slices_numpy import MAX_TILE_ZONES, block_words, row_words
+from zonebloom.sbbf.slices_numpy import (
+    MAX_SEED,
+    MAX_TILE_ZONES,
+    ROWS_PER_BLOCK,
+    block_words,
+    row_words,
+)
 
 FILE_NAME = "bloomfilter.sliced"
 
 MAGIC = b"ZBSLICED"
-VERSION = 1
+VERSION = 2
 TRAILER = struct.Struct("<QQII8s")
-_HEAD = struct.Struct("<qdQQQQ")
+_HEAD = struct.Struct("<qdQQQQQQ")
+_HEAD_1 = struct.Struct("<qdQQQQ")
+_HEADS = {1: _HEAD_1, VERSION: _HEAD}
 _RUN_COLUMNS = 4
 _TILE_COLUMNS = 3
 
@@ -49,7 +62,8 @@ _MAX_BLOCKS = (1 << MAX_LOG2_BYTES) // BYTES_PER_BLOCK
 class Tile(NamedTuple):
     """One tile: where it lies and what shape it has.
 
-    ``first`` counts zones over the tiles before it; lengths are in 64-bit words.
+    ``first`` counts zones over the tiles before it; lengths are in 64-bit words. ``seed`` is of
+    the check of its first row, ``seed_step`` is from a block's to that of the next.
     """
 
     group: int
@@ -59,10 +73,27 @@ class Tile(NamedTuple):
     row_words: int
     block_words: int
     first: int
+    seed: int
+    seed_step: int
 
     @property
     def num_bytes(self) -> int:
         return self.num_blocks * self.block_words * 8
+
+    def block_seed(self, block: int) -> int:
+        """Seed of the check of the first row of one of its blocks."""
+        return (self.seed + block * self.seed_step) & MAX_SEED
+
+
+def place_tile(
+    group: int, offset: int, num_zones: int, num_blocks: int, before: Tile | None, salt: int | None
+) -> Tile:
+    """The tile after another one in its file; a file of version 1 has no salt."""
+    words = row_words(num_zones)
+    first = before.first + before.num_zones if before else 0
+    seed = before.block_seed(before.num_blocks) if before else salt or 0
+    step = 0 if salt is None else ROWS_PER_BLOCK
+    return Tile(group, offset, num_zones, num_blocks, words, block_words(words), first, seed, step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +157,10 @@ class Directory:
     tiles : tuple of Tile
     zone_groups : uint32 array, shape (zones,), or None
         Group of each zone, None when there is one.
+    salt : int
+        Of the checks of its rows; 0 in version 1.
+    content : int or None
+        XXH3-64 of all before the directory; None in version 1.
     """
 
     number_of_items: int
@@ -135,6 +170,8 @@ class Directory:
     num_zones: int
     tiles: tuple[Tile, ...]
     zone_groups: np.ndarray | None
+    salt: int
+    content: int | None
 
     def to_bytes(self) -> bytes:
         """The directory and the trailer."""
@@ -148,6 +185,8 @@ class Directory:
                 runs.num_zones.size,
                 len(blocks),
                 len(tiles),
+                self.salt,
+                self.content,
             ),
             *(
                 column.astype("<u8").tobytes()
@@ -197,9 +236,9 @@ def directory_bytes(trailer: bytes, num_bytes: int) -> int:
     size, _, version, _, magic = TRAILER.unpack(trailer)
     if magic != MAGIC:
         raise ValueError("it does not end as one")
-    if version != VERSION:
+    if version not in _HEADS:
         raise ValueError(f"it is of format {version}, {VERSION} is known")
-    if not _HEAD.size <= size <= min(num_bytes - TRAILER.size - len(MAGIC), _MAX_BYTES):
+    if not _HEADS[version].size <= size <= min(num_bytes - TRAILER.size - len(MAGIC), _MAX_BYTES):
         raise ValueError(f"its directory claims {size:,} bytes")
     return size
 
@@ -212,16 +251,19 @@ def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
     ValueError
         When a byte is damaged, or a number cannot be.
     """
-    if xxhash.xxh64_intdigest(data) != TRAILER.unpack(trailer)[1]:
+    _, checksum, version, _, _ = TRAILER.unpack(trailer)
+    if xxhash.xxh64_intdigest(data) != checksum:
         raise ValueError("the checksum of its directory does not match")
-    items, probability, num_zones, num_runs, num_groups, num_tiles = _HEAD.unpack_from(data)
+    head = _HEADS[version]
+    items, probability, num_zones, num_runs, num_groups, num_tiles, *rest = head.unpack_from(data)
+    salt, content = rest or (None, None)
     numbers = _RUN_COLUMNS * num_runs + num_groups + _TILE_COLUMNS * num_tiles
     null_bytes = -(-num_zones // 8)
     group_bytes = _group_dtype(num_groups).itemsize * num_zones if num_groups > 1 else 0
-    if _HEAD.size + 8 * numbers + null_bytes + group_bytes != len(data):
+    if head.size + 8 * numbers + null_bytes + group_bytes != len(data):
         raise ValueError("its directory has another size than its counts say")
-    column = np.frombuffer(data, dtype="<u8", count=numbers, offset=_HEAD.size)
-    at = _HEAD.size + 8 * numbers
+    column = np.frombuffer(data, dtype="<u8", count=numbers, offset=head.size)
+    at = head.size + 8 * numbers
     has_null = np.frombuffer(data, dtype=np.uint8, count=null_bytes, offset=at)
     groups = None
     if num_groups > 1:
@@ -232,7 +274,7 @@ def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
     blocks = column[_RUN_COLUMNS * num_runs :][:num_groups].tolist()
     of_tiles = column[_RUN_COLUMNS * num_runs + num_groups :].reshape(_TILE_COLUMNS, num_tiles)
     end = num_bytes - TRAILER.size - len(data)
-    tiles = _tiles(of_tiles.T.tolist(), blocks, end)
+    tiles = _tiles(of_tiles.T.tolist(), blocks, end, salt)
     held = [0] * num_groups
     for tile in tiles:
         held[tile.group] += tile.num_zones
@@ -242,7 +284,9 @@ def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
         sizes = np.bincount(groups, minlength=num_groups).tolist()
     if held != sizes or (num_zones and not num_groups):
         raise ValueError("its tiles hold other zones than it has")
-    return Directory(items, probability, runs, has_null, num_zones, tiles, groups)
+    return Directory(
+        items, probability, runs, has_null, num_zones, tiles, groups, salt or 0, content
+    )
 
 
 def _group_dtype(num_groups: int) -> np.dtype:
@@ -266,19 +310,20 @@ def _check_runs(runs: Runs, items: int, num_zones: int) -> None:
         raise ValueError("its runs have other rows than their zones")
 
 
-def _tiles(columns: list[list[int]], blocks: list[int], end: int) -> tuple[Tile, ...]:
+def _tiles(
+    columns: list[list[int]], blocks: list[int], end: int, salt: int | None
+) -> tuple[Tile, ...]:
     if any(not 0 < count <= _MAX_BLOCKS for count in blocks):
         raise ValueError("it holds a filter of no size")
-    tiles = []
-    first, free = 0, len(MAGIC)
+    tiles: list[Tile] = []
+    free = len(MAGIC)
     for group, offset, num_zones in columns:
         if group >= len(blocks) or not 0 < num_zones <= MAX_TILE_ZONES:
             raise ValueError("it holds a tile of no size")
-        words = row_words(num_zones)
-        tile = Tile(group, offset, num_zones, blocks[group], words, block_words(words), first)
+        before = tiles[-1] if tiles else None
+        tile = place_tile(group, offset, num_zones, blocks[group], before, salt)
         if offset < free or offset % 8 or offset + tile.num_bytes > end:
             raise ValueError("it holds a tile outside its file")
         free = offset + tile.num_bytes
-        first += num_zones
         tiles.append(tile)
     return tuple(tiles)

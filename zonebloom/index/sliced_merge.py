@@ -198,11 +198,12 @@ def _write_tile(file: SlicedFile, parts: list[_Part], num_blocks: int) -> None:
         for part in parts:
             part.put(start, stop, tile, at, out)
             at += part.count
-        slices.seal(out, tile.row_words, tile.block_words)
+        seed = tile.block_seed(start)
+        slices.seal(out, tile.row_words, tile.block_words, seed, tile.seed_step)
         return out
 
     # Blocks are turned while those before them are written.
     threads = cores()
     with ThreadPoolExecutor(threads) as pool:
         for blocks in in_order(pool, turned, range(0, num_blocks, step), threads + 1):
-            file.write_sealed(blocks)
+            file.write_blocks(blocks)

@@ -54,7 +54,8 @@ def load_blocks(file: PositionedFile, tile: Tile, start: int, stop: int) -> tupl
     except OSError as error:
         blocks.fill(np.uint64(0xFFFFFFFFFFFFFFFF))
         return blocks, f"it cannot be read ({error})"
-    damaged = slices.open_damaged(blocks, tile.row_words, tile.block_words)
+    seed = tile.block_seed(start)
+    damaged = slices.open_damaged(blocks, tile.row_words, tile.block_words, seed, tile.seed_step)
     return blocks, f"{damaged} bit rows are damaged" if damaged else ""
 
 

@@ -7,6 +7,7 @@ append          the tiles of a table as they are, and new ones after them
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,11 +15,11 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.sliced_directory import MAGIC, Directory, Runs, Tile
+from zonebloom.index.sliced_directory import MAGIC, Directory, Runs, Tile, place_tile
 from zonebloom.index.table import WrittenTable
 from zonebloom.index.zones import Zones
 from zonebloom.sbbf.sizing import BYTES_PER_BLOCK, WORDS_PER_BLOCK
-from zonebloom.sbbf.slices_numpy import MAX_TILE_ZONES, block_words, row_words
+from zonebloom.sbbf.slices_numpy import MAX_TILE_ZONES, row_words
 
 # Zones a tile when zones come one after another: 128 MiB of filters of 32 KiB.
 TILE_ZONES = 4096
@@ -29,6 +30,11 @@ _ALIGNED_ROW = 512
 _MAX_PENDING_BYTES = 256 << 20
 # Blocks in the making stay in the processor's cache until they are written.
 _RUN_BYTES = 2 << 20
+
+
+def new_salt() -> int:
+    """What the checks of one file's rows have in common, and no other file's."""
+    return secrets.randbits(64)
 
 
 @dataclass(slots=True)
@@ -66,26 +72,20 @@ class SlicedFile:
         self._sink = filesystem.open_output_stream(path)
         self._size = 0
         self._tiles: list[tuple[int, Tile]] = []
+        self._salt = new_salt()
+        self._content = xxhash.xxh3_64()
         self._write(MAGIC)
 
     def begin_tile(self, num_zones: int, num_blocks: int) -> Tile:
         """Lay out the next tile; its blocks are to be written next, all of them, in order."""
-        words = row_words(num_zones)
-        if words * 8 >= _ALIGNED_ROW:
+        if row_words(num_zones) * 8 >= _ALIGNED_ROW:
             self._write(bytes(-self._size % _PAGE))
-        first = sum(tile.num_zones for _, tile in self._tiles)
-        tile = Tile(0, self._size, num_zones, num_blocks, words, block_words(words), first)
+        before = self._tiles[-1][1] if self._tiles else None
+        tile = place_tile(0, self._size, num_zones, num_blocks, before, self._salt)
         self._tiles.append((num_blocks, tile))
         return tile
 
-    def write_blocks(self, tile: Tile, blocks: np.ndarray) -> None:
-        """Write the next blocks of a tile; their checks are made here."""
-        from zonebloom.sbbf import slices
-
-        slices.seal(blocks, tile.row_words, tile.block_words)
-        self._write(blocks)
-
-    def write_sealed(self, blocks: np.ndarray) -> None:
+    def write_blocks(self, blocks: np.ndarray) -> None:
         """Write the next blocks of a tile, their checks made."""
         self._write(blocks)
 
@@ -107,6 +107,8 @@ class SlicedFile:
             starts.size,
             tuple(tile._replace(group=group_of[size]) for size, tile in self._tiles),
             groups.astype(np.uint32) if sizes.size > 1 else None,
+            self._salt,
+            self._content.intdigest(),
         )
         data = directory.to_bytes()
         self._write(data)
@@ -119,6 +121,7 @@ class SlicedFile:
 
     def _write(self, data: bytes | np.ndarray) -> None:
         view = memoryview(data if isinstance(data, bytes) else data.data).cast("B")
+        self._content.update(view)
         self._sink.write(view)
         self._size += len(view)
 
@@ -144,7 +147,9 @@ def _slice(file: SlicedFile, filters: np.ndarray, num_blocks: int) -> None:
         count = min(step, num_blocks - start)
         blocks = out[: count * tile.block_words]
         slices.slice_blocks(filters, start, count, tile.row_words, tile.block_words, blocks)
-        file.write_blocks(tile, blocks)
+        seed = tile.block_seed(start)
+        slices.seal(blocks, tile.row_words, tile.block_words, seed, tile.seed_step)
+        file.write_blocks(blocks)
 
 
 class SlicedWriter:

@@ -184,8 +184,22 @@ def plan_rows(hashed, tile_offsets, num_blocks, row_words, block_words, offsets,
         sizes[tile * 9 + 8] = _ROWS * 8
 
 
-@kernel(void(uint64[::1], uint64, readonly(int64), readonly(int64), int64[::1], int64[::1]))
-def intersect_rows(pieces, hashed, row_words, num_zones, out, state):
+@kernel(
+    void(
+        uint64[::1],
+        uint64,
+        readonly(int64),
+        readonly(int64),
+        readonly(int64),
+        readonly(uint64),
+        uint64,
+        int64[::1],
+        int64[::1],
+    )
+)
+def intersect_rows(
+    pieces, hashed, num_blocks, row_words, num_zones, tile_seeds, seed_step, out, state
+):
     """AND the pieces `plan_rows` asked for, which lie one after another.
 
     Parameters
@@ -193,7 +207,10 @@ def intersect_rows(pieces, hashed, row_words, num_zones, out, state):
     pieces : uint64 array
         A damaged row is filled with ones here: it no longer rules any zone out.
     hashed : uint64
-    row_words, num_zones : int64 array, shape (tiles,)
+    num_blocks, row_words, num_zones : int64 array, shape (tiles,)
+    tile_seeds : uint64 array, shape (tiles,)
+        Of the checks of each tile's first row, as for `zonebloom.sbbf.slices.seal`.
+    seed_step : uint64
     out : int64 array, shape (zones,)
         Zones that may hold the hash, those of the tiles counted one after another.
     state : int64 array, shape (2,)
@@ -201,16 +218,20 @@ def intersect_rows(pieces, hashed, row_words, num_zones, out, state):
     """
     rows, strip = np.empty(16, np.uint64), np.empty(8, np.uint64)
     seeds, lanes, checks = np.empty(8, np.uint64), np.empty(32, np.uint64), np.empty(8, np.uint64)
+    numbers = np.empty(8, np.int64)
     for word in range(8):
-        seeds[word] = np.uint64(_row(hashed, word))
+        numbers[word] = _row(hashed, word)
     count = first_zone = damaged = start = 0
     for tile in range(row_words.shape[0]):
         size = row_words[tile]
+        seed = tile_seeds[tile] + np.uint64(_block(hashed, num_blocks[tile])) * seed_step
+        for word in range(8):
+            seeds[word] = seed + np.uint64(numbers[word])
         at = _address(pieces) + np.uint64(start * 8)
         _checks_of_eight(at, size, seeds, lanes, checks)
         for word in range(8):
             row = start + word * size
-            if pieces[start + 8 * size + np.int64(seeds[word])] != checks[word]:
+            if pieces[start + 8 * size + numbers[word]] != checks[word]:
                 damaged += 1
                 pieces[row : row + size] = _ONES
             _point(rows, pieces, word, row)

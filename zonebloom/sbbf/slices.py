@@ -188,28 +188,41 @@ def _checks_of_eight(address, row_words, seeds, state, out):
         out[row] = _avalanche(hashed)
 
 
-@kernel(void(uint64[::1], int64, int64))
-def seal(blocks, row_words, block_words):
-    """Write the check of every row of a run of blocks, and zeros where it is padded."""
+@kernel(void(uint64[::1], int64, int64, uint64, uint64))
+def seal(blocks, row_words, block_words, seed, seed_step):
+    """Write the check of every row of a run of blocks, and zeros where it is padded.
+
+    Parameters
+    ----------
+    blocks : uint64 array
+        The run.
+    row_words, block_words : int64
+    seed : uint64
+        Of the check of the run's first row; each row's is one more than that of the row before.
+    seed_step : uint64
+        From a block's seed to that of the next.
+    """
     seeds, state, out = np.empty(8, np.uint64), np.empty(32, np.uint64), np.empty(8, np.uint64)
     for base in range(0, blocks.shape[0], block_words):
         checks = base + _ROWS * row_words
         for first in range(0, _ROWS, 8):
             for i in range(8):
-                seeds[i] = np.uint64(first + i)
+                seeds[i] = seed + np.uint64(first + i)
             at = _address(blocks) + np.uint64((base + first * row_words) * 8)
             _checks_of_eight(at, row_words, seeds, state, out)
             for i in range(8):
                 blocks[checks + first + i] = out[i]
         for word in range(checks + _ROWS, base + block_words):
             blocks[word] = _U0
+        seed += seed_step
 
 
-@kernel(int64(uint64[::1], int64, int64))
-def open_damaged(blocks, row_words, block_words):
+@kernel(int64(uint64[::1], int64, int64, uint64, uint64))
+def open_damaged(blocks, row_words, block_words, seed, seed_step):
     """Fill every row of a run of blocks that is not what was written with ones.
 
     Such a row rules no zone out any more, so nothing is lost. Returns the number of them.
+    Parameters are those of `seal`.
     """
     seeds, state, out = np.empty(8, np.uint64), np.empty(32, np.uint64), np.empty(8, np.uint64)
     damaged = 0
@@ -217,7 +230,7 @@ def open_damaged(blocks, row_words, block_words):
         checks = base + _ROWS * row_words
         for first in range(0, _ROWS, 8):
             for i in range(8):
-                seeds[i] = np.uint64(first + i)
+                seeds[i] = seed + np.uint64(first + i)
             start = base + first * row_words
             at = _address(blocks) + np.uint64(start * 8)
             _checks_of_eight(at, row_words, seeds, state, out)
@@ -225,6 +238,7 @@ def open_damaged(blocks, row_words, block_words):
                 if blocks[checks + first + i] != out[i]:
                     damaged += 1
                     blocks[start + i * row_words : start + (i + 1) * row_words] = _ONES
+        seed += seed_step
     return damaged
 
 

@@ -7,18 +7,21 @@ those of the filters, turned: a bit row holds one bit of every zone.
                   |
     block    | row 0 | row 1 | ... | row 255 | 256 checks | padding |
                   |                                 |
-    row      bit zone of the tile, little-endian    XXH64 of each row, seeded with its number
+    row      bit zone of the tile, little-endian    XXH64 of each row, seeded
 
     row number   word * 32 + bit:  bit of word of the block of every zone's filter
+    seed         salt + 256 * number of the block in its file + row number
 
 A row is padded with zeros to whole 64-bit words, so a tile costs what 64 zones, 128, ...
 would. A hash is in zone ``i`` if bit ``i`` is set in all of the eight rows it names: eight
 short reads answer for every zone of the tile.
 
 Every row carries its own check, for a lookup must notice a bit lost without reading what
-it does not need: a bit that fell from one to zero would hide rows. All the checks of a block
-lie together, after its rows: so a row of 512, 2048 or 4096 bytes never straddles two pages of
-4096. For that a block whose rows are whole pages is padded to whole pages too.
+it does not need: a bit that fell from one to zero would hide rows. The seed ties a row to its
+place and, by a salt drawn at random, to its file: one of another file or block is damage. All
+the checks of a block lie together, after its rows: so a row of 512, 2048 or 4096 bytes never
+straddles two pages of 4096. For that a block whose rows are whole pages is padded to whole
+pages too.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ MAX_TILE_ZONES = 1 << 16
 
 _PAGE = 4096
 _ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
+MAX_SEED = 0xFFFFFFFFFFFFFFFF
 _WORD_ROWS = np.arange(WORDS_PER_BLOCK, dtype=np.uint32) * np.uint32(BITS_PER_WORD)
 
 
@@ -61,12 +65,14 @@ def row_numbers(hashed: int) -> np.ndarray:
     return _WORD_ROWS + ((np.uint32(hashed & 0xFFFFFFFF) * SALT) >> np.uint32(27))
 
 
-def row_is_sound(row: np.ndarray, number: int, check: int) -> bool:
+def row_is_sound(row: np.ndarray, seed: int, check: int) -> bool:
     """Whether a row of a block is what was written."""
-    return xxhash.xxh64_intdigest(row.data, seed=number) == check
+    return xxhash.xxh64_intdigest(row.data, seed=seed & MAX_SEED) == check
 
 
-def intersect(rows: np.ndarray, checks: np.ndarray, hashed: int) -> tuple[np.ndarray, int]:
+def intersect(
+    rows: np.ndarray, checks: np.ndarray, hashed: int, seed: int
+) -> tuple[np.ndarray, int]:
     """Tell for each zone of a tile whether it may hold a hash.
 
     Parameters
@@ -78,6 +84,8 @@ def intersect(rows: np.ndarray, checks: np.ndarray, hashed: int) -> tuple[np.nda
         The checks of the block.
     hashed : int
         XXH64 of the value.
+    seed : int
+        Of the check of the block's first row.
 
     Returns
     -------
@@ -88,7 +96,7 @@ def intersect(rows: np.ndarray, checks: np.ndarray, hashed: int) -> tuple[np.nda
     """
     damaged = 0
     for row, number in zip(rows, row_numbers(hashed).tolist(), strict=True):
-        if not row_is_sound(row, number, int(checks[number])):
+        if not row_is_sound(row, seed + number, int(checks[number])):
             row[:] = _ONES
             damaged += 1
     return np.bitwise_and.reduce(rows, axis=0), damaged
