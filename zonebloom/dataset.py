@@ -581,9 +581,6 @@ class Dataset:
         for table in self._planner.loaded[name].tables():
             if isinstance(table, SlicedTable):
                 table.validate()
-            else:
-                # One word a page brings the mapped file in.
-                np.bitwise_or.reduce(table.words[:: 4096 // 4])
 
     def index_to_lance(self, name: str, path: str) -> None:
         """Write an index as the ``bloomfilter.lance`` file of a Lance dataset.

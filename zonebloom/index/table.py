@@ -4,8 +4,9 @@
     uint64       uint64      uint64       bool      binary              none nullable
 
 Schema metadata: ``bloomfilter_item`` (rows a zone) and ``bloomfilter_probability``. The
-file is uncompressed and memory-mapped; each record batch holds a few megabytes, so no
-binary column comes near 2 GiB.
+file is uncompressed and read whole: a lookup touches every filter, and a mapped file that
+is cut meanwhile would end the process. Each record batch holds a few megabytes, so no binary
+column comes near 2 GiB.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ class TableWriter:
 
 
 class ZoneTable:
-    """A table as read: arrays of one entry a zone over the file's own memory.
+    """A table as read: arrays of one entry a zone over the bytes of its file.
 
     Attributes
     ----------
@@ -279,6 +280,7 @@ def _fill(table: ZoneTable, buffer: pa.Buffer, batches: list[pa.RecordBatch]) ->
     table.probability = float(metadata[PROBABILITY_KEY])
     table.num_bytes = buffer.size
     table.words = np.frombuffer(buffer, dtype=np.uint32, count=buffer.size // 4)
+    table.words.flags.writeable = False
 
     parts: list[list[np.ndarray]] = [[], [], [], [], [], []]
     for batch in batches:
@@ -348,7 +350,7 @@ def read_table(
 def read_file(
     filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
 ) -> pa.Buffer:
-    """The bytes of a file of the index, memory-mapped where it is local.
+    """The bytes of a file of the index, in memory: what was verified is what is used.
 
     Parameters
     ----------
@@ -363,12 +365,10 @@ def read_file(
         When the file is missing, or is not what was written.
     """
     try:
-        if is_local(filesystem):
-            with pa.memory_map(path) as file:
-                buffer = file.read_buffer()
-        else:
-            with filesystem.open_input_file(path) as file:
-                buffer = file.read_buffer()
+        # A local file system may have been told to map what it opens.
+        opened = pa.OSFile(path) if is_local(filesystem) else filesystem.open_input_file(path)
+        with opened as file:
+            buffer = file.read_buffer()
     except OSError as error:
         raise CorruptIndex(f"cannot open {path} ({error}); build the index again") from error
     if buffer.size != num_bytes:

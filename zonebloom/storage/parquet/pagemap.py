@@ -277,7 +277,7 @@ def merged_page_map(tables: Sequence[pa.Table]) -> pa.Buffer:
 
 
 class PageMap:
-    """The map of a segment's fragments, over its file's own memory.
+    """The map of a segment's fragments, over the bytes of its file.
 
     Parameters
     ----------

@@ -1,0 +1,74 @@
+"""Files cut in place while they are open: right rows or an error, never the end of the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import run_python
+
+import zonebloom as zb
+
+ROWS, ITEMS = 40_000, 128
+KEYS = range(0, ROWS, 997)
+
+# Prints what each lookup said; a process ended by a signal prints nothing.
+LOOKUPS = """
+    import os, sys, warnings
+    from pathlib import Path
+    import zonebloom as zb
+
+    folder, format, pattern, size = Path(sys.argv[1]), *sys.argv[2:4], int(sys.argv[4])
+    warnings.simplefilter("ignore")
+    ds = zb.dataset(folder, format=format)
+
+    def ask(key):
+        try:
+            return str(ds.to_table(["text"], filter=f"id = {key}")["text"].to_pylist())
+        except zb.errors.ZoneBloomError as error:
+            return type(error).__name__
+
+    assert ask(5) == "['text 5']"
+    list(ds.key_ranges("id").to_pylist())
+    held = ds.global_filter("id")
+    paths = sorted(path for path in folder.rglob(pattern) if path.is_file())
+    assert paths
+    for path in paths:
+        os.truncate(path, min(size, path.stat().st_size))
+    for key in map(int, sys.argv[5:]):
+        print(key, ask(key), sep="|")
+    list(ds.search_many("id", list(range(5000))))
+    try:
+        ds.index_statistics("id_idx")
+    except zb.errors.CorruptIndex:
+        pass
+"""
+
+
+def keys_said(folder: Path, format: str, pattern: str, size: int) -> dict[int, str]:
+    out = run_python(LOOKUPS, folder, format, pattern, size, *KEYS)
+    lines = [line.split("|") for line in out.splitlines()]
+    return {int(key): said for key, said in lines}
+
+
+def table() -> pa.Table:
+    return pa.table({"id": range(ROWS), "text": [f"text {n}" for n in range(ROWS)]})
+
+
+def index(folder: Path, format: str, layout: Any) -> None:
+    ds = zb.dataset(folder, format=format)
+    ds.create_scalar_index(
+        "id", spark=False, layout=layout, number_of_items=ITEMS, global_filter=True
+    )
+
+
+@pytest.mark.parametrize("size", [0, 5000])
+@pytest.mark.parametrize("layout", ["table", "sliced"])
+def test_files_of_an_index(tmp_path: Path, layout: str, size: int) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet")
+    index(tmp_path, "parquet", layout)
+    said = keys_said(tmp_path, "parquet", "segments/*/*", size)
+    assert said == {key: f"['text {key}']" for key in KEYS}
