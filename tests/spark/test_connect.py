@@ -220,8 +220,19 @@ def check_joins(spark, folder):
     by_name = rows_of(names.join(stored, "name", "left_semi"))
     assert by_id != []
     assert 0 < len(by_name) < 200
+    with pytest.warns(IndexNotUsedWarning, match="stored_keys=True"):
+        plain = zb.spark.filter_join(keys, stored, "id", right_index=str(lake))
+    assert rows_of(plain) == by_id
+    both = stored.union(stored.selectExpr("id - id - 1", "name"))
+    with pytest.warns(IndexNotUsedWarning, match="whether id is computed"):
+        plain = zb.spark.filter_join(keys, both, "id", right_index=str(lake))
+    assert rows_of(plain.select("id", "x")) == rows_of(keys.join(both, "id").select("id", "x"))
+    part = zb.spark.Indexed(lake)
+    plan = zb.spark.explain_join(names, part, "name", "left_semi", max_keys=0)
+    assert len(plan.used) == 1
+    assert rows_of(plan.frame) == by_name
     for way in ("expressions", "udf"):
-        given = {"right_index": str(lake), "max_keys": 0, "way": way}
+        given = {"right_index": str(lake), "max_keys": 0, "way": way, "stored_keys": True}
         plan = zb.spark.explain_join(keys, stored, "id", **given)
         assert ("Arrow UDF" in str(plan)) == (way == "udf")
         assert rows_of(plan.frame) == by_id

@@ -47,6 +47,7 @@ def filter_join(
     max_filter_bytes: int = 64 << 20,
     max_missing_rows: int = 5_000_000,
     way: Way = "expressions",
+    stored_keys: bool = False,
 ) -> DataFrame:
     """Join two frames, leaving out early what the index of one side says has no match.
 
@@ -63,7 +64,8 @@ def filter_join(
         The files that side was read from, with an index on a column of `on` that was built with
         ``global_filter=True``; or a filter over all its keys. Of an `Indexed` side it is known.
         The frame may be any part of those files, joined with others or not, as long as its key
-        is their column. A path is opened anew, so it knows the newest files; a Dataset is for
+        is their column: of one that is computed, or comes from elsewhere too as a union has it,
+        the index is not used. A path is opened anew, so it knows the newest files; a Dataset is for
         an index that lies elsewhere, and for Delta and Iceberg tables.
     max_keys : int
         Rows a side has at most to be small. It is then computed here, once, and its rows are
@@ -77,6 +79,11 @@ def filter_join(
     way : {"expressions", "udf"}
         How keys are looked up in the filter: by Spark's own expressions, or by our kernel in an
         Arrow UDF, which took six times as long.
+    stored_keys : bool
+        Says that the keys of a frame with an index are the files' own column in every row. Spark
+        Connect does not show it, and loses rows where it is not so; without the word the index is
+        not used there. A classic session shows it, so there it is looked up all the same; and of
+        an `Indexed` side it is certain.
 
     Returns
     -------
@@ -98,7 +105,7 @@ def filter_join(
         When no rule could be used, with each reason; the join is then Spark's own.
     """
     limits = Limits(max_keys, max_filter_bytes, max_missing_rows)
-    plan = _plan(left, right, on, how, left_index, right_index, limits, way)
+    plan = _plan(left, right, on, how, left_index, right_index, limits, way, stored_keys)
     if not plan.used:
         warnings.warn(
             f"the join is made without an index: {'; '.join(plan.not_used)}",
@@ -120,13 +127,14 @@ def explain_join(
     max_filter_bytes: int = 64 << 20,
     max_missing_rows: int = 5_000_000,
     way: Way = "expressions",
+    stored_keys: bool = False,
 ) -> JoinPlan:
     """Say what `filter_join` does with the same parameters, and why not more; it warns of nothing.
 
     Keys of a small side are computed for it. The join itself is in ``frame``.
     """
     limits = Limits(max_keys, max_filter_bytes, max_missing_rows)
-    return _plan(left, right, on, how, left_index, right_index, limits, way)
+    return _plan(left, right, on, how, left_index, right_index, limits, way, stored_keys)
 
 
 def _plan(
@@ -138,6 +146,7 @@ def _plan(
     right_index: Index,
     limits: Limits,
     way: Way,
+    stored_keys: bool,
 ) -> JoinPlan:
     names = (on,) if isinstance(on, str) else tuple(on)
     if not names or not all(isinstance(each, str) for each in names):
@@ -152,4 +161,4 @@ def _plan(
     sides = {"left": Side("left", left, left_index), "right": Side("right", right, right_index)}
     require_lawful(kind, sides)
     spark = (right if isinstance(left, Indexed) else left).sparkSession
-    return Join(spark, names, kind, limits, way, sides).plan()
+    return Join(spark, names, kind, limits, way, stored_keys, sides).plan()

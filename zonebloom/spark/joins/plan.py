@@ -208,6 +208,7 @@ class Join:
         how: str,
         limits: Limits,
         way: Way,
+        stored_keys: bool,
         sides: dict[str, Side],
     ):
         self._spark = spark
@@ -215,6 +216,7 @@ class Join:
         self._how = how
         self._limits = limits
         self._way: Way = way
+        self._stored_keys = stored_keys
         self._sides = sides
         for side in sides.values():
             for name in on:
@@ -305,7 +307,7 @@ class Join:
             if reason is not None:
                 raise StepAside(reason)
         if isinstance(other.index, Dataset) and other.source is None:
-            require_own_column(frames[other.name], held_key.name, other.index)
+            require_own_column(frames[other.name], held_key.name, other.index, self._stored_keys)
         held = fitted(held, self._limits.max_filter_bytes)
         frame = frames[side.name]
         found = may_hold(self._spark, key.name, key.dataType, held, self._way)

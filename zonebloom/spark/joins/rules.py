@@ -26,9 +26,9 @@ from zonebloom.errors import (
 from zonebloom.predicates.spark_compare import find
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins.membership import INTEGERS, KeyFilter, is_plain_text
+from zonebloom.spark.joins.origin import Elsewhere, origin
 from zonebloom.spark.names import hidden_by_case, require_names
 from zonebloom.spark.pruning.catalyst import items, opaque_reason
-from zonebloom.spark.pruning.relations import leaves
 from zonebloom.storage.columns import Column, ColumnsReader
 from zonebloom.values import leaf_type
 
@@ -163,11 +163,11 @@ def fitted(held: KeyFilter, max_bytes: int) -> KeyFilter:
     return KeyFilter(sbbf, held.type)
 
 
-def require_own_column(frame: DataFrame, key: str, dataset: Dataset) -> None:
+def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_stored: bool) -> None:
     """Refuse a filter for a key that is no column of the dataset's files, as it lies in them.
 
-    Spark shows where a key comes from in classic sessions alone. Over Connect what the schema
-    says of it is all there is.
+    Spark shows where a key comes from in classic sessions alone. Over Connect a caller has to say
+    that it is the files' own.
 
     Raises
     ------
@@ -178,23 +178,30 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset) -> None:
         raise StepAside(why)
     classic: Any = frame
     if not hasattr(classic, "_jdf"):
+        if not is_said_stored:
+            raise StepAside(
+                f"Spark Connect does not show whether {key} is computed, or comes from elsewhere "
+                "too, as of a union; give zonebloom.spark.Indexed(path) for the frame, or say "
+                "stored_keys=True where it is the files' own column"
+            )
         marks = set(frame.schema[key].metadata or {})
         if any(mark.startswith(("__", "parquet.")) or mark.isupper() for mark in marks):
             raise StepAside(f"{key} is not read as it lies in the files ({', '.join(marks)})")
         _require_known_files(frame.inputFiles(), dataset, elsewhere=True)
         return
-    execution = classic._jdf.queryExecution()
-    plan = execution.analyzed()
-    ids = [each.exprId().id() for each in items(plan.output()) if each.name() == key]
-    found = [leaf for leaf in leaves(plan) if leaf.relation is not None and ids[0] in leaf.columns]
-    if len(found) != 1:
-        raise StepAside(f"{key} is not a column of Parquet files as Spark reads them")
-    if not any(ids[0] in each.columns for each in leaves(execution.withCachedData())):
-        raise StepAside("a cached frame answers for the files")
-    (leaf,) = found
+    plan = classic._jdf.queryExecution().withCachedData()
+    (named,) = [each for each in items(plan.output()) if each.name() == key]
+    try:
+        leaf, column = origin(plan, named)
+    except Elsewhere as reason:
+        raise StepAside(
+            f"{key} is not a column of Parquet files as Spark reads them: {reason}"
+        ) from None
+    if column.name().lower() != key.lower():
+        raise StepAside(f"{key} is column {column.name()} of the files")
     if key.lower() in map(str.lower, leaf.partition_columns()):
         raise StepAside(f"Spark takes {key} from the paths of the files")
-    reason = opaque_reason(leaf.columns[ids[0]])
+    reason = opaque_reason(column)
     if reason is not None:
         raise StepAside(reason)
     _require_known_files(leaf.relation.location().inputFiles(), dataset, elsewhere=False)

@@ -167,7 +167,7 @@ def leaves(plan: Any) -> list[Leaf]:
 def _leaves(node: Any, is_shared: bool) -> list[Leaf]:
     children = items(node.children())
     if not children:
-        return [_leaf(node, is_shared)]
+        return [leaf_of(node, is_shared)]
     is_shared = is_shared or node_name(node) == "CTERelationDef"
     return [leaf for each in children for leaf in _leaves(each, is_shared)]
 
@@ -186,7 +186,8 @@ def is_read_out_of_sight(plan: Any) -> bool:
     )
 
 
-def _leaf(node: Any, is_shared: bool) -> Leaf:
+def leaf_of(node: Any, is_shared: bool = False) -> Leaf:
+    """A node of a logical plan as a leaf; without a relation, unless Spark lists Parquet files."""
     if node.getClass().getName() != _SOURCES + "LogicalRelation":
         return Leaf(node)
     relation = node.relation()

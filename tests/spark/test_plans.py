@@ -1,0 +1,247 @@
+"""Frames of every kind of plan: what an index may leave out of them, and no row more.
+
+A key that a plan computes, or takes from several places, keeps the name of the files' column, and
+often its id. The oracle is Spark's own join and filter, with its pushdown off, which loses rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as sf
+from spark_data import settings
+
+import zonebloom as zb
+import zonebloom.spark as zs
+from zonebloom.errors import IndexNotUsedWarning
+
+FILES, ROWS = 4, 20
+# Of both relations, of one, computed from one, and of none.
+WANTED = "id IN (7, 41, 65, 100, 1007, 1100, 5000)"
+
+# With a key that is the files' own: the filter over all keys may be used.
+OWN = {
+    "table": "SELECT * FROM a",
+    "filter": "SELECT id FROM a WHERE g = 2 AND y > 105",
+    "subquery": "SELECT id FROM a WHERE id IN (SELECT id FROM b)",
+    "other columns": "SELECT id, y + id AS g, cast(y AS string) AS y FROM a",
+    "nested": "SELECT id FROM (SELECT id, y AS g FROM (SELECT * FROM a) WHERE g < 4) WHERE g > 104",
+    "common table": "WITH c AS (SELECT * FROM a WHERE g < 3) SELECT id FROM c",
+    "common tables": """
+        WITH c AS (SELECT id AS k, id FROM a), d AS (SELECT id, k FROM c WHERE k < 30)
+        SELECT d.id FROM c JOIN d ON c.id = d.k
+    """,
+    "inner join": "SELECT a.id, z FROM a JOIN b ON a.id = b.id",
+    "left join": "SELECT a.id, z FROM a LEFT JOIN b ON a.id = b.id",
+    "right join": "SELECT a.id, z FROM a RIGHT JOIN b ON a.id = b.id",
+    "full join": "SELECT a.id, z FROM a FULL JOIN b ON a.id = b.id",
+    "cross join": "SELECT a.id, z FROM a CROSS JOIN (SELECT z FROM b WHERE z < 3)",
+    "semi join": "SELECT * FROM a LEFT SEMI JOIN b ON a.id = b.id",
+    "anti join": "SELECT * FROM a LEFT ANTI JOIN b ON a.id = b.id",
+    "natural join": "SELECT id, z FROM a NATURAL JOIN b",
+    "self-join, one side": "SELECT l.id, r.y FROM a l JOIN a r ON l.id = r.g",
+    "self-join, other side": "SELECT r.id, l.y FROM a l JOIN a r ON l.id = r.g",
+    "lateral join": "SELECT a.id, w FROM a, LATERAL (SELECT z AS w FROM b WHERE b.id = a.id)",
+    "aggregate": "SELECT id, count(*) n FROM a GROUP BY id HAVING min(y) > 110",
+    "distinct": "SELECT DISTINCT id, g FROM a",
+    "drop duplicates": lambda a, b: a.dropDuplicates(["id"]),
+    "window": "SELECT id, row_number() OVER (PARTITION BY g ORDER BY y) AS y FROM a",
+    "explode": "SELECT id, e FROM a LATERAL VIEW explode(s) t AS e",
+    "outer explode": "SELECT id, e FROM a LATERAL VIEW OUTER explode(filter(s, x -> x > 9)) t AS e",
+    "pivot": "SELECT id FROM (SELECT id, g, y FROM a) PIVOT (sum(y) FOR g IN (1, 2))",
+    "limit": "SELECT id FROM a ORDER BY y LIMIT 50",
+    "offset": "SELECT id FROM a ORDER BY y LIMIT 50 OFFSET 5",
+    "sample": lambda a, b: a.sample(0.5, seed=3),
+    "except": "SELECT id FROM a EXCEPT SELECT id FROM b",
+    "except all": "SELECT id FROM a EXCEPT ALL SELECT id FROM b",
+    "intersect": "SELECT id FROM a INTERSECT SELECT id FROM b",
+    "intersect all": "SELECT id FROM a INTERSECT ALL SELECT id FROM b",
+    "hints": "SELECT /*+ REPARTITION(3), BROADCAST(a) */ id FROM a",
+    "rebalance": "SELECT /*+ REBALANCE(id) */ id FROM a",
+    "layout": lambda a, b: a.repartition(3, "g").sortWithinPartitions("y").coalesce(1),
+    "order": lambda a, b: a.orderBy(sf.desc("y")).alias("ordered"),
+    "metadata": lambda a, b: a.select("id", "_metadata.row_index", "_metadata.file_name"),
+    "observed": lambda a, b: a.observe("seen", sf.count(sf.lit(1))),
+    "without nulls": lambda a, b: a.dropna(),
+}
+# With one that is not, or not known to be.
+OTHERS = {
+    "union": "SELECT id FROM a UNION ALL SELECT id FROM b",
+    "distinct union": "SELECT id FROM a UNION SELECT id FROM b",
+    "union the other way": "SELECT id FROM b UNION ALL SELECT id FROM a",
+    "union by name": lambda a, b: a.select("g", "id").unionByName(b.selectExpr("id", "z AS g")),
+    "union with missing columns": lambda a, b: a.unionByName(b, allowMissingColumns=True),
+    "union with literals": "SELECT id FROM a UNION ALL SELECT 5000 UNION ALL VALUES (1007)",
+    "union of wider": "SELECT id FROM a UNION ALL SELECT cast(id AS decimal(20, 0)) FROM b",
+    "union of narrower": "SELECT id FROM a UNION ALL SELECT cast(id AS int) FROM b",
+    "union with computed": "SELECT id FROM a UNION ALL SELECT id + 1000 FROM a",
+    "union of one table": lambda a, b: a.union(a),
+    "union of parts": lambda a, b: a.where("id < 9").union(a.where("id > 60")),
+    "filter above a union": """
+        SELECT id FROM (SELECT id FROM a UNION ALL SELECT id FROM b) WHERE id > 9
+    """,
+    "aggregate above a union": """
+        SELECT id, count(*) FROM (SELECT id FROM a UNION ALL SELECT id FROM b) GROUP BY id
+    """,
+    "join above a union": """
+        SELECT u.id FROM (SELECT id FROM a UNION ALL SELECT id FROM b) u JOIN b ON u.id = b.id
+    """,
+    "window above a union": """
+        SELECT id, count(*) OVER (PARTITION BY id) n
+        FROM (SELECT id FROM a UNION ALL SELECT id FROM b)
+    """,
+    "union in a common table": """
+        WITH u AS (SELECT id FROM a UNION ALL SELECT id FROM b), v AS (SELECT * FROM u WHERE id > 1)
+        SELECT v.id FROM v JOIN u ON v.id = u.id
+    """,
+    "union with nothing": lambda a, b: a.where("false").union(b.selectExpr("id", "z", "z", "null")),
+    "union of metadata": lambda a, b: a.select("id").union(
+        a.select(a["_metadata.row_index"].alias("id"))
+    ),
+    "except above a union": """
+        (SELECT id FROM a UNION ALL SELECT id FROM b) EXCEPT SELECT id FROM a WHERE g = 1
+    """,
+    "recursion": """
+        WITH RECURSIVE r(id) AS (
+            SELECT id FROM a WHERE id IN (7, 41) UNION ALL SELECT id + 1000 FROM r WHERE id < 1000
+        ) SELECT id FROM r
+    """,
+    "outer join, both keys": lambda a, b: a.join(b, "id", "full"),
+    "right join, its key": "SELECT b.id FROM a RIGHT JOIN b ON a.id = b.id",
+    "coalesced": "SELECT coalesce(b.id + 1000, a.id) AS id FROM a LEFT JOIN b ON a.id = b.id",
+    "filled": lambda a, b: b.join(a, "id", "left").select(a["id"]).fillna(5000),
+    "lateral join, its key": """
+        SELECT t.id FROM a, LATERAL (SELECT b.id FROM b WHERE b.id = a.id + 50) t
+    """,
+    "grouping sets": "SELECT id FROM a GROUP BY GROUPING SETS ((id), (g))",
+    "rollup": "SELECT id, g FROM a GROUP BY ROLLUP (id, g)",
+    "minimum": "SELECT min(id) + 1000 AS id FROM a GROUP BY g",
+    "unpivot": "SELECT id FROM (SELECT g, y FROM a) UNPIVOT (id FOR name IN (g, y))",
+    "exploded": "SELECT t.id FROM a LATERAL VIEW explode(array(id, id + 1000)) t AS id",
+    "stacked": "SELECT stack(2, id, id + 1000) AS id FROM a",
+    "renamed": "SELECT y - 93 AS id FROM a",
+    "view": "SELECT * FROM few",
+    "swapped": "SELECT y AS id, id AS y FROM a",
+    "computed": lambda a, b: a.withColumn("id", sf.col("id") + 1000),
+    "cast": "SELECT cast(id AS int) AS id FROM a",
+    "python": lambda a, b: a.select("id").mapInArrow(plus_1000(), "id bigint"),
+    "cached": lambda a, b: a.where("g < 4").cache(),
+    "checkpoint": lambda a, b: a.localCheckpoint(),
+    "rows of the driver": lambda a, b: a.sparkSession.createDataFrame([(7,), (5000,)], "id bigint"),
+    "other files": lambda a, b: b,
+}
+QUERIES = {**OWN, **OTHERS}
+
+
+def plus_1000():
+    """A function that workers need not import from here."""
+
+    def work(batches):
+        for batch in batches:
+            added = [each + 1000 for each in batch.column(0).to_pylist()]
+            yield pa.RecordBatch.from_pydict({"id": pa.array(added, pa.int64())})
+
+    return work
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """An indexed relation of files whose keys differ, and one that is not, with keys of both."""
+    path = tmp_path_factory.mktemp("plans")
+    for name in "ab":
+        (path / name).mkdir()
+    for number in range(FILES):
+        ids = range(number * ROWS, (number + 1) * ROWS)
+        columns = {
+            "id": pa.array(ids, pa.int64()),
+            "g": pa.array([i % 5 for i in ids], pa.int64()),
+            "y": pa.array([i + 100 for i in ids], pa.int64()),
+            "s": [[i % 7, i % 11] for i in ids],
+        }
+        pq.write_table(pa.table(columns), path / "a" / f"{number}.parquet")
+    ids = range(60, 140)
+    pq.write_table(pa.table({"id": ids, "z": range(80)}), path / "b" / "0.parquet")
+    zb.dataset(path / "a").create_scalar_index(
+        ["id", "y"], number_of_items=10, global_filter=True, spark=False
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def relations(spark, folder):
+    """Both relations, and views of them."""
+    given = {
+        "spark.sql.parquet.filterPushdown": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
+        # Compiling takes longer than these queries.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
+    with settings(spark, **given):
+        read = {name: spark.read.parquet(str(folder / name)) for name in "ab"}
+        for name, frame in read.items():
+            frame.createOrReplaceTempView(name)
+        spark.sql("CREATE OR REPLACE TEMPORARY VIEW few AS SELECT id, y FROM a WHERE g = 1")
+        yield read["a"], read["b"]
+    spark.catalog.clearCache()
+    for name in (*read, "few"):
+        spark.catalog.dropTempView(name)
+
+
+@pytest.fixture(scope="module")
+def keys(spark, relations):
+    """Keys of each relation, computed from them, and of neither."""
+    return spark.range(0, 1200, 1, 1).union(spark.range(5000, 5001))
+
+
+def made(spark, relations, query):
+    return spark.sql(query) if isinstance(query, str) else query(*relations)
+
+
+def ids(frame):
+    return Counter(frame.select("id").toArrow()["id"].to_pylist())
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_join_by_a_key_of_the_files(spark, folder, relations, keys, name):
+    frame = made(spark, relations, OWN[name])
+    plan = zs.explain_join(keys, frame, "id", right_index=str(folder / "a"))
+    assert plan.used, plan
+    found = ids(plan.frame)
+    assert found == ids(keys.join(frame, "id"))
+    assert found
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_join_by_any_other_key_is_as_spark_joins(spark, folder, relations, keys, name):
+    frame = made(spark, relations, OTHERS[name])
+    plan = zs.explain_join(keys, frame, "id", right_index=str(folder / "a"))
+    assert not plan.used, plan
+    assert plan.frame.sameSemantics(keys.join(frame, "id"))
+
+
+@pytest.mark.parametrize(("name", "why"), [("union", "Union "), ("cast", "a Project computes it")])
+def test_why_a_key_is_not_looked_up(spark, folder, relations, keys, name, why):
+    frame = made(spark, relations, QUERIES[name])
+    with pytest.warns(IndexNotUsedWarning, match=f"id is not a column of Parquet files.*: {why}"):
+        joined = zs.filter_join(keys, frame, "id", right_index=str(folder / "a"))
+    assert ids(joined) == ids(keys.join(frame, "id"))
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_prune_has_the_rows_of_the_frame(spark, relations, name):
+    frame = made(spark, relations, QUERIES[name]).where(WANTED)
+    pruned = zs.prune(frame)
+    assert pruned is frame or ids(pruned) == ids(frame)
+
+
+def test_prune_leaves_files_of_a_union_out(spark, relations):
+    """Each branch is a relation of its own, whatever ids the union goes on with."""
+    for name in ("union", "union the other way", "union by name", "filter above a union"):
+        plan = zs.prune_plan(made(spark, relations, QUERIES[name]).where("id = 41"))
+        kept = sorted((each.kept_files, each.num_files) for each in plan.relations)
+        assert kept == [(1, 1), (1, FILES)], plan
