@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 from zonebloom.errors import FragmentChanged, FragmentUnreadable
 from zonebloom.plan import FragmentPlan, Request, ScanPlan, ScanStats
 from zonebloom.predicates import columns_of
+from zonebloom.predicates.pruning import prunable
 from zonebloom.ranges import RowRanges
 from zonebloom.recheck import holds_views, matching_rows, project, recheck, rows_of
 from zonebloom.storage.files import ReadCounter, counted, identities
@@ -125,31 +126,43 @@ class Execution:
         )
         name = plans[0].fragment.path if len(plans) == 1 else f"{len(plans)} fragments"
         request = self._request
-        by_arrow = request.filter is None or isinstance(request.filter, pc.Expression)
+        pruned = self._pruned_by()
         given = 0
-        if request.filter is None or (by_arrow and not holds_views(self._source.schema)):
+        for asked in [None] if pruned is None else [pruned, None]:
+            # Batches come in order: the first rows are those that were given already.
+            left = given
+            is_whole = asked is request.filter
             scanner = dataset.scanner(
-                columns=request.columns, filter=request.filter, batch_size=request.batch_size
+                columns=request.columns if is_whole else self._needed(),
+                filter=asked,
+                batch_size=request.batch_size,
             )
             try:
-                filtered = request.filter is not None
-                for batch in _naming(name, scanner.to_batches(), filtered):
-                    given += batch.num_rows
-                    yield batch
+                for batch in _naming(name, scanner.to_batches(), asked is not None):
+                    for kept in [batch] if is_whole else self._recheck(batch):
+                        skipped = min(left, kept.num_rows)
+                        left -= skipped
+                        given += kept.num_rows - skipped
+                        yield kept.slice(skipped)
                 return
             except pa.ArrowNotImplementedError:
                 # Arrow filters a file by the file's own types. Those may be views, as deltalake
                 # writes them, for which it has no comparison; the dataset's types it can filter.
-                if not filtered:
+                if asked is None:
                     raise
+
+    def _recheck(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """The rows of a batch that match, of the columns asked for."""
+        table = recheck(_as_table(batch), self._request.filter, self._request.columns)
+        return table.to_batches()
+
+    def _pruned_by(self) -> pc.Expression | None:
+        """What pyarrow's scan is given of the filter: all of it, or no more than is safe."""
+        filter, schema = self._request.filter, self._source.schema
         # Arrow cannot filter columns of view types, nor apply another engine's filter.
-        scanner = dataset.scanner(columns=self._needed(), batch_size=request.batch_size)
-        for batch in _naming(name, scanner.to_batches()):
-            for kept in recheck(_as_table(batch), request.filter, request.columns).to_batches():
-                # Batches come in order: the first rows are those that were given already.
-                skipped = min(given, kept.num_rows)
-                given -= skipped
-                yield kept.slice(skipped)
+        if not isinstance(filter, pc.Expression) or holds_views(schema):
+            return None
+        return prunable(filter, schema) if self._source.has_statistics else filter
 
     def _read_parts(self, parts: list[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """Fragments of which some rows are read, several side by side."""

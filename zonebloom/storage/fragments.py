@@ -100,6 +100,13 @@ class Source:
         return is_plain_parquet(self.format)
 
     @property
+    def has_statistics(self) -> bool:
+        """Whether pyarrow passes over parts of a fragment by statistics that writers left."""
+        import pyarrow.dataset as pads
+
+        return isinstance(self.format, pads.ParquetFileFormat)
+
+    @property
     def is_ipc(self) -> bool:
         """Whether fragments are Arrow IPC files."""
         import pyarrow.dataset as pads

@@ -1,0 +1,128 @@
+"""What of a filter pyarrow may pass over row groups by: whatever their statistics are right for.
+
+pyarrow compares a filter with the minimum and maximum of each row group before it reads one, and
+takes them for bounds of every value. They are not:
+
+    floating point   NaN is left out of them, and so rows are lost for which ``f <> 73`` or
+                     ``NOT f > 73`` is true; of a row group of zeros the sign is lost as well,
+                     by which ``f IN (0.0)`` tells them apart
+    decimals         some writers of old ordered them by their bytes; nothing in the file says so
+
+No NaN lies below, above or at any number, so a comparison that is not negated is safe from the
+former. Integers, times, text and bytes are ordered as one expects in all files for which pyarrow
+uses the statistics at all; nulls it counts apart.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from zonebloom.errors import FilterError
+from zonebloom.predicates.arrow import referenced_columns, to_predicate
+from zonebloom.predicates.ast import (
+    And,
+    ColumnPath,
+    Compares,
+    Constant,
+    Equals,
+    IsIn,
+    IsNull,
+    Not,
+    Or,
+    Predicate,
+    Unknown,
+    conjunction,
+    walk,
+)
+from zonebloom.predicates.expression import from_predicate
+from zonebloom.values import leaf_type
+
+
+def prunable(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:
+    """The part of a filter that pyarrow may compare with the statistics of row groups.
+
+    Parameters
+    ----------
+    filter : pyarrow.compute.Expression
+    schema : pyarrow.Schema
+        The dataset's.
+
+    Returns
+    -------
+    pyarrow.compute.Expression or None
+        The filter itself when all of it is safe; else one that is true wherever the filter is,
+        or None when no conjunct is safe. The whole filter is then to be applied to what is read.
+    """
+    named = referenced_columns(filter)
+    if named is not None and all(
+        _is_exact(schema.field(name).type) for name in named if name in schema.names
+    ):
+        return filter
+    predicate = to_predicate(filter, schema)
+    terms = predicate.terms if isinstance(predicate, And) else (predicate,)
+    safe = tuple(term for term in terms if _is_safe(term, schema))
+    if len(safe) == len(terms):
+        return filter
+    try:
+        return from_predicate(conjunction(safe), schema) if safe else None
+    except FilterError:
+        return None
+
+
+def _is_safe(predicate: Predicate, schema: pa.Schema) -> bool:
+    """Whether no row group that holds a row it is true for would be passed over."""
+    pending = [predicate]
+    while pending:
+        node = pending.pop()
+        match node:
+            case And(terms) | Or(terms):
+                pending += terms
+            case Not(term):
+                # Of a negated set or an unknown part, the tree says less than the filter does.
+                if not all(
+                    isinstance(each, And | Or | Not | Constant)
+                    or (
+                        isinstance(each, Equals | Compares | IsNull)
+                        and _is_exact(leaf_type(schema, each.column))
+                    )
+                    for each in walk(term)
+                ):
+                    return False
+            case Equals(column, _) | Compares(column, _, _):
+                if not (_is_exact(leaf_type(schema, column)) or _is_floating(schema, column)):
+                    return False
+            case IsIn(column, values, _):
+                exact = _is_exact(leaf_type(schema, column))
+                if not (exact or (_is_floating(schema, column) and _are_ordinary(values))):
+                    return False
+            case Unknown():
+                return False
+    return True
+
+
+def _is_exact(arrow_type: pa.DataType | None) -> bool:
+    """Whether a minimum and a maximum of a type bound all of its values, whoever wrote them."""
+    if arrow_type is None or pt.is_floating(arrow_type) or pt.is_decimal(arrow_type):
+        return False
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return _is_exact(arrow_type.storage_type)
+    if pt.is_dictionary(arrow_type):
+        return _is_exact(arrow_type.value_type)
+    if pt.is_nested(arrow_type):
+        inner = (arrow_type.field(at).type for at in range(arrow_type.num_fields))
+        return all(map(_is_exact, inner))
+    return True
+
+
+def _is_floating(schema: pa.Schema, column: ColumnPath) -> bool:
+    found = leaf_type(schema, column)
+    return found is not None and pt.is_floating(found)
+
+
+def _are_ordinary(values: pa.Array) -> bool:
+    """Whether none is a zero or NaN, which a set looks up by their bits."""
+    return all(each != 0 and not math.isnan(each) for each in values.to_pylist())
