@@ -1,0 +1,373 @@
+"""Random filters: one tree, written in every language, and which rows it is true for.
+
+A leaf is an operator, a column and literals; a literal has a type of its own, which need not be
+the column's. Leaves that only one language has stand in trees of that language alone.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from e2e_helpers import UNITS, array_of, is_text, raw_values, scalar_of, sql_literal
+from trust.lakes import Column, exact, is_number, value_type
+
+Literal = tuple[pa.DataType, Any]
+Tree = tuple
+
+COMMON = ["=", "=", "=", "in", "in", "not in", "null", "not null"]
+COMMON += ["<>", "<", "<=", ">", ">=", "between"]
+SPECIAL = {
+    "SQL": ["same", "not same", "in with null", "cast", "= null"],
+    "PyArrow": ["nan", "starts", "cast", "if_else", "null or nan", "coalesce"],
+    "Polars": ["same", "not same", "nan", "starts", "cast", "in with null", "series", "fill"],
+}
+NUMBERS = [pa.int8(), pa.uint8(), pa.int32(), pa.int64(), pa.uint64(), pa.float32(), pa.float64()]
+
+
+class NotWritten(Exception):
+    """A language has no words for a tree."""
+
+
+def draw(
+    columns: list[Column], rng: random.Random, language: str | None = None, depth: int = 0
+) -> Tree:
+    """A random filter; with leaves that only a language has when one is given."""
+    kind = rng.random()
+    if depth < 3 and kind < 0.35:
+        terms = [draw(columns, rng, language, depth + 1) for _ in range(rng.randint(2, 3))]
+        return (rng.choice(["and", "or"]), *terms)
+    if depth < 3 and kind < 0.45:
+        return ("not", draw(columns, rng, language, depth + 1))
+    column = rng.choice(columns)
+    special = language is not None and rng.random() < 0.6
+    operator = rng.choice(SPECIAL[language] if special else COMMON)
+    counts = {"between": 2, "null": 0, "not null": 0, "nan": 0, "null or nan": 0, "= null": 0}
+    many = operator in ("in", "not in", "in with null", "series")
+    count = rng.choice([0, 1, 2, 5, 30]) if many else counts.get(operator, 1)
+    return (operator, column, [literal(column, rng) for _ in range(count)])
+
+
+def literal(column: Column, rng: random.Random) -> Literal:
+    """A value of the column, another of its type, or one of a type near it."""
+    plain = value_type(column.type)
+    kind = rng.random()
+    if pa.types.is_boolean(plain):
+        return plain, rng.random() < 0.5
+    if kind < 0.7 and column.raws:
+        return plain, rng.choice(column.raws)
+    if kind < 0.85:
+        return plain, rng.choice(raw_values(plain, 12, rng.randrange(100)))
+    near = rng.choice(column.raws) if column.raws and rng.random() < 0.5 else 5
+    if is_number(plain):
+        return number(near, rng)
+    if pa.types.is_timestamp(plain):
+        unit = rng.choice(list(UNITS))
+        ticks = near * UNITS[unit] // UNITS[plain.unit]
+        return pa.timestamp(unit, plain.tz), ticks if abs(ticks) < 2**63 else 0
+    return plain, rng.choice(raw_values(plain, 12, 7))
+
+
+def number(near: Any, rng: random.Random) -> Literal:
+    """A number of any type, near a value if there is one."""
+    kind = rng.choice(NUMBERS)
+    whole = int(near) if not isinstance(near, float) or math.isfinite(near) else 1
+    if pa.types.is_floating(kind):
+        value = float(whole) + rng.choice([0, 0, 0.5])
+        return kind, float(np.float32(value)) if kind == pa.float32() else value
+    info = np.iinfo(kind.to_pandas_dtype())
+    return kind, max(info.min, min(info.max, whole + rng.choice([0, 0, 1])))
+
+
+# Which rows a filter is true for, as SQL has it: NaN is equal to nothing
+
+
+def truth(tree: Tree, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows a filter is true for, and which it is false for; it is null for the others."""
+    kind = tree[0]
+    if kind == "not":
+        true, false = truth(tree[1], rows)
+        return false, true
+    if kind in ("and", "or"):
+        true, false = zip(*(truth(each, rows) for each in tree[1:]), strict=True)
+        if kind == "and":
+            return np.logical_and.reduce(true), np.logical_or.reduce(false)
+        return np.logical_or.reduce(true), np.logical_and.reduce(false)
+    column: Column = tree[1]
+    # What holds for each distinct value, and last for null.
+    answers = [holds(kind, value, tree[2]) for value in (*column.values, None)]
+    true = np.array([each is True for each in answers])
+    false = np.array([each is False for each in answers])
+    return true[column.codes], false[column.codes]
+
+
+def holds(kind: str, value: Any, literals: list[Literal]) -> bool | None:
+    """SQL's answer for one value; None is null."""
+    given = [exact(*each) for each in literals]
+    match kind:
+        case "null":
+            return value is None
+        case "not null":
+            return value is not None
+        case "same":
+            return value is not None and value == given[0]
+        case "not same":
+            return value is None or value != given[0]
+        case "= null":
+            return None
+    if value is None:
+        # Nothing is in an empty list, null neither.
+        return None if given or kind == "in with null" else kind == "not in"
+    match kind:
+        case "=" | "cast":
+            return value == given[0]
+        case "<>":
+            return value != given[0]
+        case "<":
+            return value < given[0]
+        case "<=":
+            return value <= given[0]
+        case ">":
+            return value > given[0]
+        case ">=":
+            return value >= given[0]
+        case "between":
+            return given[0] <= value <= given[1]
+        case "in":
+            return any(value == each for each in given)
+        case "not in":
+            return not any(value == each for each in given)
+        case "in with null":
+            return True if any(value == each for each in given) else None
+    raise AssertionError(kind)
+
+
+# SQL
+
+
+def sql(tree: Tree, rng: random.Random) -> str:
+    """A tree as SQL text."""
+    kind = tree[0]
+    if kind == "not":
+        return f"NOT ({sql(tree[1], rng)})"
+    if kind in ("and", "or"):
+        return f" {kind.upper()} ".join(f"({sql(each, rng)})" for each in tree[1:])
+    column: Column = tree[1]
+    name = ".".join(f'"{part}"' for part in column.path)
+    if kind in ("null", "not null"):
+        return f"{name} IS {'NOT ' if kind == 'not null' else ''}NULL"
+    if kind == "= null":
+        return f"{name} = NULL"
+    words = [_sql_word(column, *each) for each in tree[2]]
+    if kind in ("in", "not in", "in with null"):
+        words += ["NULL"] if kind == "in with null" else []
+        if not words:
+            raise NotWritten
+        return f"{name} {'NOT ' if kind == 'not in' else ''}IN ({', '.join(words)})"
+    if kind == "between":
+        return f"{name} BETWEEN {words[0]} AND {words[1]}"
+    if kind == "same":
+        return rng.choice([f"{name} IS NOT DISTINCT FROM {words[0]}", f"{name} <=> {words[0]}"])
+    if kind == "not same":
+        return f"{name} IS DISTINCT FROM {words[0]}"
+    if kind == "cast":
+        if not pa.types.is_integer(column.type) or column.type == pa.uint64():
+            raise NotWritten
+        return f"CAST({name} AS BIGINT) = {words[0]}"
+    if kind == "=" and rng.random() < 0.3:
+        return f"{words[0]} = {name}"
+    return f"{name} {kind} {words[0]}"
+
+
+def _sql_word(column: Column, arrow_type: pa.DataType, raw: Any) -> str:
+    if pa.types.is_boolean(arrow_type):
+        return str(raw)
+    if pa.types.is_floating(value_type(column.type)) and isinstance(raw, Decimal):
+        raise NotWritten
+    word = sql_literal(arrow_type, raw)
+    if word is None:
+        raise NotWritten
+    return word
+
+
+# PyArrow
+
+
+def arrow(tree: Tree) -> pc.Expression:
+    """A tree as a PyArrow expression."""
+    kind = tree[0]
+    if kind == "not":
+        return ~arrow(tree[1])
+    if kind in ("and", "or"):
+        first, *others = (arrow(each) for each in tree[1:])
+        for each in others:
+            first = first & each if kind == "and" else first | each
+        return first
+    column: Column = tree[1]
+    field = pc.field(*column.path)
+    plain = value_type(column.type)
+    literals = [pc.scalar(scalar_of(*each)) for each in tree[2]]
+    match kind:
+        case "null":
+            return field.is_null()
+        case "not null":
+            return field.is_valid()
+        case "in" | "not in":
+            inside = field.isin(_array(tree[2], plain))
+            return ~inside if kind == "not in" else inside
+        case "nan":
+            _require(pa.types.is_floating(plain))
+            return pc.is_nan(field)
+        case "null or nan":
+            return field.is_null(nan_is_null=True)
+        case "starts":
+            _require(is_text(plain) and is_text(tree[2][0][0]))
+            return pc.starts_with(field, tree[2][0][1][:1])
+        case "cast":
+            _require(pa.types.is_integer(plain) and plain.bit_width < 64)
+            return field.cast(pa.int64()) == literals[0]
+        case "if_else":
+            return pc.if_else(field.is_valid(), field == literals[0], False)
+        case "coalesce":
+            return pc.coalesce(field, literals[0]) == literals[0]
+    return _operated(kind, field, literals)
+
+
+def _array(literals: list[Literal], plain: pa.DataType) -> pa.Array:
+    """Literals as one array: of the column's type, or of the one they share."""
+    types = {each for each, _ in literals} or {plain}
+    _require(len(types) == 1)
+    (found,) = types
+    return array_of(found, [raw for _, raw in literals])
+
+
+def _require(condition: bool) -> None:
+    if not condition:
+        raise NotWritten
+
+
+def _operated(kind: str, field: Any, literals: list[Any]) -> Any:
+    match kind:
+        case "=":
+            return field == literals[0]
+        case "<>":
+            return field != literals[0]
+        case "<":
+            return field < literals[0]
+        case "<=":
+            return field <= literals[0]
+        case ">":
+            return field > literals[0]
+        case ">=":
+            return field >= literals[0]
+        case "between":
+            return (field >= literals[0]) & (field <= literals[1])
+    raise NotWritten
+
+
+# PyArrow's tuples: a disjunction of conjunctions, without NOT
+
+
+def tuples(tree: Tree) -> list[list[tuple]]:
+    """A tree as PyArrow's tuples."""
+    kind = tree[0]
+    if kind == "or":
+        return [each for part in tree[1:] for each in tuples(part)]
+    if kind == "and":
+        found: list[list[tuple]] = [[]]
+        for each in tree[1:]:
+            found = [left + right for left in found for right in tuples(each)]
+        _require(len(found) < 50)
+        return found
+    _require(kind in ("=", "<>", "<", "<=", ">", ">=", "in", "not in", "between"))
+    column: Column = tree[1]
+    _require(len(column.path) == 1)
+    values = [scalar_of(*each) for each in tree[2]]
+    if kind == "between":
+        return [[(column.name, ">=", values[0]), (column.name, "<=", values[1])]]
+    if kind in ("in", "not in"):
+        return [[(column.name, kind, _array(tree[2], value_type(column.type)))]]
+    return [[(column.name, {"=": "==", "<>": "!="}.get(kind, kind), values[0])]]
+
+
+# Polars
+
+
+def polars(tree: Tree, rng: random.Random) -> pl.Expr:
+    """A tree as a Polars expression."""
+    kind = tree[0]
+    if kind == "not":
+        return ~polars(tree[1], rng)
+    if kind in ("and", "or"):
+        first, *others = (polars(each, rng) for each in tree[1:])
+        for each in others:
+            first = first & each if kind == "and" else first | each
+        return first
+    column: Column = tree[1]
+    field = pl.col(column.path[0])
+    for part in column.path[1:]:
+        field = field.struct.field(part)
+    plain = value_type(column.type)
+    match kind:
+        case "null":
+            return field.is_null()
+        case "not null":
+            return field.is_not_null()
+        case "in" | "not in" | "in with null" | "series":
+            values = pl.from_arrow(_array(tree[2], plain))
+            if kind == "in with null":
+                nulls = pl.Series([None], dtype=values.dtype)
+                return field.is_in(values.append(nulls).implode(), nulls_equal=rng.random() < 0.5)
+            inside = field.is_in(values.to_list() if kind == "series" else values.implode())
+            return ~inside if kind == "not in" else inside
+        case "nan":
+            _require(pa.types.is_floating(plain))
+            return rng.choice([field.is_nan(), field.is_not_nan()])
+    literals = [_polars_literal(each, rng) for each in tree[2]]
+    match kind:
+        case "same":
+            return field.eq_missing(literals[0])
+        case "not same":
+            return field.ne_missing(literals[0])
+        case "starts":
+            _require(is_text(plain) and is_text(tree[2][0][0]))
+            return field.str.starts_with(tree[2][0][1][:1])
+        case "cast":
+            _require(pa.types.is_integer(plain))
+            return field.cast(rng.choice([pl.Int64, pl.Float64, pl.String])) == literals[0]
+        case "fill":
+            return field.fill_null(literals[0]) == literals[0]
+        case "between":
+            closed = rng.choice(["both", "left", "right", "none"])
+            return field.is_between(literals[0], literals[1], closed=closed)
+    return _operated(kind, field, literals)
+
+
+def _polars_literal(each: Literal, rng: random.Random) -> Any:
+    series = pl.from_arrow(array_of(value_type(each[0]), [each[1]]))
+    kind = rng.random()
+    if kind < 0.03:
+        # Documented as refused: whether it is one value or many depends on its length.
+        return pl.lit(series)
+    if pa.types.is_temporal(each[0]) and kind < 0.4:
+        # Python's times end at microseconds, and at the year 9999.
+        return pl.lit(each[1]).cast(series.dtype)
+    return pl.lit(series[0], series.dtype) if kind < 0.8 else pl.lit(series[0])
+
+
+def text(tree: Tree) -> str:
+    """A tree, for people to see."""
+    if tree[0] in ("and", "or", "not"):
+        return f"{tree[0]}({', '.join(text(each) for each in tree[1:])})"
+    literals = [f"{arrow_type} {raw!r:.80}" for arrow_type, raw in tree[2]]
+    return f"{tree[1].name} ({tree[1].type}) {tree[0]} {literals}"
+
+
+__all__ = ["Fraction", "NotWritten", "arrow", "draw", "polars", "sql", "text", "truth", "tuples"]

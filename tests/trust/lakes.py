@@ -1,0 +1,414 @@
+"""Random datasets: schemas, values, writers, and the shapes a dataset has on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.feather
+import pyarrow.parquet as pq
+from e2e_helpers import UNITS, array_of, is_text, is_ticks, raw_values
+from helpers import PLAIN_TYPES
+
+import zonebloom as zb
+
+DICTIONARIES = [
+    pa.dictionary(pa.int32(), pa.string()),
+    pa.dictionary(pa.int8(), pa.int64()),
+    pa.dictionary(pa.int16(), pa.large_string()),
+]
+TYPES = [*PLAIN_TYPES, *DICTIONARIES]
+# Types most data has are drawn more often.
+COMMON = [pa.int64(), pa.int32(), pa.string(), pa.float64(), pa.timestamp("us", "UTC"), pa.date32()]
+LAYOUTS = ("none", "table", "sliced", "exact", "folded", "stale", "partly covered", "embedded")
+CODECS = ["none", "snappy", "gzip", "brotli", "zstd", "lz4"]
+
+
+# Values
+
+
+def value_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The type of the values: of a dictionary type, its values'."""
+    return arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
+
+
+def is_number(arrow_type: pa.DataType) -> bool:
+    t = pa.types
+    return t.is_integer(arrow_type) or t.is_floating(arrow_type) or t.is_decimal(arrow_type)
+
+
+def exact(arrow_type: pa.DataType, raw: Any) -> Any:
+    """A plain value as one that Python compares with all of its family, without rounding."""
+    t = pa.types
+    arrow_type = value_type(arrow_type)
+    if raw is None or t.is_integer(arrow_type) or not is_ticks(arrow_type):
+        return raw
+    if t.is_date32(arrow_type):
+        return Fraction(raw * 86_400)
+    return Fraction(raw, 1000 if t.is_date64(arrow_type) else UNITS[arrow_type.unit])
+
+
+def raws_of(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """The plain values of a column: ticks of temporal types, Python's own of all others."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_temporal(array.type):
+        array = array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
+    return array.to_pylist()
+
+
+def with_payloads(array: pa.Array, rng: random.Random) -> pa.Array:
+    """Floats of which NaNs have signs and payloads of all kinds."""
+    width = array.type.bit_width
+    bits = np.frombuffer(array.buffers()[1], f"u{width // 8}", len(array)).copy()
+    values = bits.view(f"f{width // 8}")
+    for at in np.flatnonzero(np.isnan(values)):
+        bits[at] ^= rng.randrange(1 << (width // 4)) | rng.choice([0, 1 << (width - 1)])
+    return pa.Array.from_buffers(array.type, len(array), [array.buffers()[0], pa.py_buffer(bits)])
+
+
+def drawn(arrow_type: pa.DataType, rows: int, rng: random.Random) -> pa.Array:
+    """Random values: few or many distinct, sorted, clustered or mixed, with or without nulls."""
+    plain = value_type(arrow_type)
+    if pa.types.is_boolean(plain):
+        return pa.array([rng.choice([True, False, None]) for _ in range(rows)])
+    distinct = rng.choice([1, 5, 30, 300, rows])
+    if plain.bit_width == 8 if is_ticks(plain) else plain == pa.binary(1):
+        distinct = min(distinct, 200)
+    if pa.types.is_dictionary(arrow_type):
+        distinct = min(distinct, 100)
+    pool = raw_values(plain, distinct, rng.randrange(1 << 30))
+    if distinct > 5:
+        # Not all columns are of extremes.
+        pool = pool[rng.choice([0, 0, distinct // 2]) :]
+    if pa.types.is_floating(plain):
+        pool += rng.choice([[], [], [0.0, -0.0], [float("nan"), -0.0], [float("nan")] * distinct])
+    picked = [rng.randrange(len(pool)) for _ in range(rows)]
+    order = rng.random()
+    if order < 0.2:
+        picked.sort()
+    elif order < 0.4:
+        run = rng.choice([10, 100])
+        picked = [picked[at - at % run] for at in range(rows)]
+    share = rng.choice([0, 0, 0.1, 0.1, 0.9, 1]) if rng.random() < 0.8 else -1
+    values = [None if rng.random() < share else pool[at] for at in picked]
+    if share == -1:
+        start = rng.randrange(rows)
+        values[start : start + rows // 3] = [None] * len(values[start : start + rows // 3])
+    array = array_of(arrow_type, values)
+    return with_payloads(array, rng) if pa.types.is_floating(arrow_type) else array
+
+
+# Writers: each writes the columns it can
+
+
+def by_pyarrow(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> None:
+    encoded = rng.random() < 0.4
+    options: dict[str, Any] = {
+        "version": rng.choice(["1.0", "2.4", "2.6"]),
+        "data_page_version": rng.choice(["1.0", "2.0"]),
+        "compression": rng.choice(CODECS),
+        "use_dictionary": False if encoded else rng.choice([True, False, ["a", "c"]]),
+        "write_page_index": rng.random() < 0.7,
+        "write_statistics": rng.random() < 0.8,
+        "write_page_checksum": rng.random() < 0.2,
+        "store_schema": rng.random() < 0.8,
+        "row_group_size": rng.choice([60, 250, 700, 1 << 20]),
+        "data_page_size": rng.choice([200, 2000, 1 << 20]),
+        "max_rows_per_page": rng.choice([20, 100, 20_000]),
+        "write_batch_size": rng.choice([10, 64, 1024]),
+        "store_decimal_as_integer": rng.random() < 0.3,
+    }
+    if encoded:
+        encodings = {each.name: _encoding(each.type, rng) for each in table.schema}
+        options["column_encoding"] = {name: each for name, each in encodings.items() if each}
+    if filters:
+        names = [each.name for each in table.schema if not pa.types.is_nested(each.type)]
+        options["bloom_filter_options"] = {
+            name: {"ndv": rng.choice([10, 100, 1000]), "fpp": rng.choice([0.05, 0.001])}
+            for name in rng.sample(names, rng.randint(1, len(names)))
+            if not pa.types.is_boolean(table.schema.field(name).type)
+        }
+    pq.write_table(table, path, **options)
+
+
+def _encoding(arrow_type: pa.DataType, rng: random.Random) -> str | None:
+    t = pa.types
+    if t.is_dictionary(arrow_type) or t.is_nested(arrow_type) or t.is_boolean(arrow_type):
+        return None
+    if t.is_floating(arrow_type) or t.is_fixed_size_binary(arrow_type):
+        return "BYTE_STREAM_SPLIT"
+    if t.is_integer(arrow_type) or t.is_temporal(arrow_type):
+        return rng.choice(["DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"])
+    if t.is_decimal(arrow_type):
+        return None
+    return rng.choice(["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+
+
+def by_polars(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> None:
+    pl.from_arrow(table).write_parquet(
+        path,
+        compression=rng.choice(["uncompressed", "snappy", "gzip", "brotli", "zstd", "lz4"]),
+        row_group_size=rng.choice([100, 500, None]),
+        data_page_size=rng.choice([500, 4096, None]),
+        statistics=rng.random() < 0.8,
+    )
+
+
+def by_duckdb(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> None:
+    codec = rng.choice(["uncompressed", "snappy", "gzip", "zstd", "lz4_raw"])
+    version = rng.choice(["V1", "V2"])
+    with duckdb.connect() as connection:
+        connection.register("given", table)
+        connection.execute("SET preserve_insertion_order = true")
+        connection.execute(
+            f"COPY (SELECT * FROM given) TO '{path}' (FORMAT parquet, CODEC {codec}, "
+            f"ROW_GROUP_SIZE 2048, PARQUET_VERSION {version})"
+        )
+
+
+def by_datafusion(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> None:
+    import datafusion
+
+    context = datafusion.SessionContext()
+    context.register_record_batches("given", [table.combine_chunks().to_batches()])
+    limits = {"data_page_row_count_limit": rng.choice([50, 500]), "write_batch_size": 50}
+    for name, value in {**limits, "max_row_group_size": rng.choice([200, 1000])}.items():
+        context.sql(f"SET datafusion.execution.parquet.{name} = {value}")
+    context.sql(f"SET datafusion.execution.parquet.bloom_filter_on_write = {str(filters).lower()}")
+    folder = path.with_suffix(".written")
+    context.table("given").repartition(1).write_parquet(str(folder))
+    (written,) = folder.rglob("*.parquet") if folder.is_dir() else [folder]
+    written.rename(path)
+    if folder.is_dir():
+        folder.rmdir()
+
+
+def by_arro3(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> None:
+    import arro3.io
+
+    arro3.io.write_parquet(
+        table,
+        str(path),
+        compression=rng.choice(["uncompressed", "snappy", "zstd(3)", "gzip(6)", "lz4_raw"]),
+        writer_version=rng.choice(["parquet_1_0", "parquet_2_0"]),
+        max_row_group_size=rng.choice([200, 1000]),
+        data_page_row_count_limit=rng.choice([50, 500]),
+        write_batch_size=50,
+        bloom_filter_enabled=filters,
+    )
+
+
+def as_ipc(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> None:
+    codec = rng.choice(["uncompressed", "lz4", "zstd"])
+    pa.feather.write_feather(table, path, compression=codec, chunksize=rng.choice([50, 400]))
+
+
+Writer = Callable[[pa.Table, Path, random.Random, bool], None]
+WRITERS: dict[str, Writer] = {
+    "pyarrow": by_pyarrow,
+    "Polars": by_polars,
+    "DuckDB": by_duckdb,
+    "DataFusion": by_datafusion,
+    "arro3": by_arro3,
+    "IPC": as_ipc,
+}
+
+
+def writable(table: pa.Table, writer: Writer, folder: Path) -> pa.Table:
+    """The columns a writer can write and pyarrow can read again."""
+    kept = []
+    for name in table.column_names:
+        path = folder / f"try-{len(kept)}"
+        # Which types a writer knows is its own affair, and so are the errors it has for others.
+        with contextlib.suppress(BaseException):
+            writer(table.select([name]).slice(0, 40), path, random.Random(0), False)
+            if writer is as_ipc or pq.read_table(path).num_rows == 40:
+                kept.append(name)
+        path.unlink(missing_ok=True)
+        shutil.rmtree(path.with_suffix(".written"), ignore_errors=True)
+    return table.select(kept)
+
+
+# Datasets
+
+
+@dataclass
+class Column:
+    """A column that filters may name; ``codes`` says which of ``raws`` each row has, -1 null."""
+
+    name: str
+    type: pa.DataType
+    raws: list[Any]
+    codes: np.ndarray
+    path: tuple[str, ...]
+
+    @property
+    def values(self) -> list[Any]:
+        return [exact(self.type, raw) for raw in self.raws]
+
+
+@dataclass
+class Lake:
+    """A dataset on disk, and all of it in memory as pyarrow reads it."""
+
+    folder: Path
+    writer: str
+    layout: str
+    is_hive: bool
+    whole: pa.Table
+    columns: list[Column] = field(default_factory=list)
+    indexed: list[str] = field(default_factory=list)
+
+    @property
+    def format(self) -> str:
+        return "ipc" if self.writer == "IPC" else "parquet"
+
+    def open(self) -> zb.Dataset:
+        return zb.dataset(self.folder, format=self.format)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.writer}, {self.layout}{', hive' if self.is_hive else ''}, "
+            f"{self.whole.num_rows} rows, index on {', '.join(self.indexed) or 'nothing'}"
+        )
+
+
+def make_table(rows: int, rng: random.Random) -> pa.Table:
+    """A table of random types; ``row`` numbers its rows, ``s`` is a struct."""
+    kinds = [rng.choice(TYPES) if rng.random() < 0.75 else rng.choice(COMMON) for _ in range(5)]
+    arrays = [drawn(each, rows, rng) for each in kinds]
+    names = list("abcde")
+    if rng.random() < 0.5:
+        leaves = [drawn(rng.choice(COMMON), rows, rng) for _ in range(2)]
+        missing = pa.array([rng.random() < 0.1 for _ in range(rows)])
+        arrays.append(pa.StructArray.from_arrays(leaves, ["x", "y"], mask=missing))
+        names.append("s")
+    if rng.random() < 0.3:
+        arrays.append(drawn(pa.bool_(), rows, rng))
+        names.append("odd name.b")
+    arrays.append(pa.array(range(rows), pa.int64()))
+    return pa.table(arrays, [*names, "row"])
+
+
+def columns_of(whole: pa.Table) -> list[Column]:
+    """The columns of a table, leaves of structs apart."""
+    found = []
+    for each in whole.schema:
+        column = whole[each.name].combine_chunks()
+        leaves: Sequence[tuple[tuple[str, ...], pa.Array]] = [((each.name,), column)]
+        if pa.types.is_struct(each.type):
+            if isinstance(column, pa.ChunkedArray):
+                column = column.chunk(0)
+            leaves = [
+                ((each.name, inner.name), pa.compute.struct_field(column, [inner.name]))
+                for inner in each.type
+            ]
+        for path, values in leaves:
+            if pa.types.is_nested(values.type):
+                continue
+            raws = raws_of(values)
+            # Two NaNs are one value here, and zeros two: repr tells them apart.
+            known: dict[str, int] = {}
+            codes = [-1 if raw is None else known.setdefault(repr(raw), len(known)) for raw in raws]
+            first = {code: raw for code, raw in zip(reversed(codes), reversed(raws), strict=True)}
+            distinct = [first[code] for code in range(len(known))]
+            name = ".".join(path)
+            found.append(Column(name, values.type, distinct, np.array(codes, dtype=np.int64), path))
+    return found
+
+
+def make_lake(folder: Path, rng: random.Random) -> Lake:
+    """Write a dataset and index it as its layout says."""
+    folder.mkdir(parents=True)
+    name = rng.choice(["pyarrow", "pyarrow", *WRITERS])
+    writer = WRITERS[name]
+    layout = rng.choice(LAYOUTS)
+    is_hive = rng.random() < 0.2
+    table = make_table(rng.choice([150, 600, 1500]), rng)
+    scratch = folder.with_name(folder.name + "-scratch")
+    scratch.mkdir()
+    table = writable(table, writer, scratch)
+    shutil.rmtree(scratch)
+    files = rng.randint(1, 4)
+    lake = Lake(folder, name, layout, is_hive, table)
+    filters = layout == "embedded" or rng.random() < 0.1
+
+    def write(number: int, order: str = "as drawn") -> None:
+        rows = table.num_rows // files
+        part = table.slice(number * rows, rows if number < files - 1 else None)
+        if order == "reversed":
+            part = part.take(pa.array(range(part.num_rows - 1, -1, -1)))
+        below = folder / (f"p={number % 2}/q=x%20{number}" if is_hive else "")
+        below.mkdir(parents=True, exist_ok=True)
+        writer(part, below / f"{number}.{lake.format}", rng, filters)
+
+    late = files - 1 if layout == "partly covered" and files > 1 else files
+    for number in range(late):
+        write(number, "reversed" if layout == "stale" and number == 0 else "as drawn")
+    if layout not in ("none", "embedded"):
+        index(lake, rng)
+    for number in range(late, files):
+        write(number)
+    if layout == "stale":
+        write(0)
+    lake.whole = pads.dataset(folder, format=lake.format, partitioning="hive").to_table()
+    lake.columns = columns_of(lake.whole)
+    return lake
+
+
+def index(lake: Lake, rng: random.Random) -> None:
+    """Index some columns, with random parameters."""
+    ds = lake.open()
+    names = [each.name for each in columns_of(ds.schema.empty_table())]
+    wanted = rng.sample(names, rng.randint(1, len(names)))
+    options = {
+        "number_of_items": rng.choice([16, 50, 64, 256]),
+        "probability": rng.choice([0.2, 0.01, 0.00057]),
+        "sizing": "exact" if lake.layout == "exact" else "log2",
+        "fold": lake.layout == "folded",
+        "layout": "sliced" if lake.layout == "sliced" or rng.random() < 0.2 else "table",
+        "global_filter": rng.random() < 0.2,
+        "spark": False,
+    }
+    for name in wanted:
+        try:
+            ds.create_scalar_index(name, **options)
+        except (zb.errors.UnsupportedType, zb.errors.InvalidArgument):
+            # Booleans, and columns that paths give.
+            continue
+        lake.indexed.append(name)
+
+
+def close(left: Any, right: Any) -> bool:
+    """Whether two plain values are one, NaN being NaN."""
+    return repr(left) == repr(right) or (left == right and not isinstance(left, Decimal))
+
+
+__all__ = [
+    "LAYOUTS",
+    "WRITERS",
+    "Column",
+    "Lake",
+    "exact",
+    "is_number",
+    "is_text",
+    "is_ticks",
+    "make_lake",
+    "value_type",
+]

@@ -1,0 +1,43 @@
+"""What the parts of the harness tried, what was refused, and what failed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Report:
+    """Counts of one part, by kind, and its failures with the number of their case."""
+
+    part: str
+    seed: int = 0
+    case: int = 0
+    tried: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    failures: list[tuple[int, str]] = field(default_factory=list)
+
+    def begin(self, case: int) -> random.Random:
+        """Start a case; its random numbers are those of seed, part and number alone."""
+        self.case = case
+        return random.Random(f"{self.seed} {self.part} {case}")
+
+    def fail(self, text: str) -> None:
+        """Note that something is wrong in the case at hand."""
+        self.failures.append((self.case, text))
+
+    def command(self, case: int) -> str:
+        """What runs one case again."""
+        return f"python -m tests.trust --only {self.part} --seed {self.seed} --case {case}"
+
+    def __str__(self) -> str:
+        total = sum(self.tried.values())
+        lines = [f"{self.part}: {total:,} tried, {len(self.failures):,} failed"]
+        lines += [f"  {count:>9,} {kind}" for kind, count in sorted(self.tried.items())]
+        lines += [f"  {count:>9,} refused: {kind}" for kind, count in sorted(self.refused.items())]
+        for case, text in self.failures[:50]:
+            lines += [f"  FAILED {text}", f"    {self.command(case)}"]
+        if len(self.failures) > 50:
+            lines.append(f"  ... {len(self.failures) - 50:,} more failures")
+        return "\n".join(lines)
