@@ -81,7 +81,9 @@ def number(near: Any, rng: random.Random) -> Literal:
     whole = int(near) if not isinstance(near, float) or math.isfinite(near) else 1
     if pa.types.is_floating(kind):
         value = float(whole) + rng.choice([0, 0, 0.5])
-        return kind, float(np.float32(value)) if kind == pa.float32() else value
+        if kind == pa.float32() and abs(value) < 1e38:
+            return kind, float(np.float32(value))
+        return pa.float64(), value
     info = np.iinfo(kind.to_pandas_dtype())
     return kind, max(info.min, min(info.max, whole + rng.choice([0, 0, 1])))
 
@@ -356,7 +358,7 @@ def _polars_literal(each: Literal, rng: random.Random) -> Any:
     if kind < 0.03:
         # Documented as refused: whether it is one value or many depends on its length.
         return pl.lit(series)
-    if pa.types.is_temporal(each[0]) and kind < 0.4:
+    if pa.types.is_temporal(each[0]) and (kind < 0.4 or abs(exact(*each)) > 10**10):
         # Python's times end at microseconds, and at the year 9999.
         return pl.lit(each[1]).cast(series.dtype)
     return pl.lit(series[0], series.dtype) if kind < 0.8 else pl.lit(series[0])

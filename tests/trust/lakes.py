@@ -7,7 +7,6 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.feather
 import pyarrow.parquet as pq
-from e2e_helpers import UNITS, array_of, is_text, is_ticks, raw_values
+from e2e_helpers import UNITS, array_of, is_ticks, raw_values
 from helpers import PLAIN_TYPES
 
 import zonebloom as zb
@@ -117,17 +116,26 @@ def drawn(arrow_type: pa.DataType, rows: int, rng: random.Random) -> pa.Array:
 # Writers: each writes the columns it can
 
 
-def by_pyarrow(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> None:
+@dataclass
+class Shared:
+    """What all files of a dataset have in common: their types hang on it."""
+
+    has_filters: bool = False
+    version: str = "2.6"
+    store_schema: bool = True
+
+
+def by_pyarrow(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
     encoded = rng.random() < 0.4
     options: dict[str, Any] = {
-        "version": rng.choice(["1.0", "2.4", "2.6"]),
+        "version": shared.version,
+        "store_schema": shared.store_schema,
         "data_page_version": rng.choice(["1.0", "2.0"]),
         "compression": rng.choice(CODECS),
         "use_dictionary": False if encoded else rng.choice([True, False, ["a", "c"]]),
         "write_page_index": rng.random() < 0.7,
         "write_statistics": rng.random() < 0.8,
         "write_page_checksum": rng.random() < 0.2,
-        "store_schema": rng.random() < 0.8,
         "row_group_size": rng.choice([60, 250, 700, 1 << 20]),
         "data_page_size": rng.choice([200, 2000, 1 << 20]),
         "max_rows_per_page": rng.choice([20, 100, 20_000]),
@@ -137,7 +145,7 @@ def by_pyarrow(table: pa.Table, path: Path, rng: random.Random, filters: bool) -
     if encoded:
         encodings = {each.name: _encoding(each.type, rng) for each in table.schema}
         options["column_encoding"] = {name: each for name, each in encodings.items() if each}
-    if filters:
+    if shared.has_filters:
         names = [each.name for each in table.schema if not pa.types.is_nested(each.type)]
         options["bloom_filter_options"] = {
             name: {"ndv": rng.choice([10, 100, 1000]), "fpp": rng.choice([0.05, 0.001])}
@@ -160,7 +168,7 @@ def _encoding(arrow_type: pa.DataType, rng: random.Random) -> str | None:
     return rng.choice(["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
 
 
-def by_polars(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> None:
+def by_polars(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
     pl.from_arrow(table).write_parquet(
         path,
         compression=rng.choice(["uncompressed", "snappy", "gzip", "brotli", "zstd", "lz4"]),
@@ -170,7 +178,7 @@ def by_polars(table: pa.Table, path: Path, rng: random.Random, filters: bool) ->
     )
 
 
-def by_duckdb(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> None:
+def by_duckdb(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
     codec = rng.choice(["uncompressed", "snappy", "gzip", "zstd", "lz4_raw"])
     version = rng.choice(["V1", "V2"])
     with duckdb.connect() as connection:
@@ -182,7 +190,7 @@ def by_duckdb(table: pa.Table, path: Path, rng: random.Random, filters: bool) ->
         )
 
 
-def by_datafusion(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> None:
+def by_datafusion(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
     import datafusion
 
     context = datafusion.SessionContext()
@@ -190,7 +198,8 @@ def by_datafusion(table: pa.Table, path: Path, rng: random.Random, filters: bool
     limits = {"data_page_row_count_limit": rng.choice([50, 500]), "write_batch_size": 50}
     for name, value in {**limits, "max_row_group_size": rng.choice([200, 1000])}.items():
         context.sql(f"SET datafusion.execution.parquet.{name} = {value}")
-    context.sql(f"SET datafusion.execution.parquet.bloom_filter_on_write = {str(filters).lower()}")
+    filters = str(shared.has_filters).lower()
+    context.sql(f"SET datafusion.execution.parquet.bloom_filter_on_write = {filters}")
     folder = path.with_suffix(".written")
     context.table("given").repartition(1).write_parquet(str(folder))
     (written,) = folder.rglob("*.parquet") if folder.is_dir() else [folder]
@@ -199,7 +208,7 @@ def by_datafusion(table: pa.Table, path: Path, rng: random.Random, filters: bool
         folder.rmdir()
 
 
-def by_arro3(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> None:
+def by_arro3(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
     import arro3.io
 
     arro3.io.write_parquet(
@@ -210,16 +219,16 @@ def by_arro3(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> 
         max_row_group_size=rng.choice([200, 1000]),
         data_page_row_count_limit=rng.choice([50, 500]),
         write_batch_size=50,
-        bloom_filter_enabled=filters,
+        bloom_filter_enabled=shared.has_filters,
     )
 
 
-def as_ipc(table: pa.Table, path: Path, rng: random.Random, filters: bool) -> None:
+def as_ipc(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
     codec = rng.choice(["uncompressed", "lz4", "zstd"])
     pa.feather.write_feather(table, path, compression=codec, chunksize=rng.choice([50, 400]))
 
 
-Writer = Callable[[pa.Table, Path, random.Random, bool], None]
+Writer = Callable[[pa.Table, Path, random.Random, Shared], None]
 WRITERS: dict[str, Writer] = {
     "pyarrow": by_pyarrow,
     "Polars": by_polars,
@@ -237,7 +246,7 @@ def writable(table: pa.Table, writer: Writer, folder: Path) -> pa.Table:
         path = folder / f"try-{len(kept)}"
         # Which types a writer knows is its own affair, and so are the errors it has for others.
         with contextlib.suppress(BaseException):
-            writer(table.select([name]).slice(0, 40), path, random.Random(0), False)
+            writer(table.select([name]).slice(0, 40), path, random.Random(0), Shared())
             if writer is as_ipc or pq.read_table(path).num_rows == 40:
                 kept.append(name)
         path.unlink(missing_ok=True)
@@ -347,7 +356,11 @@ def make_lake(folder: Path, rng: random.Random) -> Lake:
     shutil.rmtree(scratch)
     files = rng.randint(1, 4)
     lake = Lake(folder, name, layout, is_hive, table)
-    filters = layout == "embedded" or rng.random() < 0.1
+    shared = Shared(
+        layout == "embedded" or rng.random() < 0.1,
+        rng.choice(["1.0", "2.4", "2.6", "2.6"]),
+        rng.random() < 0.8,
+    )
 
     def write(number: int, order: str = "as drawn") -> None:
         rows = table.num_rows // files
@@ -356,7 +369,7 @@ def make_lake(folder: Path, rng: random.Random) -> Lake:
             part = part.take(pa.array(range(part.num_rows - 1, -1, -1)))
         below = folder / (f"p={number % 2}/q=x%20{number}" if is_hive else "")
         below.mkdir(parents=True, exist_ok=True)
-        writer(part, below / f"{number}.{lake.format}", rng, filters)
+        writer(part, below / f"{number}.{lake.format}", rng, shared)
 
     late = files - 1 if layout == "partly covered" and files > 1 else files
     for number in range(late):
@@ -393,22 +406,3 @@ def index(lake: Lake, rng: random.Random) -> None:
             # Booleans, and columns that paths give.
             continue
         lake.indexed.append(name)
-
-
-def close(left: Any, right: Any) -> bool:
-    """Whether two plain values are one, NaN being NaN."""
-    return repr(left) == repr(right) or (left == right and not isinstance(left, Decimal))
-
-
-__all__ = [
-    "LAYOUTS",
-    "WRITERS",
-    "Column",
-    "Lake",
-    "exact",
-    "is_number",
-    "is_text",
-    "is_ticks",
-    "make_lake",
-    "value_type",
-]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -36,8 +37,11 @@ class Report:
         lines = [f"{self.part}: {total:,} tried, {len(self.failures):,} failed"]
         lines += [f"  {count:>9,} {kind}" for kind, count in sorted(self.tried.items())]
         lines += [f"  {count:>9,} refused: {kind}" for kind, count in sorted(self.refused.items())]
-        for case, text in self.failures[:50]:
-            lines += [f"  FAILED {text}", f"    {self.command(case)}"]
-        if len(self.failures) > 50:
-            lines.append(f"  ... {len(self.failures) - 50:,} more failures")
+        # Failures that differ in numbers alone are shown once.
+        alike: dict[str, list[tuple[int, str]]] = {}
+        for case, text in self.failures:
+            alike.setdefault(re.sub("[0-9a-f]*[0-9][0-9a-f]*", "0", text), []).append((case, text))
+        for found in alike.values():
+            case, text = found[0]
+            lines += [f"  FAILED {len(found):,} times: {text}", f"    {self.command(case)}"]
         return "\n".join(lines)

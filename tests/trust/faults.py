@@ -1,0 +1,162 @@
+"""Every call to the operating system fails once, in reads and in writers.
+
+The calls of a clean run are counted; then it runs again with the first failing, the second, and
+so on. It must end in right rows or a `ZoneBloomError`; once the fault is over, in right rows
+alone, and the writer, run again, in an index that holds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+from trust.injection import (
+    WHATS,
+    FileSystemCalls,
+    NativeCalls,
+    PythonCalls,
+    is_native,
+)
+from trust.report import Report
+from trust.small import (
+    NUMBERS,
+    WRITERS,
+    WrongRows,
+    before_writer,
+    check_answers,
+    copied,
+    prepare,
+    quiet,
+    validate_all,
+    wanted,
+    write_anew,
+)
+
+import zonebloom as zb
+
+KINDS = {"python": PythonCalls, "file system": FileSystemCalls, "native": NativeCalls}
+READS = ("open and look up", "look up", "count", "no index", "take", "search_many", "to_polars")
+READS += ("validate",)
+SCENARIOS = [(name, layout, False) for name in READS for layout in ("table", "sliced")]
+SCENARIOS += [(name, layout, True) for name, layout in WRITERS]
+IN_POLARS = "id = 1370"
+
+
+def read(ds: zb.Dataset, operation: str) -> None:
+    """One of the reads, held against plain Python."""
+    if operation == "count":
+        for filter in ("id = 1370", "name IS NULL"):
+            if ds.count_rows(filter) != len(wanted(NUMBERS, filter)):
+                raise WrongRows(f"counted wrong: {filter}")
+    elif operation == "no index":
+        found = ds.to_table(["row"], "id = 1370", use_scalar_index=False)["row"].to_pylist()
+        if found != wanted(NUMBERS, "id = 1370"):
+            raise WrongRows(f"without an index {found}")
+    elif operation == "take":
+        universe = ds.search("id = 1370").to_table().to_pylist()
+        addresses = [each["fragment_id"] << 32 | each["start"] for each in universe]
+        taken = ds.take(addresses, ["row"])["row"].to_pylist()
+        numbers = {f"{number}.parquet": number for number in NUMBERS}
+        if taken != [numbers[each["path"]] * 120 + each["start"] for each in universe]:
+            raise WrongRows(f"took {taken} for {universe}")
+    elif operation == "search_many":
+        found = ds.search_many("id", [10, 1370, 2550]).read_all()
+        if set(found["key_index"].to_pylist()) != {0, 1, 2}:
+            raise WrongRows("search_many denies a key")
+    elif operation == "to_polars":
+        rows = ds.to_polars().filter(pl.col("id") == 1370).collect()["row"].to_list()
+        if rows != wanted(NUMBERS, IN_POLARS):
+            raise WrongRows(f"Polars got {rows}")
+    elif operation == "validate":
+        validate_all(ds)
+    else:
+        check_answers(ds, NUMBERS)
+
+
+def run_case(report: Report, number: int, folder: Path) -> None:
+    """One scenario with one kind of fault at each call in turn."""
+    rng = report.begin(number)
+    name, layout, is_writer = SCENARIOS[number % len(SCENARIOS)]
+    kind = list(KINDS)[number // len(SCENARIOS) % len(KINDS)]
+    if kind == "native" and not is_native():
+        report.refused["native: no C compiler"] += 1
+        return
+    what = rng.choice(list(WHATS))
+    lasting = rng.random() < 0.3
+    _Scenario(report, folder, name, layout, is_writer, kind).run(what, lasting)
+
+
+class _Scenario:
+    def __init__(
+        self,
+        report: Report,
+        folder: Path,
+        name: str,
+        layout: str | None,
+        is_writer: bool,
+        kind: str,
+    ):
+        self.report, self.name, self.is_writer, self.kind = report, name, is_writer, kind
+        self.layout = layout
+        self.start, self.folder = folder / "start", folder / "data"
+        self.calls = KINDS[kind](self.folder)
+        with quiet():
+            prepare(self.start, layout)
+            if is_writer:
+                before_writer(zb.dataset(self.start), name)
+
+    def open(self) -> zb.Dataset:
+        return zb.dataset(str(self.folder), filesystem=self.calls.filesystem())
+
+    def once(self, at: int, what: int, lasting: bool) -> str | None:
+        """Run with one call failing; what is wrong with how it went."""
+        ds = None
+        copied(self.start, self.folder)
+        if self.name != "open and look up":
+            ds = self.open()
+        try:
+            with self.calls.armed(at, what, lasting=lasting):
+                ds = ds or self.open()
+                (write_anew if self.is_writer else read)(ds, self.name)
+        except zb.errors.ZoneBloomError:
+            pass
+        except WrongRows as error:
+            return f"wrong rows: {error}"
+        except pl.exceptions.PolarsError as error:
+            # Polars has the last word in its own frames.
+            if self.name != "to_polars":
+                return f"raised {error!r:.200}"
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is not ours
+            return f"raised {error!r:.200}"
+        try:
+            if ds is not None:
+                check_answers(ds, NUMBERS)
+            check_answers(self.open(), NUMBERS)
+            if self.is_writer:
+                validate_all(self.open())
+                if not (self.name == "drop" and "id_idx" not in self.open()._version.indices):
+                    write_anew(self.open(), self.name)
+                check_answers(self.open(), NUMBERS)
+                validate_all(self.open())
+        except BaseException as error:  # noqa: BLE001 - nothing fails any more
+            return f"after the fault: {error!r:.200}"
+        return None
+
+    def run(self, what: str, lasting: bool) -> None:
+        with quiet():
+            problem = self.once(-1, 0, False)
+            count = self.calls.count
+            if problem is not None or not count:
+                self.report.fail(f"{self.name}, clean, {count} calls: {problem}")
+                return
+            seen = set()
+            for at in range(count):
+                problem = self.once(at, WHATS[what], lasting)
+                self.report.tried[f"{self.kind}: {self.name}"] += 1
+                said = f"{self.calls.last}: {problem}"
+                if problem is not None and said not in seen:
+                    seen.add(said)
+                    self.report.fail(
+                        f"{self.kind}, {self.name}, {self.layout}: {what}"
+                        f"{' from' if lasting else ' at'} call {at} of {count} ({said})"
+                    )

@@ -1,0 +1,121 @@
+"""A writer is killed at any call, or at any instant; then answers, a second run, a clean-up.
+
+The process killed is forked from one that has all modules and no threads.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+from trust.injection import KILL, NativeCalls, PythonCalls, is_native
+from trust.report import Report
+from trust.small import (
+    NUMBERS,
+    WRITERS,
+    before_writer,
+    check_answers,
+    copied,
+    prepare,
+    quiet,
+    validate_all,
+    write_anew,
+)
+
+import zonebloom as zb
+
+MOST_SECONDS = 60
+
+
+def _write(folder: str, operation: str, at: int, found: str) -> None:
+    """In a process of its own: write, and die at a call of that number if there is one."""
+    calls = (NativeCalls if is_native() else PythonCalls)(Path(folder))
+    with quiet():
+        ds = zb.dataset(folder)
+        Path(found).write_text("0 0")
+        begun = time.perf_counter()
+        with calls.armed(at, KILL):
+            write_anew(ds, operation)
+        Path(found).write_text(f"{calls.count} {time.perf_counter() - begun}")
+
+
+def _run(folder: Path, operation: str, at: int, after: float | None, found: Path) -> int | None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["trust.kill"])
+    found.unlink(missing_ok=True)
+    child = context.Process(target=_write, args=(str(folder), operation, at, str(found)))
+    child.start()
+    if after is not None:
+        while not found.exists() and child.is_alive():
+            time.sleep(0.001)
+        time.sleep(after)
+        child.kill()
+    child.join(MOST_SECONDS)
+    if child.is_alive():
+        child.kill()
+        child.join()
+        return None
+    return child.exitcode
+
+
+def run_case(report: Report, number: int, folder: Path, most: int | None = None) -> None:
+    """One writer, killed at each of its calls, or at ``most`` of them; and at random instants."""
+    rng = report.begin(number)
+    operation, layout = WRITERS[number % len(WRITERS)]
+    start, data, found = folder / "start", folder / "data", folder / "found"
+    with quiet():
+        prepare(start, layout)
+        before_writer(zb.dataset(start), operation)
+        copied(start, data)
+        if (code := _run(data, operation, -1, None, found)) != 0:
+            report.fail(f"{operation}, {layout}: clean, but exit code {code}")
+            return
+        count, seconds = (float(word) for word in found.read_text().split())
+        instants: list[tuple[int, float | None]] = [(at, None) for at in range(int(count))]
+        if most is not None:
+            instants = rng.sample(instants, min(most, len(instants)))
+        else:
+            instants += [(-1, rng.uniform(0, seconds)) for _ in range(20)]
+        for at, after in instants:
+            copied(start, data)
+            code = _run(data, operation, at, after, found)
+            report.tried[f"{operation}, {'at a call' if after is None else 'at an instant'}"] += 1
+            problem = None if code in (-signal.SIGKILL, 0) else f"exit code {code}"
+            problem = problem or after_kill(data, operation)
+            if problem:
+                when = f"call {at} of {int(count)}" if after is None else f"{after:.4f} s"
+                report.fail(f"{operation}, {layout}: killed at {when}: {problem}")
+
+
+def after_kill(data: Path, operation: str) -> str | None:
+    """What is wrong with a dataset whose writer died."""
+    try:
+        ds = zb.dataset(data)
+        check_answers(ds, NUMBERS)
+        validate_all(ds)
+        if not (operation == "drop" and "id_idx" not in ds._version.indices):
+            write_anew(ds, operation)
+        check_answers(zb.dataset(data), NUMBERS)
+        write_anew(zb.dataset(data), "vacuum")
+        ds = zb.dataset(data)
+        check_answers(ds, NUMBERS)
+        validate_all(ds)
+        left = strays(ds)
+        return f"vacuum left {left}" if left else None
+    except Exception as error:  # noqa: BLE001 - nothing may fail
+        return repr(error)[:300]
+
+
+def strays(ds: zb.Dataset) -> list[str]:
+    """Files of the index folder that the newest version does not name."""
+    named = {name for entry in ds._version.indices.values() for name in entry.folders}
+    folder = Path(ds.index_dir)
+    versions = [each.name for each in folder.glob("versions/.*")]
+    return (
+        versions + [each for each in os.listdir(folder / "segments") if each not in named]
+        if (folder / "segments").exists()
+        else versions
+    )

@@ -1,0 +1,153 @@
+"""A small dataset whose answers are known, for parts that damage, kill and let fail."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from e2e_helpers import numbered
+
+import zonebloom as zb
+
+ROWS = 120
+# Present, absent, in two files, and null.
+FILTERS = {
+    "id = 10": "id",
+    "id = 1370": "id",
+    "id IN (30, 1990, 2770)": "id",
+    "id = 5": "id",
+    "name = 'n7'": "name",
+    "name IS NULL": "name",
+    "id = 2550 AND name = 'n7'": "both",
+}
+
+
+class WrongRows(AssertionError):
+    """Rows lost, or rows that do not match."""
+
+
+def table(number: int, rows: int = ROWS) -> pa.Table:
+    """The rows of one file."""
+    at = range(number * ROWS, number * ROWS + rows)
+    return numbered(
+        number * ROWS,
+        rows,
+        id=pa.array([10 * i for i in at], pa.int64()),
+        name=pa.array([None if i % 31 == 0 else f"n{i % 62}" for i in at]),
+    )
+
+
+def write(folder: Path, number: int, **options: Any) -> None:
+    """Write one file, with small pages."""
+    folder.mkdir(parents=True, exist_ok=True)
+    defaults = {"write_page_index": True, "max_rows_per_page": 20, "row_group_size": 60}
+    pq.write_table(table(number), folder / f"{number}.parquet", **{**defaults, **options})
+
+
+def wanted(numbers: Any, filter: str) -> list[int]:
+    """The rows of some files that one of the filters is true for, by plain Python."""
+    rows = [row for number in sorted(numbers) for row in table(number).to_pylist()]
+    tests = {
+        "id = 10": lambda row: row["id"] == 10,
+        "id = 1370": lambda row: row["id"] == 1370,
+        "id IN (30, 1990, 2770)": lambda row: row["id"] in (30, 1990, 2770),
+        "id = 5": lambda row: row["id"] == 5,
+        "name = 'n7'": lambda row: row["name"] == "n7",
+        "name IS NULL": lambda row: row["name"] is None,
+        "id = 2550 AND name = 'n7'": lambda row: row["id"] == 2550 and row["name"] == "n7",
+    }
+    return [row["row"] for row in rows if tests[filter](row)]
+
+
+def check_answers(ds: zb.Dataset, numbers: Any, filters: Any = FILTERS) -> int:
+    """Hold all answers against plain Python; how many lookups that were."""
+    for filter in filters:
+        expected = wanted(numbers, filter)
+        found = ds.to_table(["row"], filter)["row"].to_pylist()
+        if found != expected:
+            raise WrongRows(f"{filter} gave {found[:9]}, not {expected[:9]}")
+    return len(filters)
+
+
+def build(ds: zb.Dataset, layout: str, **options: Any) -> None:
+    ds.create_scalar_index(
+        ["id", "name"], spark=False, number_of_items=20, probability=0.001, layout=layout, **options
+    )
+
+
+def prepare(folder: Path, layout: str | None) -> None:
+    """Two indexed files; then one that came later and one that was written anew."""
+    write(folder, 0)
+    write(folder, 1)
+    if layout is not None:
+        build(zb.dataset(folder), layout, global_filter=True)
+    write(folder, 2)
+    write(folder, 1, compression="gzip")
+
+
+NUMBERS = (0, 1, 2)
+
+
+def write_anew(ds: zb.Dataset, operation: str) -> None:
+    """One of the writers."""
+    match operation:
+        case "build" | "build sliced":
+            build(ds, "sliced" if "sliced" in operation else "table")
+        case "optimize":
+            ds.optimize.optimize_indices(spark=False)
+        case "merge":
+            ds.optimize.optimize_indices(layout="sliced", spark=False)
+        case "drop":
+            ds.drop_index("id_idx")
+        case "vacuum":
+            ds.vacuum(timedelta(0))
+
+
+# Each writer with the layout of the index that it finds.
+WRITERS = [
+    ("build", None), ("build sliced", None), ("build", "table"), ("optimize", "table"),
+    ("optimize", "sliced"), ("merge", "table"), ("drop", "table"), ("vacuum", "table"),
+    ("vacuum", "sliced"),
+]  # fmt: skip
+
+
+def before_writer(ds: zb.Dataset, operation: str) -> None:
+    """What must have happened for a writer to have work."""
+    if operation == "vacuum":
+        ds.optimize.optimize_indices(spark=False)
+        ds.drop_index("name_idx")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings: an index that is stale or damaged is to be told of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
+        yield
+
+
+def copied(source: Path, target: Path) -> Path:
+    """A copy of a folder with the times of its files, in place of what was there."""
+    if target.exists():
+        for root, folders, _ in os.walk(target):
+            for each in folders:
+                os.chmod(os.path.join(root, each), 0o755)
+        shutil.rmtree(target)
+    return Path(shutil.copytree(source, target))
+
+
+def validate_all(ds: zb.Dataset) -> None:
+    """Hold every index against the data."""
+    for each in ds.describe_indices():
+        try:
+            ds.validate_index(each.name, sample="all")
+        except TypeError:
+            ds.validate_index(each.name)
