@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import os
 import random
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,21 @@ def touch_later(path: Path) -> None:
     """Give a file an mtime no write of the same moment has."""
     status = os.stat(path)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_000))
+
+
+@contextlib.contextmanager
+def unreadable(folder: Path, mode: int = 0) -> Iterator[None]:
+    """A folder that may not be entered: root may enter any, so another user looks."""
+    before = folder.stat().st_mode
+    folder.chmod(mode)
+    user = os.geteuid()
+    try:
+        if user == 0:
+            os.seteuid(65534)
+        yield
+    finally:
+        os.seteuid(user)
+        folder.chmod(before)
 
 
 # What to compare with

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator
 from itertools import islice
@@ -13,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import (
@@ -21,6 +23,7 @@ from e2e_helpers import (
     build,
     numbered,
     touch_later,
+    unreadable,
     write_files,
 )
 from helpers import flipped_bits, rewrite_document
@@ -253,6 +256,52 @@ def test_swapped_files_are_not_mistaken_for_each_other(tmp_path: Path):
     with pytest.warns(StaleIndexWarning):
         assert ds.count_rows("id = 2150") == 1
     assert_right(ds, tmp_path, [5, 1050, 2150, 2299])
+
+
+# Files that cannot be looked at
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """Two folders of files that another user may read, the way to them included."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        for number, day in enumerate("ab"):
+            write_files(root / f"day={day}", [part(number)])
+        build(zb.dataset(root), "id", number_of_items=10)
+        yield root
+
+
+def test_a_folder_that_may_not_be_entered_is_an_error_as_in_pyarrow(shared: Path):
+    ds = zb.dataset(shared)
+    other = pads.dataset(shared, partitioning="hive")
+    asked: list[Any] = [
+        lambda: ds.count_rows("id = 150"),
+        ds.count_rows,
+        lambda: ds.search("id = 150"),
+        lambda: ds.search_many("id", pa.array([150])),
+        lambda: ds.take([1 << 32]),
+        lambda: ds.to_polars().collect(),
+        lambda: zb.dataset(f"{shared}/*/*.parquet"),
+        lambda: zb.dataset(f"{shared}/**/*.parquet"),
+        lambda: zb.dataset(shared / "day=b" / "part-000.parquet"),
+        lambda: zb.dataset(shared),
+        lambda: ds.optimize.optimize_indices(spark=False),
+        lambda: build(ds, "name"),
+    ]
+    with unreadable(shared / "day=b"):
+        with pytest.raises(PermissionError):
+            other.to_table()
+        for ask in asked:
+            # Polars wraps what its sources raise.
+            with pytest.raises(Exception, match=r"cannot .*day=b.*Permission denied") as caught:
+                ask()
+            ours = isinstance(caught.value, errors.FragmentUnreadable)
+            assert ours or type(caught.value).__module__.startswith("polars")
+    # Nothing was forgotten meanwhile.
+    assert zb.dataset(shared).describe_indices()[0].num_fragments_indexed == 2
+    assert at_most_rows(ds, "id = 150") == set(range(150, 160))
 
 
 # Damage to the index itself

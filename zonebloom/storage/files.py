@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
+from zonebloom.errors import FragmentUnreadable
+
 # Of a file whose file system does not say when it was written: nothing known of it can be
 # trusted later.
 UNKNOWN_MTIME = -1
@@ -153,16 +155,47 @@ def is_local(filesystem: pafs.FileSystem) -> bool:
 
 
 def identities(filesystem: pafs.FileSystem, paths: Iterable[str]) -> list[FileIdentity | None]:
-    """Size and mtime of each file, None for one that is not there."""
+    """What each file is now, None for one that is not there.
+
+    Raises
+    ------
+    FragmentUnreadable
+        When that cannot be told: a folder that may not be entered, a store that does not answer.
+    """
     if is_local(filesystem):
         return [_local_identity(path) for path in paths]
-    infos = filesystem.get_file_info(list(paths))
-    return [
-        FileIdentity(info.size or 0, _changed(filesystem, info))
-        if info.type == pafs.FileType.File
-        else None
-        for info in infos
-    ]
+    paths = list(paths)
+    try:
+        infos = filesystem.get_file_info(paths)
+    except (OSError, pa.ArrowException):
+        # Asked for again one by one: the message names the file.
+        infos = [_info(filesystem, path) for path in paths]
+    return [_identity(filesystem, info) for info in infos]
+
+
+def _info(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
+    try:
+        return filesystem.get_file_info(path)
+    except (OSError, pa.ArrowException) as error:
+        raise _not_looked_at(path, error) from None
+
+
+def _identity(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> FileIdentity | None:
+    if info.type == pafs.FileType.NotFound:
+        return None
+    if info.type != pafs.FileType.File:
+        raise FragmentUnreadable(
+            f"{info.path} is no file any more; put it back, or open the dataset again"
+        )
+    return FileIdentity(info.size or 0, _changed(filesystem, info))
+
+
+def _not_looked_at(path: str, error: Exception) -> FragmentUnreadable:
+    reason = (error.strerror if isinstance(error, OSError) else None) or error
+    return FragmentUnreadable(
+        f"cannot look at {path}: {reason}; make the file and its folders readable, or try again "
+        "when they are"
+    )
 
 
 def _changed(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> int:
@@ -180,6 +213,8 @@ def _changed(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> int:
 def _local_identity(path: str) -> FileIdentity | None:
     try:
         status = os.stat(path)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise _not_looked_at(path, error) from None
     return FileIdentity(status.st_size, status.st_mtime_ns)

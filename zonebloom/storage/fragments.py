@@ -7,7 +7,6 @@ order.
 
 from __future__ import annotations
 
-import glob
 import os
 import posixpath
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, InvalidArgument, NoFragments, SourceError
 from zonebloom.storage.files import FileIdentity, identities
+from zonebloom.storage.listing import is_pattern, matching_files
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 Partitioning: TypeAlias = "str | Sequence[str] | pads.Partitioning | None"
 
 _FORMATS = ("parquet", "ipc", "arrow", "feather", "csv", "json", "orc")
-_GLOB_CHARACTERS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +226,18 @@ def _open_path(
     elif filesystem is None:
         filesystem = pafs.LocalFileSystem()
         path = os.path.abspath(os.path.expanduser(path))
-        if not os.path.exists(path) and _GLOB_CHARACTERS.intersection(path):
-            found = sorted(file for file in glob.glob(path, recursive=True) if os.path.isfile(file))
+        if is_pattern(path) and not os.path.lexists(path):
+            found = matching_files(path)
             if not found:
                 raise NoFragments(f"no file matches {path}; check the pattern")
             return _from_dataset(_open(found, format, filesystem, partitioning), None)
     assert filesystem is not None
-    kind = filesystem.get_file_info(path).type
+    try:
+        kind = filesystem.get_file_info(path).type
+    except (OSError, pa.ArrowException) as error:
+        raise FragmentUnreadable(
+            f"cannot look at {path}: {error}; make it readable, or try again when it is"
+        ) from None
     if kind == pafs.FileType.NotFound:
         raise NoFragments(f"{path} does not exist; check the path")
     root = path.rstrip("/") if kind == pafs.FileType.Directory else None

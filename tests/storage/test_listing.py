@@ -1,0 +1,74 @@
+"""Files that match a pattern, against ``glob.glob``."""
+
+from __future__ import annotations
+
+import glob
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from e2e_helpers import unreadable
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.storage.listing import is_pattern, matching_files
+
+FILES = [
+    "a.parquet",
+    "b.csv",
+    ".hidden.parquet",
+    "x/a.parquet",
+    "x/y/b.parquet",
+    "x/y/[1].parquet",
+    "day=1/a.parquet",
+    ".index/a.parquet",
+]
+PATTERNS = [
+    "*.parquet",
+    "*",
+    "**",
+    "**/*.parquet",
+    "x/**",
+    "x/**/*.parquet",
+    "*/a.parquet",
+    "day=[0-9]/?.parquet",
+    "x/y/[[]1].parquet",
+    ".*/*.parquet",
+    "**/y/*",
+    "nothing/*",
+    "a.parquet/*",
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in FILES:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    (tmp_path / "round").symlink_to("round")
+    (tmp_path / "dangling.parquet").symlink_to("nowhere")
+    return tmp_path
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_finds_what_glob_finds(folder: Path, pattern: str):
+    whole = os.path.join(folder, pattern)
+    expected = sorted(filter(os.path.isfile, glob.glob(whole, recursive=True)))
+    assert is_pattern(pattern)
+    assert matching_files(whole) == expected
+
+
+def test_a_folder_that_may_not_be_entered_is_not_passed_over():
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        (root / "a" / "b").mkdir(parents=True)
+        (root / "a" / "b" / "c.parquet").write_bytes(b"")
+        for pattern in ("**/*.parquet", "*/*/*.parquet", "a/b/*"):
+            with unreadable(root / "a" / "b"), pytest.raises(FragmentUnreadable, match="a/b"):
+                matching_files(str(root / pattern))
+        # Its names may be read, what they name may not.
+        with unreadable(root / "a", 0o744), pytest.raises(FragmentUnreadable, match="a/b"):
+            matching_files(str(root / "**"))
