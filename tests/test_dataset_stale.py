@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -256,6 +257,127 @@ def test_swapped_files_are_not_mistaken_for_each_other(tmp_path: Path):
     with pytest.warns(StaleIndexWarning):
         assert ds.count_rows("id = 2150") == 1
     assert_right(ds, tmp_path, [5, 1050, 2150, 2299])
+
+
+# Files that came or went since the dataset was opened
+
+
+def opened_as(folder: Path, how: str) -> zb.Dataset:
+    return {
+        "folder": lambda: zb.dataset(folder),
+        "pattern": lambda: zb.dataset(f"{folder}/*.parquet"),
+        "URI": lambda: zb.dataset(folder.as_uri()),
+        "index_dir": lambda: zb.dataset(folder, index_dir=str(folder.parent / "apart")),
+    }[how]()
+
+
+@pytest.mark.parametrize("how", ["folder", "pattern", "URI", "index_dir"])
+def test_refresh_lists_the_files_anew(folder: Path, how: str):
+    ds = opened_as(folder, how)
+    build(ds, "id", number_of_items=10)
+    frame, filtered = ds.to_polars(), ds.to_polars().filter(pl.col("id") == 350)
+    write_part(folder, 3)
+    os.unlink(folder / "part-000.parquet")
+    ds.refresh()
+    assert [Path(file).name for file in ds.files] == [f"part-00{i}.parquet" for i in (1, 2, 3)]
+    with pytest.warns(StaleIndexWarning, match="not indexed"):
+        assert filtered.collect()["id"].to_list() == [350]
+    assert frame.collect()["id"].to_list() == list(range(100, 400))
+    assert ds.to_polars().collect().equals(frame.collect())
+    assert_right(ds, folder, [*IDS, 350])
+    planner = ds._planner
+    ds.refresh()
+    # Nothing changed: what was loaded stays.
+    assert ds._planner is planner
+
+
+def write_part(folder: Path, number: int) -> None:
+    pq.write_table(part(number), folder / f"part-{number:03d}.parquet")
+
+
+@pytest.mark.parametrize("how", ["folder", "pattern", "URI", "index_dir"])
+def test_what_changes_an_index_lists_the_files_first(folder: Path, how: str):
+    ds = opened_as(folder, how)
+    build(ds, "id", number_of_items=10)
+    write_part(folder, 3)
+    os.unlink(folder / "part-000.parquet")
+    (done,) = ds.optimize.optimize_indices(spark=False)
+    assert (done.fragments_added, done.fragments_dropped) == (1, 1)
+    assert at_most_rows(ds, "id = 350") == set(range(250, 260))
+    write_part(folder, 4)
+    build(ds, "name", number_of_items=10)
+    assert ds.count_rows("name = 'n450'") == 1
+    described = {each.name: each for each in ds.describe_indices()}
+    assert described["name_idx"].num_fragments_indexed == 4
+    # The other index lacks the file that came in between.
+    assert described["id_idx"].num_fragments_indexed == 3
+
+
+def test_the_newest_index_alone_does_not_list_files(folder: Path):
+    ds = zb.dataset(folder)
+    write_part(folder, 3)
+    build(zb.dataset(folder), "name", number_of_items=10)
+    ds.checkout_latest()
+    assert [each.name for each in ds.describe_indices()] == ["id_idx", "name_idx"]
+    assert len(ds.files) == 3
+    ds.refresh()
+    assert ds.count_rows("name = 'n350'") == 1
+
+
+def test_what_has_a_list_of_its_own_is_not_listed_anew(folder: Path):
+    files = sorted(folder.glob("*.parquet"))
+    for source in (files, pads.dataset(folder)):
+        ds = zb.dataset(source)
+        with pytest.raises(errors.SourceError, match="nothing to list anew; open it again"):
+            ds.refresh()
+        assert ds.count_rows("id = 150") == 1
+    in_memory = zb.dataset(part(0))
+    in_memory.refresh()
+    assert in_memory.count_rows() == 100
+
+
+def test_refresh_means_the_folder_the_dataset_was_opened_with(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(folder.parent)
+    ds = zb.dataset(folder.name)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    write_part(folder, 3)
+    ds.refresh()
+    assert len(ds.files) == 4
+
+
+def test_a_refresh_that_fails_leaves_the_dataset_as_it_was(folder: Path):
+    days = folder / "days"
+    write_files(days / "day=a", [part(5)])
+    ds = zb.dataset(f"{days}/*/*.parquet")
+    write_files(days / "day=b", [part(6)])
+    with pytest.raises(errors.SourceError, match="their index would be in .*; open the dataset"):
+        ds.refresh()
+    assert ds.count_rows() == 100
+    shutil.rmtree(days)
+    with pytest.raises(errors.NoFragments):
+        ds.refresh()
+    assert len(ds.files) == 1
+
+
+def test_a_scan_of_a_path_lists_its_files_each_time(folder: Path):
+    from zonebloom.polars import scan
+
+    def assert_as_polars() -> None:
+        assert frame.collect().equals(pl.read_parquet(folder / "*.parquet"))
+
+    frame = scan(folder)
+    assert_as_polars()
+    write_part(folder, 3)
+    assert_as_polars()
+    os.unlink(folder / "part-001.parquet")
+    assert_as_polars()
+    for number in (0, 2, 3):
+        rewrite(folder / f"part-{number:03d}.parquet", part(number).drop(["name"]))
+    with pytest.raises(Exception, match="columns of the dataset have changed"):
+        frame.collect()
 
 
 # Files that cannot be looked at

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from dataclasses import replace as replace_fields
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -58,7 +59,7 @@ from zonebloom.storage.columns import Column
 from zonebloom.storage.delta import is_delta, open_delta
 from zonebloom.storage.fragments import Partitioning, Source, open_source
 from zonebloom.storage.iceberg import is_iceberg, open_iceberg
-from zonebloom.storage.memory import open_table
+from zonebloom.storage.memory import TableSource, open_table
 from zonebloom.values import hash_domain, leaf_type, require_indexable
 
 if TYPE_CHECKING:
@@ -117,8 +118,8 @@ def dataset(
     Returns
     -------
     Dataset
-        Pinned to the files and the catalog version found now; a file rewritten later is
-        noticed at the next scan, a new one when the dataset is opened again.
+        Of the files and the catalog version found now. A file rewritten later is noticed at the
+        next scan, a new one by `Dataset.refresh` and by whatever builds or optimizes an index.
 
     Raises
     ------
@@ -126,6 +127,20 @@ def dataset(
     """
     if isinstance(source, pa.Table):
         return _in_memory(source, index_dir)
+    title = os.fspath(source) if isinstance(source, str | os.PathLike) else None
+    if title is not None and filesystem is None and "://" not in title:
+        # It means the same after the process went to another folder.
+        source = os.path.abspath(os.path.expanduser(title))
+    reopen = partial(_open, source, format, filesystem, index_dir, partitioning)
+    opened, catalog = reopen()
+    is_listed = title is not None or is_delta(source) or is_iceberg(source)
+    return Dataset(opened, catalog, title, reopen if is_listed else None)
+
+
+def _open(
+    source: Any, format: str, filesystem: Any, index_dir: str | None, partitioning: Partitioning
+) -> tuple[Source, Catalog]:
+    """The files there are now, and the index they have."""
     if is_delta(source):
         opened = open_delta(source, filesystem)
     elif is_iceberg(source):
@@ -141,8 +156,7 @@ def dataset(
     if index_dir is not None and index_dir.rstrip("/") != folder:
         # The folder may serve several datasets: files of one name in each are told apart.
         folder, opened = index_dir, opened.with_paths_as_keys()
-    title = os.fspath(source) if isinstance(source, str | os.PathLike) else opened.root
-    return Dataset(opened, Catalog(opened.filesystem, folder), title)
+    return opened, Catalog(opened.filesystem, folder)
 
 
 def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
@@ -175,7 +189,8 @@ class DatasetOptimizer:
     ) -> list[Refreshed]:
         """Index files that came or changed, forget files that are gone, choose a layout.
 
-        Files that are as they were indexed are not read again.
+        Files are listed anew first, as `Dataset.refresh` does. Files that are as they were
+        indexed are not read again.
 
         Parameters
         ----------
@@ -199,8 +214,7 @@ class DatasetOptimizer:
         """
         require_layout(layout)
         opened = self._dataset
-        # A change is made to what is newest, whatever this dataset has read so far.
-        opened.checkout_latest()
+        opened._renew()
         names = list(opened._version.indices) if index_names is None else list(index_names)
         return opened._optimize(names, layout, spark, progress)
 
@@ -208,13 +222,21 @@ class DatasetOptimizer:
 class Dataset:
     """Files with their indices; made by `dataset`."""
 
-    def __init__(self, source: Source, catalog: Catalog, title: str | None = None):
-        self._source = source
+    def __init__(
+        self,
+        source: Source,
+        catalog: Catalog,
+        title: str | None = None,
+        reopen: Callable[[], tuple[Source, Catalog]] | None = None,
+    ):
         self._title = title or source.root
         self._catalog = catalog
-        self._use(catalog.latest())
+        # None where the files are named one by one: there is nothing to list.
+        self._reopen = reopen
+        self._use(catalog.latest(), source)
 
-    def _use(self, version: Version) -> None:
+    def _use(self, version: Version, source: Source | None = None) -> None:
+        self._source = source or self._source
         self._version = version
         self._planner = Planner(self._source, self._catalog, version)
         self._builder = Builder(self._source, self._catalog, self._planner)
@@ -241,9 +263,54 @@ class Dataset:
         """Folder of the index."""
         return self._catalog.folder
 
+    def refresh(self) -> None:
+        """Take the files there are now, and the newest index of them.
+
+        The source is opened again as it was: a folder or a pattern is listed anew, and files
+        that are gone are forgotten. Of a Delta or Iceberg table the version counts that the
+        table object has loaded by now; call its own ``update_incremental()`` or ``refresh()``
+        first to have the newest. LazyFrames made of the dataset see the same files from then on.
+
+        Raises
+        ------
+        SourceError
+            When the files were given one by one, or as a ``pyarrow.dataset.Dataset``, which has
+            its own list of files: open those again with the files there are. When the files
+            share another folder by now than the one their index lies in.
+        NoFragments, FragmentUnreadable
+            And the dataset is as it was.
+        """
+        if self._reopen is None:
+            if isinstance(self._source, TableSource):
+                self.checkout_latest()
+                return
+            raise SourceError(
+                "the dataset was opened with a list of files, or with a pyarrow dataset that has "
+                "one, so there is nothing to list anew; open it again with the files there are now"
+            )
+        source, catalog = self._reopen()
+        if catalog.folder != self._catalog.folder:
+            raise SourceError(
+                f"the files lie below {source.root} by now, so their index would be in "
+                f"{catalog.folder}, and it is in {self._catalog.folder}; open the dataset again"
+            )
+        version = catalog.latest()
+        if version != self._version or not _are_same_files(source, self._source):
+            self._use(version, source)
+
     def checkout_latest(self) -> None:
-        """Use the newest catalog version, as other writers may have left it."""
+        """Use the newest index of the files this dataset has, as other writers may have left it.
+
+        Files that came since are not looked for: `refresh` does both.
+        """
         self._use(self._catalog.latest())
+
+    def _renew(self) -> None:
+        """Take what is newest, to change it: what has been read so far does not matter."""
+        if self._reopen is None:
+            self.checkout_latest()
+        else:
+            self.refresh()
 
     # Building
 
@@ -267,6 +334,8 @@ class Dataset:
         progress: bool | Callable[[int, int], Any] | None = None,
     ) -> None:
         """Index a column: one split-block Bloom filter for each zone of rows.
+
+        Files are listed anew first, as `refresh` does.
 
         Parameters
         ----------
@@ -330,6 +399,7 @@ class Dataset:
                 "fold": fold,
             },
         )
+        self._renew()
         if max_false_zones is not None:
             parameters = self._for_false_zones(parameters, max_false_zones)
         over_all = self._global_size(global_filter, expected_num_items, global_probability)
@@ -813,6 +883,12 @@ class Dataset:
         ]
         headers = ["index", "column", "zones", "fragments covered", "size"]
         return table_html(headers, rows, title.strip("<>"))
+
+
+def _are_same_files(one: Source, other: Source) -> bool:
+    return one.schema.equals(other.schema, check_metadata=True) and [
+        each.path for each in one.fragments
+    ] == [each.path for each in other.fragments]
 
 
 def _index_line(each: IndexDescription) -> str:

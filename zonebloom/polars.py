@@ -7,12 +7,15 @@ scan() -> LazyFrame -> filters that reach the scan -> plan -> a query of two kin
 
 Filters, projections and limits go on into both as Polars pushes them, and Polars applies every
 filter itself, so rows, their order and their types are those of ``pl.scan_parquet``. The plan is
-made when a query is explained or run, not before: files may have changed since.
+made when a query is explained or run, not before: files may have changed since. The files are
+those the dataset has by then; a scan of a path, whose dataset nobody else holds to refresh it,
+lists them each time.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -23,7 +26,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.dataset import Dataset, dataset
-from zonebloom.errors import InvalidArgument, MissingDependency
+from zonebloom.errors import InvalidArgument, MissingDependency, SchemaMismatch
 from zonebloom.execute import Execution
 from zonebloom.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request, ScanPlan, ScanStats
 from zonebloom.predicates import And
@@ -70,17 +73,19 @@ def scan(source: Any, *, index_dir: str | None = None, **options: Any) -> pl.Laz
         raise MissingDependency(
             "a scan as a LazyFrame needs Polars; run pip install 'zonebloom[polars]'"
         ) from error
+    is_path = isinstance(source, str | os.PathLike)
     if not isinstance(source, Dataset):
         opened = dataset(source, index_dir=index_dir, **options)
     elif index_dir is None and not options:
         opened = source
     else:
         raise InvalidArgument("the dataset is open already; give index_dir to zonebloom.dataset")
-    resolved = _resolving(_Query(opened))
-    return _deferred(_Query(opened)) if resolved is None else resolved
+    queries = _Queries(opened, is_path)
+    resolved = _resolving(queries)
+    return _deferred(queries) if resolved is None else resolved
 
 
-def _resolving(query: _Query) -> pl.LazyFrame | None:
+def _resolving(queries: _Queries) -> pl.LazyFrame | None:
     """A frame that becomes a query once its filters are known; None before Polars 2.0."""
     try:
         from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
@@ -89,13 +94,13 @@ def _resolving(query: _Query) -> pl.LazyFrame | None:
     version = itertools.count()
 
     class ZoneBloomScan(LazyFrameResolver):
-        dataset = query.dataset
+        dataset = queries.dataset
 
         def schema(self) -> Any:
-            return query.schema()
+            return queries.schema()
 
         def cse_eq(self, other: object) -> bool:
-            return getattr(other, "dataset", None) is query.dataset
+            return getattr(other, "dataset", None) is queries.dataset
 
         def resolve_lazyframe(
             self,
@@ -107,7 +112,7 @@ def _resolving(query: _Query) -> pl.LazyFrame | None:
         ) -> Any:
             # A limit counts rows before the filters, so it leaves nothing to skip.
             pushed = [each.expr for each in filters] if limit is None else []
-            frame = query.frame(pushed)
+            frame = queries.now().frame(pushed)
             if limit is not None:
                 frame = frame.head(limit)
             if projection is not None:
@@ -119,14 +124,14 @@ def _resolving(query: _Query) -> pl.LazyFrame | None:
     return ZoneBloomScan().lazy()
 
 
-def _deferred(query: _Query) -> pl.LazyFrame:
+def _deferred(queries: _Queries) -> pl.LazyFrame:
     """The same by the older interface, which shows nothing of the plan."""
     from polars.io.plugins import register_io_source
 
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, limit: int | None, _size: int | None
     ) -> Iterator[pl.DataFrame]:
-        frame = query.frame([] if predicate is None else [predicate])
+        frame = queries.now().frame([] if predicate is None else [predicate])
         if predicate is not None:
             frame = frame.filter(predicate)
         if columns is not None:
@@ -135,17 +140,55 @@ def _deferred(query: _Query) -> pl.LazyFrame:
             frame = frame.head(limit)
         yield frame.collect()
 
-    return register_io_source(read, schema=query.schema())
+    return register_io_source(read, schema=queries.schema())
+
+
+class _Queries:
+    """What makes the query of a scan, of the files its dataset has by then."""
+
+    def __init__(self, opened: Dataset, is_listed: bool):
+        self.dataset = opened
+        self._is_listed = is_listed
+        self._last = _Query(opened)
+
+    def schema(self) -> pl.Schema:
+        """Names and types as Polars reads them."""
+        return self._last.schema()
+
+    def now(self) -> _Query:
+        """The query of the files there are.
+
+        Raises
+        ------
+        SchemaMismatch
+            When their columns are others than those the frame was made with.
+        """
+        if self._is_listed:
+            self.dataset.refresh()
+        last = self._last
+        if not last.is_of(self.dataset):
+            made = _Query(self.dataset)
+            if made.schema() != last.schema():
+                raise SchemaMismatch(
+                    "the columns of the dataset have changed since the LazyFrame was made; make "
+                    "it again"
+                )
+            self._last = last = made
+        return last
 
 
 class _Query:
     """Makes the query of a scan, each time anew."""
 
     def __init__(self, opened: Dataset):
-        self.dataset = opened
         self._source = opened._source
+        self._planner = opened._planner
         self._schema: pl.Schema | None = None
         self._table: pl.DataFrame | None = None
+
+    def is_of(self, opened: Dataset) -> bool:
+        """Whether the dataset has no other files or index by now."""
+        return self._source is opened._source and self._planner is opened._planner
 
     def schema(self) -> pl.Schema:
         """Names and types as Polars reads them."""
@@ -185,9 +228,9 @@ class _Query:
         if filters:
             predicate = And(tuple(to_predicate(each, arrow) for each in filters))
             whole_filter = filter_of(reduce(and_, filters), self.schema())
-            plan = self.dataset._planner.plan(names, whole_filter, predicate)
+            plan = self._planner.plan(names, whole_filter, predicate)
         else:
-            plan = self.dataset._planner.plan(names, None, None)
+            plan = self._planner.plan(names, None, None)
         frames = [
             self._whole(run) if whole else self._in_part(plan, run)
             for whole, run in itertools.groupby(plan.fragments, self._is_whole)
