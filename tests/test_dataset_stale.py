@@ -174,18 +174,82 @@ def test_building_again_takes_new_and_changed_files_in(folder: Path):
     assert (described.num_fragments_indexed, described.num_fragments) == (3, 3)
 
 
-def test_deleted_file(folder: Path):
+def ways_to_ask(ds: zb.Dataset) -> list[Any]:
+    """Each way to ask for rows of all files, with the index and without."""
+    ways: list[Any] = [
+        lambda: ds.to_table(filter="id = 50"),
+        lambda: ds.to_table(filter="id = 50", use_scalar_index=False),
+        ds.to_table,
+        lambda: ds.count_rows("row >= 0"),
+        ds.count_rows,
+        lambda: ds.head(1),
+        lambda: ds.search("id = 50"),
+        lambda: ds.take([0]),
+        lambda: ds.scanner(filter="id = 50").explain_plan(),
+    ]
+    if ds.describe_indices():
+        ways.append(lambda: ds.search_many("id", pa.array([50])).read_all())
+    return ways
+
+
+def ways_of_others(ds: zb.Dataset) -> list[Any]:
+    """The same through libraries that raise errors of their own with the message of ours."""
+    frame = ds.to_polars()
+    return [
+        lambda: pa.table(ds),
+        lambda: frame.filter(pl.col("id") == 50).collect(),
+        frame.collect,
+    ]
+
+
+@pytest.mark.parametrize("indexed", [True, False], ids=["index", "no index"])
+def test_deleted_file(folder: Path, indexed: bool):
     ds = zb.dataset(folder)
-    ds.count_rows("id = 50")
+    if not indexed:
+        ds.drop_index("id_idx")
+    theirs = pads.dataset(folder)
     os.unlink(folder / "part-001.parquet")
-    with pytest.warns(StaleIndexWarning, match=r"part-001\.parquet \(gone\)"):
-        assert ds.count_rows("id = 150") == 0
+    with pytest.raises(FileNotFoundError):
+        theirs.to_table()
+    message = r"part-001\.parquet is gone.* call ds\.refresh\(\)"
+    for ask in ways_to_ask(ds):
+        with pytest.raises(errors.FragmentUnreadable, match=message):
+            ask()
+    for ask in ways_of_others(ds):
+        with pytest.raises(Exception, match=message):
+            ask()
+    # It can be looked at still.
+    assert repr(ds).startswith("<zonebloom.Dataset")
+    # A dataset opened now never knew the file; one that is refreshed forgets it.
+    ds.refresh()
+    for opened in (ds, zb.dataset(folder)):
+        assert opened.count_rows("id = 150") == 0
+        assert opened.count_rows("id = 250") == 1
+        assert_right(opened, folder, IDS)
+
+
+def test_files_that_are_gone_are_left_out_when_asked(folder: Path):
+    ds = zb.dataset(folder, stale="ignore-missing")
+    os.unlink(folder / "part-001.parquet")
+    with pytest.warns(errors.MissingFilesWarning, match=r"part-001\.parquet is gone.* left out"):
+        assert ds.count_rows() == 200
+    # Said once; another warning would be an error.
+    assert ds.count_rows("id = 150") == 0
     assert ds.count_rows("id = 250") == 1
+    for ask in [*ways_to_ask(ds), *ways_of_others(ds)]:
+        ask()
     assert_right(ds, folder, IDS)
-    # A dataset opened now never knew the file.
-    again = zb.dataset(folder)
-    assert again.count_rows("id = 150") == 0
-    assert_right(again, folder, IDS)
+    os.unlink(folder / "part-002.parquet")
+    with pytest.warns(errors.MissingFilesWarning, match="and 1 more are gone"):
+        assert ds.to_polars().collect().height == 100
+    # As asked when it was opened.
+    ds.refresh()
+    os.unlink(folder / "part-000.parquet")
+    write_part(folder, 3)
+    with pytest.raises(errors.NoFragments):
+        ds.count_rows()
+    with pytest.raises(errors.InvalidArgument, match="'read', 'ignore-missing'"):
+        zb.dataset(folder, stale="ignore")  # pyright: ignore[reportArgumentType]
 
 
 def test_all_files_deleted(folder: Path):
@@ -353,7 +417,7 @@ def test_a_refresh_that_fails_leaves_the_dataset_as_it_was(folder: Path):
     write_files(days / "day=a", [part(5)])
     ds = zb.dataset(f"{days}/*/*.parquet")
     write_files(days / "day=b", [part(6)])
-    with pytest.raises(errors.SourceError, match="their index would be in .*; open the dataset"):
+    with pytest.raises(errors.SourceError, match=r"their index would be in .*; open the dataset"):
         ds.refresh()
     assert ds.count_rows() == 100
     shutil.rmtree(days)
@@ -398,13 +462,7 @@ def shared() -> Iterator[Path]:
 def test_a_folder_that_may_not_be_entered_is_an_error_as_in_pyarrow(shared: Path):
     ds = zb.dataset(shared)
     other = pads.dataset(shared, partitioning="hive")
-    asked: list[Any] = [
-        lambda: ds.count_rows("id = 150"),
-        ds.count_rows,
-        lambda: ds.search("id = 150"),
-        lambda: ds.search_many("id", pa.array([150])),
-        lambda: ds.take([1 << 32]),
-        lambda: ds.to_polars().collect(),
+    opening: list[Any] = [
         lambda: zb.dataset(f"{shared}/*/*.parquet"),
         lambda: zb.dataset(f"{shared}/**/*.parquet"),
         lambda: zb.dataset(shared / "day=b" / "part-000.parquet"),
@@ -412,15 +470,17 @@ def test_a_folder_that_may_not_be_entered_is_an_error_as_in_pyarrow(shared: Path
         lambda: ds.optimize.optimize_indices(spark=False),
         lambda: build(ds, "name"),
     ]
+    asked, others = [*ways_to_ask(ds), *opening], ways_of_others(ds)
+    message = r"cannot .*day=b.*Permission denied"
     with unreadable(shared / "day=b"):
         with pytest.raises(PermissionError):
             other.to_table()
         for ask in asked:
-            # Polars wraps what its sources raise.
-            with pytest.raises(Exception, match=r"cannot .*day=b.*Permission denied") as caught:
+            with pytest.raises(errors.FragmentUnreadable, match=message):
                 ask()
-            ours = isinstance(caught.value, errors.FragmentUnreadable)
-            assert ours or type(caught.value).__module__.startswith("polars")
+        for ask in others:
+            with pytest.raises(Exception, match=message):
+                ask()
     # Nothing was forgotten meanwhile.
     assert zb.dataset(shared).describe_indices()[0].num_fragments_indexed == 2
     assert at_most_rows(ds, "id = 150") == set(range(150, 160))

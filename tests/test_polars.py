@@ -383,7 +383,10 @@ def test_one_scan_serves_many_filters_and_files_that_change(tmp_path):
     assert_frame_equal(found, native(tmp_path).filter(key).collect())
     assert found["row"].to_list() == [300, 300]
     (tmp_path / "part-1.parquet").unlink()
-    with pytest.warns(StaleIndexWarning, match="gone"):
+    with pytest.raises(Exception, match=r"part-1\.parquet is gone"):
+        lf.filter(key).collect()
+    ds.refresh()
+    with pytest.warns(StaleIndexWarning, match=r"part-0\.parquet"):
         assert lf.filter(key).collect()["row"].to_list() == [300]
 
 

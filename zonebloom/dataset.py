@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from dataclasses import replace as replace_fields
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +57,7 @@ from zonebloom.recheck import gather
 from zonebloom.scan import Scanner, check_columns, require_column
 from zonebloom.storage.columns import Column
 from zonebloom.storage.delta import is_delta, open_delta
-from zonebloom.storage.fragments import Partitioning, Source, open_source
+from zonebloom.storage.fragments import Partitioning, Source, Stale, open_source
 from zonebloom.storage.iceberg import is_iceberg, open_iceberg
 from zonebloom.storage.memory import TableSource, open_table
 from zonebloom.values import hash_domain, leaf_type, require_indexable
@@ -94,6 +94,7 @@ def dataset(
     filesystem: Any = None,
     index_dir: str | None = None,
     partitioning: Partitioning = "auto",
+    stale: Stale = "read",
 ) -> Dataset:
     """Open a dataset as it lies.
 
@@ -114,6 +115,10 @@ def dataset(
     partitioning : "auto", "hive", list of str, pyarrow.dataset.Partitioning, or None
         What folders say of the rows in them, as ``pyarrow.dataset.dataset`` takes it. "auto"
         is "hive" (``year=2024/month=1``) below a folder and None for files named one by one.
+    stale : {"read", "ignore-missing"}
+        What becomes of files that are others than when the dataset was opened or indexed. One
+        that changed is read whole; one that is gone is an error, or left out with a warning.
+        The files of a Delta or Iceberg table are never left out.
 
     Returns
     -------
@@ -127,18 +132,27 @@ def dataset(
     """
     if isinstance(source, pa.Table):
         return _in_memory(source, index_dir)
+    if stale not in get_args(Stale):
+        raise InvalidArgument(
+            f"stale is {stale!r}; it is one of {', '.join(map(repr, get_args(Stale)))}"
+        )
     title = os.fspath(source) if isinstance(source, str | os.PathLike) else None
     if title is not None and filesystem is None and "://" not in title:
         # It means the same after the process went to another folder.
         source = os.path.abspath(os.path.expanduser(title))
-    reopen = partial(_open, source, format, filesystem, index_dir, partitioning)
+    reopen = partial(_open, source, format, filesystem, index_dir, partitioning, stale)
     opened, catalog = reopen()
     is_listed = title is not None or is_delta(source) or is_iceberg(source)
     return Dataset(opened, catalog, title, reopen if is_listed else None)
 
 
 def _open(
-    source: Any, format: str, filesystem: Any, index_dir: str | None, partitioning: Partitioning
+    source: Any,
+    format: str,
+    filesystem: Any,
+    index_dir: str | None,
+    partitioning: Partitioning,
+    stale: Stale,
 ) -> tuple[Source, Catalog]:
     """The files there are now, and the index they have."""
     if is_delta(source):
@@ -156,7 +170,7 @@ def _open(
     if index_dir is not None and index_dir.rstrip("/") != folder:
         # The folder may serve several datasets: files of one name in each are told apart.
         folder, opened = index_dir, opened.with_paths_as_keys()
-    return opened, Catalog(opened.filesystem, folder)
+    return replace_fields(opened, stale=stale), Catalog(opened.filesystem, folder)
 
 
 def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:

@@ -21,6 +21,7 @@ ZoneBloomError
 
 ZoneBloomWarning (UserWarning)
 ├── StaleIndexWarning                   fragments changed since they were indexed
+├── MissingFilesWarning                 files are gone, and left out as was asked
 └── IndexNotUsedWarning                 an index exists and could not be used
 """
 
@@ -109,6 +110,10 @@ class ZoneBloomWarning(UserWarning):
 
 class StaleIndexWarning(ZoneBloomWarning):
     """Fragments changed or appeared since the index was built; they are read whole."""
+
+
+class MissingFilesWarning(ZoneBloomWarning):
+    """Files are gone since the dataset was opened, and were to be left out."""
 
 
 class IndexNotUsedWarning(ZoneBloomWarning):

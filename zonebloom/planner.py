@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from zonebloom.errors import (
     FragmentUnreadable,
     IndexNotFound,
     InvalidArgument,
+    MissingFilesWarning,
     StaleIndexWarning,
 )
 from zonebloom.index.catalog import Catalog, Version
@@ -76,12 +78,46 @@ class Planner:
         self.loaded = {name: LoadedIndex(catalog, entry) for name, entry in version.indices.items()}
         self._state: _State | None = None
         self._warned: tuple[str, ...] | None = None
+        self._missed: Sequence[str] = ()
         self._row_counts: dict[Any, int] = {}
         self.embedded = FragmentFilters(source)
 
     def coverage(self) -> Coverage:
-        """The files as they are now, against the version."""
+        """The files as they are now, against the version; some may be gone."""
         return self._current().coverage
+
+    def to_read(self) -> Coverage:
+        """The same, to answer for the rows of all files.
+
+        Raises
+        ------
+        FragmentUnreadable
+            When a file is gone, unless the source leaves those out.
+        """
+        return self._readable().coverage
+
+    def _readable(self) -> _State:
+        state = self._current()
+        if state.coverage.vanished:
+            self._miss(state.coverage.vanished)
+        return state
+
+    def _miss(self, vanished: Sequence[str]) -> None:
+        """Raise, or warn once, of files that are gone."""
+        more = f" and {len(vanished) - 1:,} more are" if len(vanished) > 1 else " is"
+        gone = f"{posixpath.join(self._source.root, vanished[0])}{more} gone since the dataset was"
+        if self._source.stale != "ignore-missing":
+            raise FragmentUnreadable(
+                f"{gone} opened; call ds.refresh() or open it again, or open it with "
+                'stale="ignore-missing" to leave such files out'
+            )
+        if self._missed != vanished:
+            self._missed = vanished
+            warnings.warn(
+                f"{gone} opened and left out; call ds.refresh() or open it again",
+                MissingFilesWarning,
+                stacklevel=6,
+            )
 
     def _current(self) -> _State:
         """The files as they are now, against the pinned version; kept while they stay so."""
@@ -94,7 +130,7 @@ class Planner:
 
     def search(self, predicate: Predicate) -> SearchResult:
         """Bound the rows a predicate is true for, in the files as they are now."""
-        coverage, found = self._search(predicate)
+        coverage, found = self._search(predicate, self._readable())
         if all(each.num_rows is not None for each in coverage.present):
             return found.result
         universe = coverage.universe(self.count_rows)
@@ -106,9 +142,14 @@ class Planner:
             null_free=found.result.null_free,
         )
 
-    def _search(self, predicate: Predicate) -> tuple[Coverage, Search]:
-        """The same, with all that may be rows of a file that is read whole anyway."""
-        state = self._current()
+    def search_present(self, predicate: Predicate) -> tuple[Coverage, Search]:
+        """The same of the files that are there, for who reads by a listing of their own.
+
+        All of a file that is read whole anyway may be a match.
+        """
+        return self._search(predicate, self._current())
+
+    def _search(self, predicate: Predicate, state: _State) -> tuple[Coverage, Search]:
         coverage = state.coverage
         found = self._searcher(state).search(predicate)
         if found.used:
@@ -166,11 +207,11 @@ class Planner:
         """
         counter = ReadCounter()
         if predicate is None or expression is None:
-            present = self.coverage().present
+            present = self.to_read().present
             whole = tuple(FragmentPlan(each.fragment, None, "no index used") for each in present)
             return ScanPlan(expression, None, columns, whole, len(whole), 0)
         before = {name: index.loaded_bytes for name, index in self.loaded.items()}
-        coverage, found = self._search(predicate)
+        coverage, found = self._search(predicate, self._readable())
         kept = by_fragment(found.result.at_most)
         embedded = self.embedded.asked(predicate, counter)
         planned = [
@@ -216,8 +257,10 @@ class Planner:
         ------
         IndexNotFound
             When no index is on the column, or the column is of another type by now.
+        FragmentUnreadable
+            When a file is gone, unless the source leaves those out.
         """
-        state = self._current()
+        state = self._readable()
         coverage = state.coverage
         index, leaf = self._index_on(column)
         view = self._searcher(state).view(index)
@@ -284,7 +327,7 @@ class Planner:
         InvalidArgument
             When one is of no row of the files as they are now.
         """
-        coverage = self.coverage()
+        coverage = self.to_read()
         kept = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
         parts: list[FragmentPlan] = []
         order = [np.empty(0, dtype=np.int64)]
@@ -366,13 +409,12 @@ class Planner:
                 for e in coverage.present
                 if e.is_known and e.fragment_id not in ids
             ]
-        gaps += [f"{key} (gone)" for key in coverage.vanished]
         if gaps and self._warned != tuple(gaps):
             self._warned = tuple(gaps)
             shown = ", ".join(gaps[:3]) + (f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else "")
             warnings.warn(
                 f"{len(gaps):,} of {len(self._source.fragments):,} files are not as they were "
-                f"indexed and are read whole if they are there: {shown}; call "
+                f"indexed and are read whole: {shown}; call "
                 "optimize.optimize_indices() to index them",
                 StaleIndexWarning,
                 stacklevel=5,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow.dataset as pads
 
 Partitioning: TypeAlias = "str | Sequence[str] | pads.Partitioning | None"
+
+Stale: TypeAlias = Literal["read", "ignore-missing"]
 
 _FORMATS = ("parquet", "ipc", "arrow", "feather", "csv", "json", "orc")
 
@@ -60,6 +62,8 @@ class Source:
         The folder all fragments lie below.
     fragments : tuple of Fragment
         In the order ``pyarrow.dataset`` scans them.
+    stale : {"read", "ignore-missing"}
+        Whether a file that is gone is an error, or left out with a warning.
     """
 
     schema: pa.Schema
@@ -67,6 +71,7 @@ class Source:
     filesystem: pafs.FileSystem
     root: str
     fragments: tuple[Fragment, ...]
+    stale: Stale = field(default="read", kw_only=True)
 
     def open(self, fragment: Fragment, filesystem: pafs.FileSystem) -> pads.Fragment:
         """A pyarrow fragment that reads through the given file system, with nothing cached."""

@@ -75,7 +75,7 @@ class AnsweringFiles:
 
     def ask(self, predicate: ast.Predicate, ignores_case: bool) -> Answer:
         """Files that hold no row for which a predicate is true."""
-        coverage, found = self._planner._search(predicate)
+        coverage, found = self._planner.search_present(predicate)
         may_match = by_fragment(found.result.at_most)
         excluded: set[str] = set()
         changed = 0

@@ -123,6 +123,7 @@ def _worker(
                 keys = batch.slice(at, _BATCH_KEYS)
                 held = fragments.count_keys(keys.columns, types)
                 before = planner.coverage()
+                _require_listed(before, before, listed)
                 answers = list(_answers(asking, planner, keys, held, ids))
                 _require_listed(before, planner.coverage(), listed)
                 yield from answers

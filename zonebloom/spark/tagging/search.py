@@ -51,7 +51,7 @@ class Search:
         self.columns = columns
         self._opened = opened
         self._planner = opened._planner
-        self._present = self._planner.coverage().present
+        self._present = self._planner.to_read().present
         self.paths = tuple(each.fragment.path for each in self._present)
         self._num_rows = {each.fragment.path: each.num_rows for each in self._present}
         self.whole = [FragmentPlan(e.fragment, None, "", e.identity) for e in self._present]
