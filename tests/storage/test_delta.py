@@ -224,6 +224,45 @@ def test_a_file_the_version_needs_is_missed(indexed):
             opened.to_table(filter=filter)
 
 
+def test_deleted_rows_do_not_come_back_by_a_folder_of_the_table(tmp_path):
+    write_deltalake(
+        tmp_path / "t", pa.table({"id": range(10), "day": ["a", "b"] * 5}), partition_by="day"
+    )
+    table = DeltaTable(tmp_path / "t")
+    table.delete("id = 4")
+    for path in ("day=a", "*/*.parquet"):
+        with pytest.raises(SourceError, match=r"is a Delta table.*give deltalake\.DeltaTable\("):
+            zb.dataset(f"{tmp_path}/t/{path}")
+    with pytest.raises(SourceError, match="is a Delta table"):
+        zb.dataset(table.file_uris())
+    opened = zb.dataset(table)
+    opened.create_scalar_index("id", spark=False)
+    assert opened.count_rows("id = 4") == 0
+    assert opened.count_rows() == 9
+    # What deltalake itself gives to read is what counts.
+    assert zb.dataset(table.to_pyarrow_dataset(), index_dir="i").count_rows() == 9
+
+
+def test_refresh_takes_the_version_the_table_has_loaded(indexed):
+    table = DeltaTable(indexed)
+    opened = zb.dataset(table)
+    before = opened.count_rows()
+    write_deltalake(indexed, rows(9, 10), mode="append")
+    opened.refresh()
+    assert opened.count_rows() == before
+    table.update_incremental()
+    opened.refresh()
+    assert opened.count_rows() == before + 10
+    frame = opened.to_polars()
+    write_deltalake(indexed, rows(10, 10), mode="append")
+    table.update_incremental()
+    (done,) = [
+        each for each in opened.optimize.optimize_indices(spark=False) if each.name == "id_idx"
+    ]
+    assert done.fragments_added == 2
+    assert opened.count_rows() == frame.collect().height == before + 20
+
+
 def test_vacuum_leaves_the_index(indexed):
     DeltaTable(indexed).optimize.compact()
     (indexed / "stray").mkdir()

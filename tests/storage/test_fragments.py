@@ -154,15 +154,51 @@ def test_files_without_a_common_folder_need_an_index_dir(tmp_path: Path):
     assert opened.index_dir == str(tmp_path / "elsewhere")
 
 
-def test_folder_of_a_delta_table_is_refused(tmp_path: Path):
-    (tmp_path / "_delta_log").mkdir()
-    pq.write_table(pa.table({"id": [1]}), tmp_path / "removed.parquet")
-    with pytest.raises(errors.SourceError, match=r"is a Delta table.*give deltalake\.DeltaTable"):
-        open_source(tmp_path)
+MARKS = {
+    "_delta_log/00000000000000000000.json": r"is a Delta table.*give deltalake\.DeltaTable\('",
+    "metadata/v1.metadata.json": "is an Iceberg table.*as pyiceberg's catalog loads it",
+    ".hoodie/hoodie.properties": r"is a Hudi table.*pyarrow\.dataset",
+}
 
 
-def test_folder_of_an_iceberg_table_is_refused(tmp_path: Path):
+@pytest.mark.parametrize("mark", MARKS)
+def test_nothing_in_a_table_of_another_format_is_opened_as_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
+):
+    table = tmp_path / "house" / "t"
+    file = table / "data" / "day=a" / "removed.parquet"
+    file.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1]}), file)
+    assert open_source(table).fragments
+    (table / mark).parent.mkdir()
+    (table / mark).write_text("{}")
+    monkeypatch.chdir(table / "data")
+    sources = [
+        tmp_path / "house",
+        table,
+        table / "data",
+        table / "data" / "day=a",
+        file,
+        [file],
+        [str(file)],
+        "day=a",
+        "day=a/*.parquet",
+        "**/*.parquet",
+        f"{tmp_path}/*/*/data/*/*.parquet",
+        table.as_uri(),
+        file.as_uri(),
+    ]
+    for source in sources:
+        with pytest.raises(errors.SourceError, match=rf"{table} {MARKS[mark]}"):
+            open_source(source)
+    # A table without files is one too.
+    file.unlink()
+    with pytest.raises(errors.SourceError, match=MARKS[mark]):
+        open_source(table)
+
+
+def test_a_folder_called_metadata_is_no_table(tmp_path: Path):
     (tmp_path / "metadata").mkdir()
-    (tmp_path / "metadata" / "v1.metadata.json").write_text("{}")
-    with pytest.raises(errors.SourceError, match="is an Iceberg table"):
-        open_source(tmp_path)
+    (tmp_path / "metadata" / "notes.txt").write_text("{}")
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    assert len(open_source(tmp_path / "a.parquet").fragments) == 1

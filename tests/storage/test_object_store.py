@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
-from zonebloom.errors import StaleIndexWarning
+from zonebloom.errors import SourceError, StaleIndexWarning
 
 ROWS = 60_000
 
@@ -122,6 +122,17 @@ def test_object_replaced_between_plan_and_read_is_read_whole(indexed, s3):
     part = table(1).sort_by("id")
     pq.write_table(part, "lake/data/part-1.parquet", filesystem=s3, use_dictionary=False)
     assert scanner.to_table()["id"].to_pylist() == [ROWS + 5]
+
+
+def test_folders_of_a_table_are_refused(s3):
+    pq.write_table(table(0), "lake/t/data/day=a/removed.parquet", filesystem=s3)
+    assert len(zb.dataset("lake/t/data", filesystem=s3).files) == 1
+    with s3.open_output_stream("lake/t/_delta_log/00000000000000000000.json") as log:
+        log.write(b"{}")
+    for path in ("lake/t", "lake/t/data", "lake/t/data/day=a/removed.parquet", "lake"):
+        for source in (path, [f"{path}"]) if path.endswith("parquet") else (path,):
+            with pytest.raises(SourceError, match="lake/t is a Delta table"):
+                zb.dataset(source, filesystem=s3)
 
 
 def test_fsspec_file_system_is_accepted():

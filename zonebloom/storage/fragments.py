@@ -19,6 +19,7 @@ import pyarrow.fs as pafs
 from zonebloom.errors import FragmentUnreadable, InvalidArgument, NoFragments, SourceError
 from zonebloom.storage.files import FileIdentity, identities
 from zonebloom.storage.listing import is_pattern, matching_files
+from zonebloom.storage.tables import refuse_tables
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -187,7 +188,8 @@ def open_source(
     FragmentUnreadable
         When the first file, which gives the schema, cannot be read.
     SourceError
-        When the source is not one of the accepted kinds.
+        When the source is not one of the accepted kinds, or lies in a table of another format,
+        whose metadata says which files count.
     """
     # Imported late, as everywhere: it brings pandas in.
     import pyarrow.dataset as pads
@@ -200,9 +202,8 @@ def open_source(
     if isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source), format, filesystem, partitioning)
     if isinstance(source, Sequence) and source and not isinstance(source, bytes):
-        paths = [os.path.abspath(path) if filesystem is None else str(path) for path in source]
-        filesystem = filesystem or pafs.LocalFileSystem()
-        return _from_dataset(_open(paths, format, filesystem, partitioning), None)
+        paths = [os.fspath(each) for each in source]
+        return _not_of_tables(open_files(paths, format, filesystem, partitioning), None)
     if isinstance(source, Sequence) and not isinstance(source, bytes):
         raise NoFragments("the list of files is empty; give at least one file")
     raise SourceError(
@@ -210,6 +211,18 @@ def open_source(
         "glob, a URI, a pyarrow.dataset.Dataset, a pyarrow.Table, a deltalake.DeltaTable or a "
         "pyiceberg table"
     )
+
+
+def open_files(
+    paths: Sequence[str],
+    format: str = "parquet",
+    filesystem: pafs.FileSystem | None = None,
+    partitioning: Partitioning = None,
+) -> Source:
+    """The same of files named one by one, whatever table they may be of."""
+    if filesystem is None:
+        paths, filesystem = [os.path.abspath(path) for path in paths], pafs.LocalFileSystem()
+    return _from_dataset(_open(list(paths), format, filesystem, partitioning), None)
 
 
 def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
@@ -235,7 +248,7 @@ def _open_path(
             found = matching_files(path)
             if not found:
                 raise NoFragments(f"no file matches {path}; check the pattern")
-            return _from_dataset(_open(found, format, filesystem, partitioning), None)
+            return _not_of_tables(open_files(found, format, filesystem, partitioning), None)
     assert filesystem is not None
     try:
         kind = filesystem.get_file_info(path).type
@@ -246,32 +259,19 @@ def _open_path(
     if kind == pafs.FileType.NotFound:
         raise NoFragments(f"{path} does not exist; check the path")
     root = path.rstrip("/") if kind == pafs.FileType.Directory else None
-    if root is not None:
-        _refuse_tables(filesystem, root)
+    # Before anything is read: a table without rows may have no file.
+    refuse_tables(filesystem, path if root is not None else posixpath.dirname(path))
     if partitioning == "auto" and root is not None:
         partitioning = "hive"
-    return _from_dataset(_open(path, format, filesystem, partitioning), root)
+    return _not_of_tables(_from_dataset(_open(path, format, filesystem, partitioning), root), root)
 
 
-def _refuse_tables(filesystem: pafs.FileSystem, folder: str) -> None:
-    """Refuse the folder of a table whose log says which of its files count.
-
-    Others lie there still: rows deleted, or written twice when files were compacted.
-    """
-    log, metadata = filesystem.get_file_info([f"{folder}/_delta_log", f"{folder}/metadata"])
-    if log.type == pafs.FileType.Directory:
-        raise SourceError(
-            f"{folder} is a Delta table, and its log says which files count; give "
-            "deltalake.DeltaTable(path) instead of the path"
-        )
-    if metadata.type == pafs.FileType.Directory and any(
-        each.base_name.endswith(".metadata.json")
-        for each in filesystem.get_file_info(pafs.FileSelector(metadata.path))
-    ):
-        raise SourceError(
-            f"{folder} is an Iceberg table, and its metadata says which files count; give the "
-            "table as pyiceberg's catalog loads it"
-        )
+def _not_of_tables(source: Source, root: str | None) -> Source:
+    """A source, when none of its files lies in a table; its root has been looked at if given."""
+    if root is None:
+        refuse_tables(source.filesystem, source.root)
+    refuse_tables(source.filesystem, source.root, [each.path for each in source.fragments])
+    return source
 
 
 def _open(

@@ -18,7 +18,7 @@ from zonebloom.ranges import by_fragment
 from zonebloom.spark.names import other_name, stored_schema
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.fragments import Fragment, Source, open_source
+from zonebloom.storage.fragments import Fragment, Source, open_files
 
 _SHOWN = 3
 
@@ -63,7 +63,7 @@ class AnsweringFiles:
     ):
         self._files = files
         # The schema is that of the first file by path, as of a dataset of the folder.
-        first = open_source([min(keys)], filesystem=catalog.filesystem, partitioning=None)
+        first = open_files([min(keys)], filesystem=catalog.filesystem)
         everything = pc.scalar(True)
         fragments = tuple(Fragment(path, key, everything) for path, key in keys.items())
         self._source: Source = replace(first, fragments=fragments)

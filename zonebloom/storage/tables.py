@@ -1,0 +1,117 @@
+"""Folders of tables whose metadata says which of their files count.
+
+Others lie there still: rows deleted, or written twice when files were compacted. So nothing
+inside such a folder is opened as plain files.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom.errors import FragmentUnreadable, SourceError
+from zonebloom.storage.files import is_local
+
+# Folders below the data's own that are looked at where each is some round trips.
+_REMOTE_FOLDERS = 24
+_REMOTE_THREADS = 16
+
+_DELTA, _ICEBERG, _HUDI = "_delta_log", "metadata", ".hoodie"
+
+
+def refuse_tables(filesystem: pafs.FileSystem, folder: str, files: Iterable[str] = ()) -> None:
+    """Refuse a folder in a Delta, Iceberg or Hudi table, or one with such a table below it.
+
+    Parameters
+    ----------
+    filesystem : pyarrow.fs.FileSystem
+    folder : str
+        It and every folder above it are looked at.
+    files : iterable of str
+        Below it: of these, the folders between are looked at as well; on an object store no
+        more than some.
+
+    Raises
+    ------
+    SourceError
+        Naming the table, and how to open it.
+    FragmentUnreadable
+        When a folder cannot be looked at.
+    """
+    folder = folder.rstrip("/") or "/"
+    if not files:
+        # Of folders above the data its reader may not be allowed to see anything.
+        infos = _infos(filesystem, _above([posixpath.dirname(folder)]), is_lenient=True)
+        _refuse(filesystem, [*_infos(filesystem, {folder}), *infos])
+        return
+    below = _above(posixpath.dirname(file) for file in files) - _above([folder])
+    if not is_local(filesystem):
+        # The values of partitions are no tables of their own.
+        plain = (each for each in below if "=" not in posixpath.basename(each))
+        below = set(sorted(plain, key=lambda each: each.count("/"))[:_REMOTE_FOLDERS])
+    _refuse(filesystem, _infos(filesystem, below))
+
+
+def _refuse(filesystem: pafs.FileSystem, infos: Iterable[pafs.FileInfo]) -> None:
+    for info in infos:
+        if info.type == pafs.FileType.Directory:
+            _refuse_table(filesystem, info)
+
+
+def _refuse_table(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> None:
+    folder = posixpath.dirname(info.path)
+    if info.base_name == _DELTA:
+        raise SourceError(
+            f"{folder} is a Delta table, and its log says which files count; give "
+            f"deltalake.DeltaTable({folder!r}) instead of a path in it"
+        )
+    if info.base_name == _HUDI:
+        raise SourceError(
+            f"{folder} is a Hudi table, and its timeline says which files count; give a "
+            "pyarrow.dataset.dataset of the files of its latest snapshot instead of a path in it"
+        )
+    if any(
+        each.base_name.endswith(".metadata.json")
+        for each in filesystem.get_file_info(pafs.FileSelector(info.path))
+    ):
+        raise SourceError(
+            f"{folder} is an Iceberg table, and its metadata says which files count; give the "
+            "table as pyiceberg's catalog loads it instead of a path in it"
+        )
+
+
+def _above(folders: Iterable[str]) -> set[str]:
+    """Some folders and all above them."""
+    found: set[str] = set()
+    for folder in folders:
+        while folder.strip("/") and folder not in found:
+            found.add(folder)
+            folder = posixpath.dirname(folder)
+    return found
+
+
+def _infos(
+    filesystem: pafs.FileSystem, folders: Iterable[str], is_lenient: bool = False
+) -> list[pafs.FileInfo]:
+    """What there is in folders of what tells of a table."""
+    paths = [posixpath.join(each, name) for each in folders for name in (_DELTA, _ICEBERG, _HUDI)]
+
+    def info(path: str) -> pafs.FileInfo:
+        try:
+            return filesystem.get_file_info(path)
+        except (OSError, pa.ArrowException) as error:
+            if is_lenient:
+                return pafs.FileInfo(path, pafs.FileType.Unknown)
+            raise FragmentUnreadable(
+                f"cannot look at {path}, which tells whether the files are of a table: {error}; "
+                "make the folder readable"
+            ) from None
+
+    if is_local(filesystem) or len(paths) < 2:
+        return [info(path) for path in paths]
+    with ThreadPoolExecutor(_REMOTE_THREADS) as pool:
+        return list(pool.map(info, paths))
