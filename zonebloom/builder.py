@@ -16,8 +16,16 @@ from typing import Any
 
 from zonebloom.errors import CatalogError, ZoneBloomError
 from zonebloom.index.build import NewIndex, commit_indices, cut_tasks, train_locally
-from zonebloom.index.catalog import Catalog, GlobalFilterEntry, IndexEntry, Segment, Version
+from zonebloom.index.catalog import (
+    Catalog,
+    GlobalFilterEntry,
+    IndexEntry,
+    KnownFragment,
+    Segment,
+    Version,
+)
 from zonebloom.index.coverage import Coverage, PresentFragment, cover
+from zonebloom.index.freshness import last_seen
 from zonebloom.index.global_filter import GlobalSize, Part, merge_parts
 from zonebloom.index.layout import arrange
 from zonebloom.index.train import TrainColumn, TrainedTask, TrainFragment
@@ -165,7 +173,7 @@ class Builder:
                 base,
                 made,
                 fragments,
-                _rows(trained),
+                trained,
                 replace_existing=replace_existing,
             )
 
@@ -187,6 +195,7 @@ class Builder:
         base = self._planner.version
         coverage = cover(self._source.fragments, self._source.identities(), base)
         changes = [self._change(entry, column, base, coverage) for entry, column in indices]
+        seen_again = _seen_again(base, coverage)
 
         def commit(prefix: str) -> Version:
             trained = self._train_missing(prefix, changes, spark, progress)
@@ -202,7 +211,7 @@ class Builder:
                             entry.name, change.column, entry.parameters, segments, over_all, entry
                         )
                     )
-            if not made:
+            if not made and not seen_again:
                 return base
             read = {each.fragment_id: each for change in changes for each in change.missing}
             return commit_indices(
@@ -210,8 +219,9 @@ class Builder:
                 base,
                 made,
                 _keyed(list(read.values())),
-                _rows([task for tasks in trained for task, _ in tasks]),
+                [task for tasks in trained for task, _ in tasks],
                 replace_existing=True,
+                seen_again=seen_again,
             )
 
         version = self._cleanly(commit)
@@ -296,8 +306,8 @@ class Builder:
         now = identities(self._source.filesystem, paths)
         return {
             known.fragment_id
-            for known, identity in zip(others, now, strict=True)
-            if identity == known.identity
+            for known, path, identity in zip(others, paths, now, strict=True)
+            if identity is not None and last_seen(path, known, identity) is not None
         }
 
     def _train(
@@ -405,8 +415,16 @@ def _parts(trained: Sequence[TrainedTask], number: int) -> list[Part]:
     return [part for task in trained if (part := task.parts[number]) is not None]
 
 
-def _rows(trained: Sequence[TrainedTask]) -> dict[int, int]:
-    return {i: count for each in trained for i, count in each.num_rows.items()}
+def _seen_again(base: Version, coverage: Coverage) -> list[KnownFragment]:
+    """Fragments whose files have other times than the catalog says, and are the same still."""
+    found = []
+    for each in coverage.present:
+        before = base.fragments.get(each.fragment.key)
+        if before is None or not each.is_known or not before.digest:
+            continue
+        if before.identity != each.identity:
+            found.append(replace(before, identity=each.identity, seen_at=each.seen_at))
+    return found
 
 
 def _session(spark: Any) -> Any:

@@ -226,7 +226,7 @@ class Execution:
         return {
             plan.fragment.path
             for plan, identity in zip(plans, now, strict=True)
-            if identity != plan.identity
+            if plan.identity is None or not plan.identity.is_still(identity)
         }
 
     def _row_group(self, rows: FragmentRows, number: int, inside: RowRanges) -> pa.Table | None:

@@ -51,6 +51,7 @@ class _State:
 
     identities: Sequence[FileIdentity | None]
     coverage: Coverage
+    is_settled: bool = False
     searcher: Searcher | None = None
 
 
@@ -123,9 +124,15 @@ class Planner:
         """The files as they are now, against the pinned version; kept while they stay so."""
         identities = self._source.identities()
         state = self._state
-        if state is None or state.identities != identities:
-            coverage = cover(self._source.fragments, identities, self.version)
+        if state is not None and state.identities == identities:
+            if state.is_settled:
+                return state
+        else:
+            state = None
+        coverage = cover(self._source.fragments, identities, self.version)
+        if state is None or _ids(state.coverage) != _ids(coverage):
             state = self._state = _State(identities, coverage)
+        state.is_settled = coverage.is_settled
         return state
 
     def search(self, predicate: Predicate) -> SearchResult:
@@ -419,6 +426,10 @@ class Planner:
                 StaleIndexWarning,
                 stacklevel=5,
             )
+
+
+def _ids(coverage: Coverage) -> list[int]:
+    return [each.fragment_id for each in coverage.present]
 
 
 def as_addresses(row_addresses: Sequence[int] | np.ndarray | pa.Array) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def test_task_pickles_and_trains_the_same_elsewhere(tmp_path: Path):
     trained = train_task(task)
     before = segment_path(task).read_bytes()
     again = train_task(pickle.loads(pickle.dumps(task)))
-    assert again == trained
+    assert replace(again, seen_at=0) == replace(trained, seen_at=0)
     assert segment_path(task).read_bytes() == before
 
 

@@ -501,6 +501,15 @@ FRAGMENT_FIELDS = [
 ]
 
 
+IDENTITY_FIELDS = [
+    ("ctime_ns", pa.int64()),
+    ("tag", pa.string()),
+    ("inode", pa.uint64()),
+    ("digest", pa.string()),
+    ("seen_at", pa.int64()),
+]
+
+
 def forge_listing(catalog, number, rows, fields=FRAGMENT_FIELDS, nullable=False):
     """Replace the fragments of a version, with a checksum that holds."""
     schema = pa.schema([pa.field(n, t, nullable=nullable) for n, t in fields])
@@ -545,7 +554,15 @@ def test_a_well_formed_forgery_is_read(local, written_as):
     local.commit(adding("a"))
     forge_listing(local, 1, [(1, "x", 5, 6, 7)])
     forge(local, 1, lambda document: None, written_as)
+    # As listings were before digests were kept in them.
     assert local.latest().fragments == {"x": KnownFragment(1, "x", FileIdentity(5, 6), 7)}
+    row = (1, "x", 5, 6, 7, 8, "tag", 2**64 - 1, "digest", 9)
+    forge_listing(local, 1, [row], FRAGMENT_FIELDS + IDENTITY_FIELDS)
+    identity = FileIdentity(5, 6, 8, "tag", 2**64 - 1)
+    assert local.latest().fragments == {"x": KnownFragment(1, "x", identity, 7, "digest", 9)}
+    known = local.latest().fragments
+    local.commit(lambda latest: replace(latest, fragments=known))
+    assert local.latest().fragments == known
 
 
 # Folders that cannot be written

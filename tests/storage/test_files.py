@@ -52,17 +52,20 @@ def test_counted_file_system_lists_and_refuses_to_write(tmp_path: Path):
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_identity_is_size_and_mtime_and_none_when_gone(tmp_path: Path):
+def test_identity_is_what_the_system_says_and_none_when_gone(tmp_path: Path):
     path, missing = tmp_path / "a", tmp_path / "missing"
     path.write_bytes(b"xyz")
     other = CountingFileSystem().wrapped()
     for filesystem in (LOCAL, other):
         first, gone = identities(filesystem, [str(path), str(missing)])
-        assert first == FileIdentity(3, path.stat().st_mtime_ns)
+        assert first is not None and first.is_still(FileIdentity(3, path.stat().st_mtime_ns))
         assert gone is None
         touch_later(path)
         assert identities(filesystem, [str(path)]) != [first]
-    assert identities(LOCAL, [str(path)]) == identities(other, [str(path)])
+    (ours,), (theirs,) = identities(LOCAL, [str(path)]), identities(other, [str(path)])
+    assert ours is not None and ours.is_still(theirs)
+    status = path.stat()
+    assert ours[2:] == (status.st_ctime_ns, "", status.st_ino)
 
 
 def test_only_the_local_file_system_is_local():

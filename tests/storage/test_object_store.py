@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,9 +11,11 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import zonebloom as zb
-from zonebloom.errors import SourceError, StaleIndexWarning
+from zonebloom.errors import FragmentUnreadable, SourceError, StaleIndexWarning
+from zonebloom.storage.files import identities
 
 ROWS = 60_000
 
@@ -122,6 +126,111 @@ def test_object_replaced_between_plan_and_read_is_read_whole(indexed, s3):
     part = table(1).sort_by("id")
     pq.write_table(part, "lake/data/part-1.parquet", filesystem=s3, use_dictionary=False)
     assert scanner.to_table()["id"].to_pylist() == [ROWS + 5]
+
+
+def raw(seed: int) -> pa.Table:
+    """Rows whose file has the size of every other's."""
+    return pa.table({"id": pa.array(np.arange(1000) + seed * 1000)})
+
+
+PLAIN = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+
+
+def test_object_overwritten_within_a_second_is_told_by_its_tag(s3):
+    """Stores note whole seconds."""
+    while True:
+        found = []
+        for seed in range(2):
+            pq.write_table(raw(seed), "lake/same/a.parquet", filesystem=s3, **PLAIN)
+            info = s3.get_file_info("lake/same/a.parquet")
+            found.append((info.size, info.mtime_ns, *identities(s3, ["lake/same/a.parquet"])))
+        (size, mtime_ns, first), (other_size, other_mtime_ns, second) = found
+        assert size == other_size == first.size
+        assert first.mtime_ns == mtime_ns
+        assert not first.is_still(second)
+        if mtime_ns == other_mtime_ns:
+            break
+
+
+def test_object_overwritten_with_the_same_size(s3):
+    pq.write_table(raw(0), "lake/same/a.parquet", filesystem=s3, **PLAIN)
+    dataset = zb.dataset("lake/same", filesystem=s3)
+    dataset.create_scalar_index("id", number_of_items=100, spark=False)
+    assert dataset.count_rows("id = 7") == 1
+    pq.write_table(raw(1), "lake/same/a.parquet", filesystem=s3, **PLAIN)
+    for opened in (dataset, zb.dataset("lake/same", filesystem=s3)):
+        with pytest.warns(StaleIndexWarning, match="changed since it was indexed"):
+            assert opened.count_rows("id = 1007") == 1
+        assert opened.count_rows("id = 7") == 0
+    # The same content again is the same file, whenever it was written.
+    pq.write_table(raw(0), "lake/same/a.parquet", filesystem=s3, **PLAIN)
+    assert zb.dataset("lake/same", filesystem=s3).count_rows("id = 7") == 1
+
+
+def test_a_store_that_does_not_answer_is_no_store_without_files(s3, endpoint):
+    pq.write_table(raw(0), "lake/same/a.parquet", filesystem=s3, **PLAIN)
+    deaf = pafs.S3FileSystem(
+        access_key="test",
+        secret_key="test",
+        endpoint_override="127.0.0.1:1",
+        scheme="http",
+        region="us-east-1",
+        connect_timeout=0.5,
+        request_timeout=0.5,
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1),
+    )
+    paths = ["lake/same/a.parquet", "lake/same/b.parquet"]
+    assert [each is None for each in identities(s3, paths)] == [False, True]
+    with pytest.raises(FragmentUnreadable, match=r"cannot look at lake/same/a\.parquet"):
+        identities(deaf, paths)
+
+
+class Listing(MemoryFileSystem):
+    """Answers from what it listed once, as s3fs does, and names content by a tag."""
+
+    cachable = False
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.listed: dict[str, dict] = {}
+
+    def info(self, path, **options):
+        path = self._strip_protocol(path)
+        if path not in self.listed:
+            found = {k: v for k, v in super().info(path).items() if k != "created"}
+            if found["type"] == "file":
+                found["ETag"] = hashlib.md5(self.cat_file(path)).hexdigest()
+            self.listed[path] = found
+        return self.listed[path]
+
+    def invalidate_cache(self, path=None):
+        if path is None:
+            self.listed.clear()
+        else:
+            self.listed.pop(self._strip_protocol(path), None)
+
+
+def test_a_listing_kept_by_a_file_system_is_not_believed():
+    store = Listing()
+
+    def write(name, seed):
+        with store.open(f"/kept/{name}.parquet", "wb") as sink:
+            pq.write_table(raw(seed), sink, **PLAIN)
+
+    write("a", 0)
+    dataset = zb.dataset("/kept", filesystem=store)
+    dataset.create_scalar_index("id", number_of_items=100, spark=False)
+    assert dataset.count_rows("id = 7") == 1
+    kept = store.info("/kept/a.parquet")
+    write("a", 1)
+    assert store.info("/kept/a.parquet") is kept
+    with pytest.warns(StaleIndexWarning, match="changed since it was indexed"):
+        assert dataset.count_rows("id = 1007") == 1
+    assert dataset.count_rows("id = 7") == 0
+    write("b", 2)
+    (done,) = dataset.optimize.optimize_indices(spark=False)
+    assert done.fragments_added == 2
+    assert dataset.count_rows("id = 2007") == 1
 
 
 def test_folders_of_a_table_are_refused(s3):

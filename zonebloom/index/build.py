@@ -7,7 +7,7 @@ wrote, or deletes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -153,9 +153,10 @@ def commit_indices(
     base: Version,
     indices: Sequence[NewIndex],
     fragments: Sequence[tuple[str, TrainFragment]],
-    num_rows: Mapping[int, int],
+    trained: Sequence[TrainedTask],
     *,
     replace_existing: bool,
+    seen_again: Sequence[KnownFragment] = (),
 ) -> Version:
     """Commit what the tasks wrote as indices, all of them in one version.
 
@@ -166,20 +167,18 @@ def commit_indices(
     indices : sequence of NewIndex
     fragments : sequence of (key, TrainFragment)
         Those the tasks read.
-    num_rows : mapping of int to int
-        Rows of each of the fragments, by id.
+    trained : sequence of TrainedTask
+        What the tasks found.
+    seen_again : sequence of KnownFragment
+        Others that are as they were indexed, as their files are by now.
 
     Raises
     ------
     CommitConflict
         When another writer gave these ids to other files, took a name, or changed an index.
     """
-    built = {
-        key: KnownFragment(
-            fragment.fragment_id, key, fragment.identity, num_rows[fragment.fragment_id]
-        )
-        for key, fragment in fragments
-    }
+    of_id = {i: task for task in trained for i in task.num_rows}
+    built = {key: _known(key, fragment, of_id[fragment.fragment_id]) for key, fragment in fragments}
     made = {each.name: each.entry() for each in indices}
     kept_places = {each.name for each in indices if each.expected is not None}
 
@@ -202,7 +201,15 @@ def commit_indices(
         return replace(
             latest,
             next_fragment_id=next_id,
-            fragments={**latest.fragments, **built},
+            fragments={
+                **latest.fragments,
+                **{
+                    each.key: each
+                    for each in seen_again
+                    if latest.fragments.get(each.key) == base.fragments[each.key]
+                },
+                **built,
+            },
             # Last, also when it replaces one: of several on a column the last made is used. One
             # brought up to date keeps its place.
             indices={
@@ -214,6 +221,13 @@ def commit_indices(
     return catalog.commit(change)
 
 
+def _known(key: str, fragment: TrainFragment, task: TrainedTask) -> KnownFragment:
+    number = fragment.fragment_id
+    digest = task.digests.get(number, "")
+    rows = task.num_rows[number]
+    return KnownFragment(number, key, fragment.identity, rows, digest, task.seen_at)
+
+
 def _require_same_ids(
     latest: Version, base: Version, built: dict[str, KnownFragment], catalog: Catalog
 ) -> None:
@@ -221,7 +235,7 @@ def _require_same_ids(
     for key, known in built.items():
         theirs = latest.fragments.get(key)
         if theirs is not None and theirs.fragment_id == known.fragment_id:
-            agreed = theirs.identity == known.identity
+            agreed = theirs.identity.is_still(known.identity)
         else:
             # The id is ours to give if it was free when we took it and nobody gave any since.
             agreed = (

@@ -2,7 +2,7 @@
 
     _zonebloom/
       versions/00000000000000000007.json    one catalog, whole; created once, never changed
-      versions/00000000000000000007-<checksum>.arrow   its fragments: id, key, size, mtime, rows
+      versions/00000000000000000007-<checksum>.arrow   its fragments: id, key, rows, identity
       segments/<name>/bloomfilter.arrow     one table over a set of fragments
       segments/<name>/pages.arrow           where the pages of those fragments lie
       segments/<name>/ranges.arrow          the least and greatest key of each of them
@@ -62,16 +62,41 @@ _FRAGMENT_FIELDS = pa.schema(
         pa.field("num_rows", pa.int64(), nullable=False),
     ]
 )
+# Not in listings of the first versions: there mtime and size alone tell files apart.
+_IDENTITY_FIELDS = pa.schema(
+    [
+        pa.field("ctime_ns", pa.int64(), nullable=False),
+        pa.field("tag", pa.string(), nullable=False),
+        pa.field("inode", pa.uint64(), nullable=False),
+        pa.field("digest", pa.string(), nullable=False),
+        pa.field("seen_at", pa.int64(), nullable=False),
+    ]
+)
+_ALL_FIELDS = pa.schema([*_FRAGMENT_FIELDS, *_IDENTITY_FIELDS])
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFragment:
-    """A fragment as it was when it was indexed."""
+    """A fragment as it was when it was indexed.
+
+    Attributes
+    ----------
+    fragment_id : int
+    key : str
+    identity : FileIdentity
+    num_rows : int
+    digest : str
+        Of its content; empty of a file that is not local.
+    seen_at : int
+        When it was that, ns since 1970.
+    """
 
     fragment_id: int
     key: str
     identity: FileIdentity
     num_rows: int
+    digest: str = ""
+    seen_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,15 +527,19 @@ def _from_json(number: int, document: Any, fragments: dict[str, KnownFragment]) 
 
 def _fragments_to_bytes(fragments: Iterable[KnownFragment]) -> bytes:
     rows = [
-        (f.fragment_id, f.key, f.identity.size, f.identity.mtime_ns, f.num_rows) for f in fragments
+        (
+            *(f.fragment_id, f.key, f.identity.size, f.identity.mtime_ns, f.num_rows),
+            *(f.identity.ctime_ns, f.identity.tag, f.identity.inode, f.digest, f.seen_at),
+        )
+        for f in fragments
     ]
-    columns = list(zip(*rows, strict=True)) or [()] * len(_FRAGMENT_FIELDS)
+    columns = list(zip(*rows, strict=True)) or [()] * len(_ALL_FIELDS)
     batch = pa.record_batch(
-        [pa.array(c, f.type) for c, f in zip(columns, _FRAGMENT_FIELDS, strict=True)],
-        schema=_FRAGMENT_FIELDS,
+        [pa.array(c, f.type) for c, f in zip(columns, _ALL_FIELDS, strict=True)],
+        schema=_ALL_FIELDS,
     )
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, _FRAGMENT_FIELDS) as writer:
+    with pa.ipc.new_file(sink, _ALL_FIELDS) as writer:
         writer.write_batch(batch)
     return sink.getvalue().to_pybytes()
 
@@ -518,14 +547,16 @@ def _fragments_to_bytes(fragments: Iterable[KnownFragment]) -> bytes:
 def _fragments_from_bytes(data: bytes) -> dict[str, KnownFragment]:
     table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
     table.validate(full=True)
-    if not table.schema.equals(_FRAGMENT_FIELDS):
+    if table.schema not in (_FRAGMENT_FIELDS, _ALL_FIELDS):
         raise ValueError("its fragments have other columns")
     columns = [column.to_pylist() for column in table.columns]
     found = {}
-    for fragment_id, key, size, mtime_ns, num_rows in zip(*columns, strict=True):
+    for fragment_id, key, size, mtime_ns, num_rows, *more in zip(*columns, strict=True):
         if key in found or not 0 <= num_rows <= 1 << 32:
             raise ValueError(f"its entry for fragment {key!r} does not hold")
-        found[key] = KnownFragment(fragment_id, key, FileIdentity(size, mtime_ns), num_rows)
+        ctime_ns, tag, inode, digest, seen_at = more or (0, "", 0, "", 0)
+        identity = FileIdentity(size, mtime_ns, ctime_ns, tag, inode)
+        found[key] = KnownFragment(fragment_id, key, identity, num_rows, digest, seen_at)
     if len({fragment.fragment_id for fragment in found.values()}) != len(found):
         raise ValueError("two fragments share an id")
     return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from zonebloom.errors import NoFragments, SourceError
 from zonebloom.index.catalog import Version
+from zonebloom.index.freshness import is_at_rest, last_seen
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
 from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity
 from zonebloom.storage.fragments import Fragment
@@ -25,6 +26,8 @@ class PresentFragment:
         None for a file the catalog does not know as it is.
     why : str
         Why it is not known.
+    seen_at : int
+        When the file was last known to be as it was indexed, ns; 0 where that is not known.
     """
 
     fragment: Fragment
@@ -33,6 +36,7 @@ class PresentFragment:
     is_known: bool
     num_rows: int | None
     why: str = ""
+    seen_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,13 @@ class Coverage:
     present : tuple of PresentFragment
     vanished : tuple of str
         Keys of fragments whose file is gone since the dataset was opened.
+    is_settled : bool
+        Whether it holds while no file has other times: none was written a moment ago.
     """
 
     present: tuple[PresentFragment, ...]
     vanished: tuple[str, ...]
+    is_settled: bool = True
 
     @property
     def live(self) -> frozenset[int]:
@@ -75,27 +82,37 @@ def cover(
 ) -> Coverage:
     """Match the files of a dataset with a catalog version.
 
-    A file that is not to the byte size and mtime what was indexed is another fragment: it
-    gets an id of its own.
+    A file that is not what was indexed, as `zonebloom.index.freshness` says, is another
+    fragment: it gets an id of its own.
     """
     present: list[PresentFragment] = []
     vanished: list[str] = []
     next_id = version.next_fragment_id
+    is_settled = True
     for fragment, identity in zip(fragments, identities, strict=True):
         if identity is None:
             vanished.append(fragment.key)
             continue
         known = version.fragments.get(fragment.key)
-        if known is not None and known.identity == identity and identity.mtime_ns >= 0:
+        seen_at = None if known is None else last_seen(fragment.path, known, identity)
+        if known is not None and seen_at is not None:
             present.append(
-                PresentFragment(fragment, identity, known.fragment_id, True, known.num_rows)
+                PresentFragment(
+                    fragment,
+                    identity,
+                    known.fragment_id,
+                    True,
+                    known.num_rows,
+                    seen_at=seen_at,
+                )
             )
+            is_settled &= not known.digest or is_at_rest(identity, seen_at)
             continue
         why = "not indexed" if known is None else "changed since it was indexed"
-        if identity.mtime_ns == UNKNOWN_MTIME:
+        if identity.mtime_ns == UNKNOWN_MTIME and not identity.tag:
             why = "its file system does not say when it was written"
         present.append(PresentFragment(fragment, identity, next_id, False, None, why))
         next_id += 1
     if not present:
         raise NoFragments("every file of the dataset is gone; open it again")
-    return Coverage(tuple(present), tuple(vanished))
+    return Coverage(tuple(present), tuple(vanished), is_settled)

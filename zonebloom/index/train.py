@@ -7,6 +7,7 @@ All columns asked for are trained in one pass over a file.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -24,7 +25,8 @@ from zonebloom.index.table import TableWriter
 from zonebloom.index.zones import ZoneJoiner, ZoneParameters, Zones, ZoneTrainer
 from zonebloom.sbbf.hashing import Hashes
 from zonebloom.storage.columns import Column, ColumnsReader, Run, TableColumns
-from zonebloom.storage.files import FileIdentity, ReadCounter, identities
+from zonebloom.storage.digest import content_digest
+from zonebloom.storage.files import FileIdentity, ReadCounter, identities, is_local
 from zonebloom.storage.fragments import is_plain_parquet
 from zonebloom.storage.parquet.pagemap import FooterPages, map_rows, page_map_file, read_footer
 from zonebloom.storage.ranges import RangeFile
@@ -96,11 +98,17 @@ class TrainedTask:
         Of the global filters, one for each column.
     num_rows : dict of int to int
         Rows found in each of its fragments.
+    digests : dict of int to str
+        Of the content of those that are local files.
+    seen_at : int
+        When they were all still what they were before, ns since 1970.
     """
 
     segments: tuple[Segment, ...]
     parts: tuple[Part | None, ...]
     num_rows: dict[int, int]
+    digests: dict[int, str]
+    seen_at: int
 
 
 def train_task(
@@ -134,12 +142,15 @@ def train_task(
             num_rows[fragment.fragment_id] = outputs[0].end_fragment(fragment.fragment_id)
             for output in outputs[1:]:
                 output.end_fragment(fragment.fragment_id)
+        digests = _digests(task)
+        seen_at = time.time_ns()
         _require_unchanged(task)
         stack.pop_all()
     page_map = _page_map(task)
     ids = tuple(fragment.fragment_id for fragment in task.fragments)
     segments = tuple(output.close(ids, page_map) for output in outputs)
-    return TrainedTask(segments, tuple(output.part() for output in outputs), num_rows)
+    parts = tuple(output.part() for output in outputs)
+    return TrainedTask(segments, parts, num_rows, digests, seen_at)
 
 
 class _Output:
@@ -336,12 +347,24 @@ def _page_map(task: TrainTask) -> pa.Buffer | None:
     return page_map_file(rows)
 
 
+def _digests(task: TrainTask) -> dict[int, str]:
+    if task.table is not None or not is_local(task.filesystem):
+        return {}
+    try:
+        return {each.fragment_id: content_digest(each.path) for each in task.fragments}
+    except OSError as error:
+        raise FragmentUnreadable(
+            f"cannot read {error.filename}: {error.strerror}; repair or remove the file, then "
+            "build again"
+        ) from None
+
+
 def _require_unchanged(task: TrainTask) -> None:
     if task.table is not None:
         return
     after = identities(task.filesystem, (fragment.path for fragment in task.fragments))
     for fragment, identity in zip(task.fragments, after, strict=True):
-        if identity != fragment.identity:
+        if not fragment.identity.is_still(identity):
             raise FragmentUnreadable(
                 f"{fragment.path} changed while it was indexed; build again when writers are done"
             )

@@ -152,7 +152,7 @@ class Work:
     def _require_unchanged(self, plans: Sequence[FragmentPlan]) -> None:
         found = identities(self.source.filesystem, [plan.fragment.path for plan in plans])
         for plan, identity in zip(plans, found, strict=True):
-            if identity != plan.identity:
+            if plan.identity is None or not plan.identity.is_still(identity):
                 raise FragmentChanged(
                     f"{plan.fragment.path} changed since the read was planned, and several tasks "
                     "share it; load the data again"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -21,13 +23,51 @@ from zonebloom.errors import FragmentUnreadable
 # trusted later.
 UNKNOWN_MTIME = -1
 
+_OBJECT_STORES = ("s3", "gcs", "abfs")
+# What stores call a name of an object's content, or of one version of it.
+_TAGS = ("etag", "generation", "versionid", "version_id")
+_REMOTE_THREADS = 16
 
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
-    """What a file must still be for an index of it to hold: size in bytes, mtime in ns."""
+
+class FileIdentity(NamedTuple):
+    """What a file is known by without reading it.
+
+    Attributes
+    ----------
+    size : int
+        Bytes.
+    mtime_ns : int
+        `UNKNOWN_MTIME` where the file system does not say.
+    ctime_ns : int
+        When it was last written, renamed or changed in its attributes; nobody can set it. 0
+        where that is not known.
+    tag : str
+        An object store's own name of the content, such as its ETag; empty where there is none.
+    inode : int
+        0 where it is not known.
+    """
 
     size: int
     mtime_ns: int
+    ctime_ns: int = 0
+    tag: str = ""
+    inode: int = 0
+
+    def is_still(self, now: FileIdentity | None) -> bool:
+        """Whether a file is what it was, by all that is known of it both times."""
+        if now is None or self.size != now.size:
+            return False
+        if self.tag and now.tag:
+            return self.tag == now.tag
+        return (
+            self.mtime_ns == now.mtime_ns
+            and (self.ctime_ns == now.ctime_ns or not (self.ctime_ns and now.ctime_ns))
+            and (self.inode == now.inode or not (self.inode and now.inode))
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another machine may see the same file under another inode.
+        return FileIdentity, (self.size, self.mtime_ns, self.ctime_ns, self.tag)
 
 
 class ReadCounter:
@@ -157,6 +197,8 @@ def is_local(filesystem: pafs.FileSystem) -> bool:
 def identities(filesystem: pafs.FileSystem, paths: Iterable[str]) -> list[FileIdentity | None]:
     """What each file is now, None for one that is not there.
 
+    Nothing is taken from a listing that a file system keeps.
+
     Raises
     ------
     FragmentUnreadable
@@ -165,49 +207,106 @@ def identities(filesystem: pafs.FileSystem, paths: Iterable[str]) -> list[FileId
     if is_local(filesystem):
         return [_local_identity(path) for path in paths]
     paths = list(paths)
-    try:
-        infos = filesystem.get_file_info(paths)
-    except (OSError, pa.ArrowException):
-        # Asked for again one by one: the message names the file.
-        infos = [_info(filesystem, path) for path in paths]
-    return [_identity(filesystem, info) for info in infos]
+    handler = getattr(filesystem, "handler", None)
+    is_async = isinstance(handler, pafs.FSSpecHandler) and getattr(handler.fs, "async_impl", False)
+    if len(paths) < 2 or not (is_async or _is_object_store(filesystem)):
+        return [_remote_identity(filesystem, path) for path in paths]
+    with ThreadPoolExecutor(min(_REMOTE_THREADS, len(paths))) as pool:
+        return list(pool.map(lambda path: _remote_identity(filesystem, path), paths))
 
 
-def _info(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
+def opened_identity(
+    filesystem: pafs.FileSystem, path: str, file: pa.NativeFile
+) -> FileIdentity | None:
+    """What a file that is open is, without another request where its store told on opening."""
+    if _is_object_store(filesystem):
+        told = _told(file)
+        if told is not None:
+            return told
+    return identities(filesystem, [path])[0]
+
+
+def forget_listings(filesystem: pafs.FileSystem) -> None:
+    """Have a file system list anew what it would answer from memory."""
+    handler = getattr(filesystem, "handler", None)
+    if isinstance(handler, pafs.FSSpecHandler):
+        handler.fs.invalidate_cache()
+
+
+def _is_object_store(filesystem: pafs.FileSystem) -> bool:
+    while isinstance(filesystem, pafs.SubTreeFileSystem):
+        filesystem = filesystem.base_fs
+    return filesystem.type_name in _OBJECT_STORES
+
+
+def _remote_identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
+    handler = getattr(filesystem, "handler", None)
     try:
-        return filesystem.get_file_info(path)
-    except (OSError, pa.ArrowException) as error:
+        if isinstance(handler, pafs.FSSpecHandler):
+            return _fsspec_identity(handler.fs, path)
+        if _is_object_store(filesystem):
+            with filesystem.open_input_file(path) as file:
+                told = _told(file)
+            if told is not None:
+                return told
+        info = filesystem.get_file_info(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except Exception as error:  # noqa: BLE001 - fsspec's implementations raise errors of their own
         raise _not_looked_at(path, error) from None
-
-
-def _identity(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> FileIdentity | None:
     if info.type == pafs.FileType.NotFound:
         return None
-    if info.type != pafs.FileType.File:
+    _require_file(path, info.type == pafs.FileType.File)
+    mtime_ns = UNKNOWN_MTIME if info.mtime_ns is None else info.mtime_ns
+    return FileIdentity(info.size or 0, mtime_ns)
+
+
+def _told(file: pa.NativeFile) -> FileIdentity | None:
+    """What an object store said of an object when it was opened; None without a tag."""
+    said = {key.lower(): value.decode() for key, value in (file.metadata() or {}).items()}
+    tag = next((said[key] for key in _TAGS if said.get(key)), None)
+    if tag is None:
+        return None
+    mtime_ns = UNKNOWN_MTIME
+    with contextlib.suppress(KeyError, ValueError):
+        written = datetime.fromisoformat(said["last-modified"])
+        mtime_ns = int(written.timestamp()) * 10**9 + written.microsecond * 1000
+    return FileIdentity(file.size(), mtime_ns, 0, tag)
+
+
+def _fsspec_identity(filesystem: Any, path: str) -> FileIdentity:
+    # Its information may come from a folder listed once.
+    filesystem.invalidate_cache(path)
+    info = filesystem.info(path)
+    _require_file(path, info["type"] == "file")
+    size = info["size"] or 0
+    said = {key.lower(): value for key, value in info.items() if isinstance(key, str)}
+    tag = next((str(said[key]) for key in _TAGS if said.get(key)), None)
+    if tag is not None:
+        return FileIdentity(size, UNKNOWN_MTIME, 0, tag)
+    mtime_ns = pafs.FileInfo(path, mtime=info.get("mtime")).mtime_ns
+    if mtime_ns is not None:
+        return FileIdentity(size, mtime_ns)
+    # All that it says is another once the file is written again.
+    all_said = str(sorted(info.items(), key=str)).encode()
+    return FileIdentity(size, UNKNOWN_MTIME, 0, xxhash.xxh3_64_hexdigest(all_said))
+
+
+def _require_file(path: str, is_file: bool) -> None:
+    if not is_file:
         raise FragmentUnreadable(
-            f"{info.path} is no file any more; put it back, or open the dataset again"
+            f"{path} is no file any more; put it back, or open the dataset again"
         )
-    return FileIdentity(info.size or 0, _changed(filesystem, info))
 
 
 def _not_looked_at(path: str, error: Exception) -> FragmentUnreadable:
+    if isinstance(error, FragmentUnreadable):
+        return error
     reason = (error.strerror if isinstance(error, OSError) else None) or error
     return FragmentUnreadable(
         f"cannot look at {path}: {reason}; make the file and its folders readable, or try again "
         "when they are"
     )
-
-
-def _changed(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> int:
-    """When a file was last written, or a number that is another once it is written again."""
-    if info.mtime_ns is not None:
-        return info.mtime_ns
-    handler = getattr(filesystem, "handler", None)
-    if isinstance(handler, pafs.FSSpecHandler):
-        # Of an object store: its entity tag and the like.
-        key = str(handler.fs.ukey(info.path)).encode()
-        return xxhash.xxh64_intdigest(key) >> 1
-    return UNKNOWN_MTIME
 
 
 def _local_identity(path: str) -> FileIdentity | None:
@@ -217,4 +316,9 @@ def _local_identity(path: str) -> FileIdentity | None:
         return None
     except OSError as error:
         raise _not_looked_at(path, error) from None
-    return FileIdentity(status.st_size, status.st_mtime_ns)
+    return status_identity(status)
+
+
+def status_identity(status: os.stat_result) -> FileIdentity:
+    """What a local file is, as the system says."""
+    return FileIdentity(status.st_size, status.st_mtime_ns, status.st_ctime_ns, "", status.st_ino)

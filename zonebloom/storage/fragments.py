@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, InvalidArgument, NoFragments, SourceError
-from zonebloom.storage.files import FileIdentity, identities
+from zonebloom.storage.files import FileIdentity, forget_listings, identities
 from zonebloom.storage.listing import is_pattern, matching_files
 from zonebloom.storage.tables import refuse_tables
 
@@ -250,6 +250,7 @@ def _open_path(
                 raise NoFragments(f"no file matches {path}; check the pattern")
             return _not_of_tables(open_files(found, format, filesystem, partitioning), None)
     assert filesystem is not None
+    forget_listings(filesystem)
     try:
         kind = filesystem.get_file_info(path).type
     except (OSError, pa.ArrowException) as error:

@@ -56,7 +56,7 @@ class IpcRows:
             )
             self._reader = pa.ipc.open_file(self._file)
         # Asked once the file is open: one put in its place before is noticed.
-        if identities(filesystem, [path]) != [identity]:
+        if not identity.is_still(identities(filesystem, [path])[0]):
             self.close()
             raise FragmentChanged(f"{path} changed while it was read; read it again")
         self._stored = self._reader.schema

@@ -9,7 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentChanged, FragmentUnreadable
-from zonebloom.storage.files import FileIdentity, ReadCounter, identities, is_local
+from zonebloom.storage.files import (
+    FileIdentity,
+    ReadCounter,
+    is_local,
+    opened_identity,
+    status_identity,
+)
 
 # Bytes between two reads below which they are one: a request to an object store costs as
 # much as reading this many more.
@@ -51,14 +57,13 @@ class RangeFile:
         try:
             if is_local(filesystem):
                 self._handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-                status = os.fstat(self._handle)
-                if FileIdentity(status.st_size, status.st_mtime_ns) != identity:
+                if not identity.is_still(status_identity(os.fstat(self._handle))):
                     self.close()
                     raise FragmentChanged(f"{path} changed while it was read; read it again")
             else:
                 self._file = filesystem.open_input_file(path)
                 # Asked once the file is open: one put in its place before is noticed.
-                if identities(filesystem, [path]) != [identity]:
+                if not identity.is_still(opened_identity(filesystem, path, self._file)):
                     self.close()
                     raise FragmentChanged(f"{path} changed while it was read; read it again")
         except OSError as error:

@@ -20,6 +20,7 @@ import xxhash
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.catalog import Catalog
+from zonebloom.index.freshness import last_seen
 from zonebloom.spark.manager.config import local_path
 from zonebloom.spark.manager.log import Record
 
@@ -215,6 +216,7 @@ def measure_drift(
     covered = frozenset.intersection(*held) if held else frozenset()
     files = list(zip(opened._source.fragments, opened._source.identities(), strict=True))
     present = [(fragment.key, identity) for fragment, identity in files if identity is not None]
+    paths = {fragment.key: fragment.path for fragment, _ in files}
     noted = frozenset(accepted)
     same: set[int] = set()
     came: dict[str, int] = {}
@@ -222,7 +224,8 @@ def measure_drift(
     for key, identity in present:
         total += identity.size
         known = version.fragments.get(key)
-        if known is not None and known.fragment_id in covered and known.identity == identity:
+        is_same = known is not None and last_seen(paths[key], known, identity) is not None
+        if known is not None and is_same and known.fragment_id in covered:
             same.add(known.fragment_id)
             common += identity.size
         else:
@@ -250,7 +253,7 @@ def measure_drift(
 
 
 def _line(key: str, identity: Any) -> str:
-    return f"{key}\0{identity.size}\0{identity.mtime_ns}"
+    return f"{key}\0{identity.size}\0{identity.mtime_ns}{identity.tag}"
 
 
 def _hash(text: str) -> str:

@@ -162,7 +162,7 @@ class Candidates:
 
     def _require_unchanged(self, plan: FragmentPlan) -> None:
         found = identities(self.source.filesystem, [plan.fragment.path])[0]
-        if found != plan.identity:
+        if plan.identity is None or not plan.identity.is_still(found):
             raise FragmentChanged(
                 f"{plan.fragment.path} {'is gone' if found is None else 'changed'} since keys were "
                 "to be located in it; call again"

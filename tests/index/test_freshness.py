@@ -1,0 +1,209 @@
+"""Whether a file is what was indexed, on real files: only what may be the same is the same."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.fs as pafs
+import pytest
+
+from zonebloom.index import freshness
+from zonebloom.index.catalog import KnownFragment
+from zonebloom.index.freshness import is_at_rest, last_seen
+from zonebloom.storage.digest import WHOLE_BYTES, content_digest
+from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity, identities
+
+SECOND = 10**9
+SIZES = {"small": 1000, "large": 5 * WHOLE_BYTES}
+
+
+def set_time(path: Path, ns: int) -> None:
+    os.utime(path, ns=(ns, ns))
+
+
+def now(path: Path) -> FileIdentity:
+    (found,) = identities(pafs.LocalFileSystem(), [str(path)])
+    assert found is not None
+    return found
+
+
+def noted(path: Path, later: int = 10 * SECOND) -> KnownFragment:
+    """As a build that saw the file some time after it was written notes it."""
+    identity = now(path)
+    seen_at = max(identity.mtime_ns, identity.ctime_ns) + later
+    return KnownFragment(0, path.name, identity, 1, content_digest(str(path)), seen_at)
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    freshness._compared.clear()
+
+
+@pytest.fixture(params=SIZES)
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "a"
+    path.write_bytes(np.random.default_rng(1).bytes(SIZES[request.param]))
+    return path
+
+
+def is_same(path: Path, known: KnownFragment) -> bool:
+    return last_seen(str(path), known, now(path)) is not None
+
+
+def overwrite(path: Path, at: int, mtime_ns: int | None = None) -> None:
+    """One byte is another; the time of the last write is set back if given."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    if mtime_ns is not None:
+        set_time(path, mtime_ns)
+
+
+def count_digests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    asked: list[str] = []
+
+    def counting(path: str) -> str:
+        asked.append(path)
+        return content_digest(path)
+
+    monkeypatch.setattr(freshness, "content_digest", counting)
+    return asked
+
+
+def test_a_file_at_rest_is_known_by_its_times(file: Path, monkeypatch: pytest.MonkeyPatch):
+    known = noted(file)
+    asked = count_digests(monkeypatch)
+    assert last_seen(str(file), known, now(file)) == known.seen_at
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.chmod(0o600),
+        lambda path: os.link(path, path.with_name("snapshot")),
+        lambda path: (shutil.copy2(path, path.with_name("b")), path.with_name("b").replace(path)),
+        lambda path: (path.rename(path.with_name("b")), path.with_name("b").rename(path)),
+    ],
+    ids=["chmod", "hard link", "copy with its time", "rename"],
+)
+def test_other_attributes_do_not_make_another_file(
+    file: Path, change, monkeypatch: pytest.MonkeyPatch
+):
+    known = noted(file)
+    change(file)
+    assert now(file) != known.identity
+    asked = count_digests(monkeypatch)
+    assert is_same(file, known) and len(asked) == 1
+
+
+def test_a_file_written_since_is_the_same_only_where_all_of_it_was_compared(file: Path):
+    known = noted(file)
+    set_time(file, known.identity.mtime_ns + SECOND)
+    assert is_same(file, known) == (file.stat().st_size <= WHOLE_BYTES)
+
+
+@pytest.mark.parametrize("at", [0, 500, -1])
+def test_other_content_of_the_same_size_and_time(file: Path, at: int):
+    """As ``rsync -t`` and others leave it."""
+    known = noted(file)
+    other = file.with_name("other")
+    shutil.copy2(file, other)
+    overwrite(other, at % file.stat().st_size, known.identity.mtime_ns)
+    other.replace(file)
+    assert now(file)[:2] == known.identity[:2]
+    assert not is_same(file, known)
+
+
+def test_one_byte_that_was_written_later_anywhere_makes_another_file(file: Path):
+    known, size = noted(file), file.stat().st_size
+    for at in np.random.default_rng(2).integers(0, size, 20).tolist():
+        overwrite(file, at, known.identity.mtime_ns + SECOND)
+        assert not is_same(file, known)
+        overwrite(file, at, known.identity.mtime_ns)
+
+
+def test_another_size_is_another_file(file: Path):
+    known = noted(file)
+    with open(file, "ab") as sink:
+        sink.write(b"x")
+    set_time(file, known.identity.mtime_ns)
+    assert not is_same(file, known)
+
+
+def test_times_alone_are_not_believed_of_a_file_written_when_it_was_indexed(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Written again within the grain of the clock, all its times may be what they were."""
+    known = noted(file, later=SECOND)
+    asked = count_digests(monkeypatch)
+    assert is_same(file, known) and len(asked) == 1
+    # Not at rest yet when it was compared.
+    assert is_same(file, known) and len(asked) == 2
+    overwrite(file, 0)
+    forged = replace(known, identity=now(file))
+    assert not is_same(file, forged)
+
+
+def test_content_is_compared_once_a_process(file: Path, monkeypatch: pytest.MonkeyPatch):
+    set_time(file, time.time_ns() - 100 * SECOND)
+    known = noted(file, later=0)
+    asked = count_digests(monkeypatch)
+    later = time.time_ns() + 10 * SECOND
+    monkeypatch.setattr(freshness.time, "time_ns", lambda: later)
+    for _ in range(3):
+        assert last_seen(str(file), known, now(file)) == later
+    assert len(asked) == 1
+    file.chmod(0o600)
+    assert is_same(file, known) and len(asked) == 2
+
+
+def test_a_file_that_cannot_be_read_is_not_known(file: Path):
+    known = noted(file)
+    identity = now(file)._replace(ctime_ns=1)
+    file.unlink()
+    assert last_seen(str(file), known, identity) is None
+
+
+def test_what_was_noted_before_digests_goes_by_size_and_mtime():
+    known = KnownFragment(0, "a", FileIdentity(5, 6), 7)
+    assert last_seen("a", known, FileIdentity(5, 6, 8, "", 9)) == 0
+    for other in (FileIdentity(5, 7, 8, "", 9), FileIdentity(4, 6), FileIdentity(5, UNKNOWN_MTIME)):
+        assert last_seen("a", known, other) is None
+
+
+def test_the_name_a_store_gives_the_content_decides():
+    known = KnownFragment(0, "a", FileIdentity(5, 6, 0, "x"), 7, "", 1)
+    assert last_seen("a", known, FileIdentity(5, 6, 0, "x")) == 1
+    assert last_seen("a", known, FileIdentity(5, UNKNOWN_MTIME, 0, "x")) == 1
+    assert last_seen("a", known, FileIdentity(5, 6, 0, "y")) is None
+    before = KnownFragment(0, "a", FileIdentity(5, 6), 7)
+    assert last_seen("a", before, FileIdentity(5, 6, 0, "x")) == 0
+    unknown = KnownFragment(0, "a", FileIdentity(5, UNKNOWN_MTIME), 7)
+    assert last_seen("a", unknown, FileIdentity(5, UNKNOWN_MTIME)) is None
+
+
+def test_another_machine_may_see_another_inode():
+    identity = FileIdentity(1, 2, 3, "", 4)
+    sent = pickle.loads(pickle.dumps(identity))
+    assert sent == FileIdentity(1, 2, 3, "", 0)
+    assert sent.is_still(identity) and identity.is_still(sent)
+    assert sent.is_still(identity._replace(inode=5))
+    assert not identity.is_still(identity._replace(inode=5))
+    assert not sent.is_still(identity._replace(ctime_ns=4))
+    assert not sent.is_still(None)
+
+
+def test_a_file_is_at_rest_two_seconds_after_its_last_change():
+    identity = FileIdentity(1, 5 * SECOND, 7 * SECOND)
+    assert not is_at_rest(identity, 9 * SECOND)
+    assert is_at_rest(identity, 9 * SECOND + 1)
+    assert not is_at_rest(FileIdentity(1, 20 * SECOND, 7 * SECOND), 10 * SECOND)
