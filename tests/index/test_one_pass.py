@@ -75,6 +75,13 @@ def test_ranges_of_nan_zeros_and_long_text():
     made.add(pa.array([0.0, math.nan, -0.0, -math.inf]))
     assert made.row(0)["minimum"].as_py() == -math.inf
     assert made.row(0)["maximum"].as_py() == 0.0
+    # A signaling one, 0x7ff0000000000001, after the greatest value.
+    bits = np.array([9.0, 0.0, 1.0, 2.0]).view(np.int64)
+    bits[1] = 0x7FF0000000000001
+    signaling = KeyRange(pa.float64())
+    signaling.add(pa.array(bits.view(np.float64)))
+    assert signaling.row(0)["maximum"].as_py() == 9.0
+    assert signaling.row(0)["has_nan"]
     text = KeyRange(pa.string())
     text.add(pa.array(["a", "b" * 1000]))
     assert text.row(0)["is_known"] is False

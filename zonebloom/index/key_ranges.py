@@ -87,8 +87,12 @@ class KeyRange:
             return
         if array.type != self._type:
             array = array.cast(self._type)
-        if self._is_floating and not self._has_nan:
-            self._has_nan = bool(pc.call_function("any", [_is_nan(array)]).as_py())
+        if self._is_floating:
+            is_nan = _is_nan(array)
+            if pc.call_function("any", [is_nan]).as_py():
+                self._has_nan = True
+                # A signaling NaN makes min_max forget the values before it.
+                array = array.filter(pc.call_function("invert", [is_nan]))
         found: Any = pc.call_function("min_max", [array])
         self._bounds += [found["min"], found["max"]]
 
