@@ -214,17 +214,41 @@ def test_refresh_and_validate(run, indexed):
     (found,) = json.loads(out)["indices"]
     assert (found["layout"], found["changed"], found["fragments_added"]) == ("table", True, 0)
     code, out, _ = run("validate", str(indexed))
-    assert (code, out.splitlines()[1].split()) == (0, ["id_idx", "16"])
-    _, out, _ = run("validate", str(indexed), "--output", "json")
-    assert json.loads(out)["indices"] == [{"name": "id_idx", "zones": 16}]
+    assert (code, out.splitlines()[1].split()) == (0, ["id_idx", "sound", "16", "16", "0", "0"])
+    wanted = {"name": "id_idx", "state": "sound", "zones": 16, "zones_read": 3, "damage": None}
+    wanted |= {"changed": [], "gone": []}
+    _, out, _ = run("validate", str(indexed), "--output", "json", "--sample", "3")
+    assert json.loads(out)["indices"] == [wanted]
+    code, out, _ = run("validate", str(indexed), "--sample", "all")
+    assert (code, out.splitlines()[1].split()[3]) == (0, "16")
+    code, _, err = run("validate", str(indexed), "--sample", "-1")
+    assert (code, "neither all nor a number" in err) == (2, True)
     named = [path for path in indexed.rglob("bloomfilter.arrow")]
     for path in named:
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-    code, _, err = run("validate", str(indexed))
-    assert code == 1
+    code, out, err = run("validate", str(indexed))
+    assert (code, out.splitlines()[1].split()[:2]) == (1, ["id_idx", "damaged"])
     assert "the checksum of" in err
+    code, out, _ = run("validate", str(indexed), "--output", "json")
+    (found,) = json.loads(out)["indices"]
+    assert (code, found["state"], found["zones_read"]) == (1, "damaged", 0)
+    assert "the checksum of" in found["damage"]
+
+
+def test_validate_says_what_is_stale(run, indexed):
+    first, second, third = sorted(indexed.glob("*.parquet"))
+    second.write_bytes(first.read_bytes() + b"PAR1")
+    third.unlink()
+    code, out, _ = run("validate", str(indexed), "--output", "json")
+    (found,) = json.loads(out)["indices"]
+    assert (code, found["state"], found["changed"], found["gone"]) == (
+        0,
+        "stale",
+        [second.name],
+        [third.name],
+    )
 
 
 def test_stats_without_an_index(run, data):

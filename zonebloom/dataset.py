@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from zonebloom.advice import Advices
+    from zonebloom.index.validate import ValidatedIndex
 
 Filter: TypeAlias = "str | pc.Expression | Sequence[Any] | pl.Expr | Predicate | None"
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
@@ -482,23 +483,39 @@ class Dataset:
         self._use(version)
         return done
 
-    def validate_index(self, name: str) -> int:
-        """Read an index whole and hold it against its checksums and the rows it covers.
+    def validate_index(self, name: str, *, sample: int | Literal["all"] = 16) -> ValidatedIndex:
+        """Read an index whole, and hold it against its checksums and the rows of the files.
+
+        Zones are read back from the files, and their values asked of all that the index says:
+        filters, null flags, key ranges, the filter over all keys; page maps must give the same
+        rows. A value it denies would be lost to a lookup.
+
+        Parameters
+        ----------
+        name : str
+        sample : int or "all"
+            How many zones to read: at even distances over all zones of the files that are as
+            they were indexed, the first and the last among them, the same ones each time. "all"
+            reads the column whole and leaves no doubt; 0 verifies checksums alone.
 
         Returns
         -------
-        int
-            Zones found sound.
+        ValidatedIndex
+            An int, the number of zones. Its ``state`` is "sound", or "stale" when files it
+            covers have ``changed`` or are ``gone``: those are scanned, and no row is lost.
 
         Raises
         ------
-        IndexNotFound
+        IndexNotFound, InvalidArgument
         CorruptIndex
-            Naming what is damaged.
+            Naming what is damaged, or the rows whose values the index denies.
+        FragmentUnreadable, SchemaMismatch
+            When rows cannot be read back.
         """
         from zonebloom.index.validate import validate
 
-        return validate(self._catalog, self._entry(name), self._version)
+        entry, coverage = self._entry(name), self._planner.coverage()
+        return validate(self._catalog, entry, self._version, self._source, coverage, sample)
 
     def _checked_name(self, name: str, replace: bool) -> str:
         if not name or len(name) > 255 or not name.isprintable() or "/" in name:

@@ -1,20 +1,79 @@
-"""Holding an index against its checksums and the rows it says it covers."""
+"""Holding an index against its checksums, the rows it is to cover, and the files' own values."""
 
 from __future__ import annotations
 
-import numpy as np
+import posixpath
 
-from zonebloom.errors import CorruptIndex
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index.catalog import Catalog, IndexEntry, Version
+from zonebloom.index.coverage import Coverage
 from zonebloom.index.global_filter import load
+from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.loaded import Table, open_table
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.table import read_file
-from zonebloom.storage.parquet.pagemap import PageMap
+from zonebloom.index.validate_rows import Evidence, hold_against_rows
+from zonebloom.storage.columns import Column
+from zonebloom.storage.files import identities
+from zonebloom.storage.fragments import Source
+from zonebloom.storage.parquet.pagemap import FilePages, PageMap
+from zonebloom.values import hash_domain, leaf_type
+
+DEFAULT_SAMPLE = 16
 
 
-def validate(catalog: Catalog, entry: IndexEntry, version: Version) -> int:
-    """Read every byte of an index.
+class ValidatedIndex(int):
+    """What was found of an index that is not damaged: the number of its zones, and more.
+
+    Attributes
+    ----------
+    zones_read : int
+        Zones whose rows were read from the files.
+    changed : tuple of str
+        Files that are not as they were when they were indexed: lookups scan them.
+    gone : tuple of str
+        Files that were indexed and are no more.
+    """
+
+    zones_read: int
+    changed: tuple[str, ...]
+    gone: tuple[str, ...]
+
+    def __new__(
+        cls,
+        num_zones: int,
+        zones_read: int = 0,
+        changed: tuple[str, ...] = (),
+        gone: tuple[str, ...] = (),
+    ) -> ValidatedIndex:
+        made = super().__new__(cls, num_zones)
+        made.zones_read, made.changed, made.gone = zones_read, changed, gone
+        return made
+
+    @property
+    def state(self) -> str:
+        """ "sound", or "stale" when files it covers have changed or are gone since."""
+        return "stale" if self.changed or self.gone else "sound"
+
+    def __repr__(self) -> str:
+        return (
+            f"<ValidatedIndex {self.state}: {int(self):,} zones, {self.zones_read:,} read from the "
+            f"files, {len(self.changed):,} files changed, {len(self.gone):,} gone>"
+        )
+
+
+def validate(
+    catalog: Catalog,
+    entry: IndexEntry,
+    version: Version,
+    source: Source,
+    coverage: Coverage,
+    sample: int | str = DEFAULT_SAMPLE,
+) -> ValidatedIndex:
+    """Read every byte of an index, and hold it against rows of the files it covers.
 
     Parameters
     ----------
@@ -22,40 +81,106 @@ def validate(catalog: Catalog, entry: IndexEntry, version: Version) -> int:
     entry : IndexEntry
     version : Version
         The one the entry is of: it has the rows of fragments.
+    source : Source
+    coverage : Coverage
+        The files as they are now.
+    sample : int or "all"
+        How many zones to read from the files.
 
     Returns
     -------
-    int
-        Number of zones.
+    ValidatedIndex
 
     Raises
     ------
+    InvalidArgument
+        When ``sample`` is neither.
     CorruptIndex
-        Naming the first thing found: a file that is not what was written, or zones that are not
-        the rows of their fragments.
+        Naming the first thing found: a file that is not what was written, zones that are not
+        the rows of their fragments, or a value in the files that the index denies.
+    FragmentUnreadable, SchemaMismatch
     """
+    if sample != "all" and (not isinstance(sample, int) or isinstance(sample, bool) or sample < 0):
+        raise InvalidArgument(f'sample is {sample!r}; give "all", or a number of zones from 0 on')
     rows = {known.fragment_id: known.num_rows for known in version.fragments.values()}
-    num_zones = 0
+    leaf = leaf_type(source.schema, entry.column)
+    if leaf is None or hash_domain(leaf) != entry.domain:
+        raise CorruptIndex(
+            f"index {entry.name!r} is of a column {'.'.join(entry.column)} of {entry.domain}, "
+            f"which is {leaf or 'not there'} in the dataset; build it again"
+        )
+    column = Column(entry.column, leaf)
+    maps: dict[int, PageMap] = {}
+    ranges = [schema_for(leaf).empty_table()]
     for segment in entry.segments:
         if segment.page_map_bytes:
             path = catalog.page_map_path(segment.name)
             data = read_file(
                 catalog.filesystem, path, segment.page_map_bytes, segment.page_map_checksum
             )
-            PageMap(data, path)
+            maps |= dict.fromkeys(segment.fragment_ids, PageMap(data, path))
         if segment.ranges_bytes:
             path = catalog.ranges_path(segment.name)
-            read_file(catalog.filesystem, path, segment.ranges_bytes, segment.ranges_checksum)
-    if entry.global_filter is not None:
-        load(catalog, entry.global_filter)
+            data = read_file(
+                catalog.filesystem, path, segment.ranges_bytes, segment.ranges_checksum
+            )
+            ranges.append(read_ranges(data, leaf, path))
+    stored = entry.global_filter
+    over_all = load(catalog, stored) if stored is not None else None
+    tables: list[Table] = []
     for segment in entry.tables:
         table = open_table(catalog, segment)
         where = catalog.segment_path(segment.name, segment.layout)
         if isinstance(table, SlicedTable):
             table.validate()
         _require_rows(table, set(segment.fragment_ids), rows, where)
-        num_zones += len(table)
-    return num_zones
+        tables.append(table)
+
+    def pages(fragment_id: int, file_bytes: int) -> FilePages | None:
+        page_map = maps.get(fragment_id)
+        return page_map.file(fragment_id, file_bytes) if page_map is not None else None
+
+    evidence = Evidence(
+        entry.name,
+        tables,
+        pa.concat_tables(ranges),
+        over_all,
+        frozenset(stored.fragment_ids if stored is not None else ()),
+        pages,
+    )
+    most = None if isinstance(sample, str) else sample
+    zones_read = hold_against_rows(evidence, source, column, coverage.present, most)
+    changed, gone = _stale(entry, version, source, coverage)
+    return ValidatedIndex(sum(map(len, tables)), zones_read, changed, gone)
+
+
+def _stale(
+    entry: IndexEntry, version: Version, source: Source, coverage: Coverage
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Keys of the files an index covers that have changed since, and of those that are gone."""
+    covered = {i for segment in entry.tables for i in segment.fragment_ids}
+    present = {each.fragment.key: each for each in coverage.present}
+    changed, gone, unlisted = [], [], []
+    for known in version.fragments.values():
+        if known.fragment_id not in covered:
+            continue
+        if known.key in coverage.vanished:
+            gone.append(known.key)
+        elif known.key not in present:
+            unlisted.append(known)
+        elif not present[known.key].is_known:
+            changed.append(known.key)
+    # Files the version has forgotten, since other indices were refreshed.
+    forgotten = covered.difference(known.fragment_id for known in version.fragments.values())
+    gone += [f"fragment {i}" for i in sorted(forgotten)]
+    # None of this dataset's, which may be of some files only.
+    paths = [posixpath.join(source.root, known.key) for known in unlisted]
+    for known, identity in zip(unlisted, identities(source.filesystem, paths), strict=True):
+        if identity is None:
+            gone.append(known.key)
+        elif identity != known.identity:
+            changed.append(known.key)
+    return tuple(sorted(changed)), tuple(sorted(gone))
 
 
 def _require_rows(table: Table, ids: set[int], rows: dict[int, int], where: str) -> None:

@@ -154,17 +154,22 @@ class Sbbf:
         bool array, shape (n,)
             False under a null.
         """
-        from zonebloom.sbbf import blocks
-
         found = []
         for chunk in _chunks(values):
-            out = np.empty(len(chunk), dtype=bool)
             hashes = hash_array(chunk)
-            blocks.check(self._words, hashes.values, out)
+            out = self.check_hashes(hashes.values)
             if hashes.null_count:
                 out &= hashes.is_valid()
             found.append(out)
         return np.concatenate(found) if found else np.empty(0, dtype=bool)
+
+    def check_hashes(self, hashes: np.ndarray) -> np.ndarray:
+        """Tell of values given by their XXH64, uint64, shape (n,), which may be in."""
+        from zonebloom.sbbf import blocks
+
+        out = np.empty(hashes.size, dtype=bool)
+        blocks.check(self._words, hashes, out)
+        return out
 
     def merge(self, other: Sbbf) -> None:
         """Take in all that another filter of the same size holds.

@@ -182,7 +182,7 @@ class ColumnsReader:
     ) -> list[pa.Array]:
         return [
             # As a scan sees a fragment without the column, or without the leaf: nulls.
-            _leaf(batch.column(column.path[0]), column.path)
+            leaf_of(batch.column(column.path[0]), column.path)
             if batch is not None and is_stored
             else pa.nulls(num_rows, column.type)
             for column, is_stored in zip(self._columns, stored, strict=True)
@@ -230,10 +230,11 @@ class TableColumns:
         """The values, in batches that no chunk's bounds lie inside of."""
         names = list(dict.fromkeys(column.path[0] for column in self._columns))
         for batch in self._table.select(names).to_batches():
-            yield [_leaf(batch.column(column.path[0]), column.path) for column in self._columns]
+            yield [leaf_of(batch.column(column.path[0]), column.path) for column in self._columns]
 
 
-def _leaf(values: pa.Array, path: tuple[str, ...]) -> pa.Array:
+def leaf_of(values: pa.Array, path: tuple[str, ...]) -> pa.Array:
+    """The values of a leaf, given those of the top-level column it lies in."""
     for name in path[1:]:
         # Unlike StructArray.field, a null struct makes its leaf null.
         values = pc.struct_field(values, name)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,343 @@
+"""An index held against the data: what is written wrongly with right checksums is found."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import touch_later, write_files
+from helpers import PLAIN_TYPES, sample
+
+import zonebloom as zb
+from zonebloom.errors import CorruptIndex, InvalidArgument
+from zonebloom.index.catalog import Catalog, IndexEntry, Segment
+from zonebloom.index.key_ranges import stored_ranges, to_file
+from zonebloom.index.loaded import open_table
+from zonebloom.index.sliced import SlicedTable
+from zonebloom.index.sliced_rows import zones_of
+from zonebloom.index.sliced_write import SlicedWriter
+from zonebloom.index.table import TableWriter, read_file
+from zonebloom.sbbf.filter import Sbbf
+from zonebloom.storage.parquet.pagemap import PageMap, merged_page_map
+
+ITEMS, ROWS, FILES = 16, 100, 3
+ZONES = FILES * math.ceil(ROWS / ITEMS)
+LAYOUTS = ["table", "sliced"]
+
+
+def part(number: int) -> pa.Table:
+    at = range(number * ROWS, (number + 1) * ROWS)
+    return pa.table(
+        {
+            "id": pa.array([None if i % 31 == 7 else i * 7 for i in at], pa.int64()),
+            "other": pa.array([i * 7 + 1 for i in at], pa.int64()),
+            "text": [f"text {i}" for i in at],
+        }
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_files(tmp_path / "data", [part(number) for number in range(FILES)], row_group_size=40)
+    return tmp_path / "data"
+
+
+def build(folder: Path, layout: Any = "table", column: Any = "id", **options: Any) -> zb.Dataset:
+    ds = zb.dataset(folder, **options)
+    ds.create_scalar_index(
+        column, name="i", spark=False, layout=layout, number_of_items=ITEMS, global_filter=True
+    )
+    return ds
+
+
+# Sound
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_type_is_sound(tmp_path: Path, layout: str) -> None:
+    # Of random bits, some are no decimals, days or times.
+    unlike = {pa.date64(), *(k for k in PLAIN_TYPES if pa.types.is_time(k))}
+    kinds = [k for k in PLAIN_TYPES if not pa.types.is_decimal(k) and k not in unlike]
+    columns = {f"c{n}": sample(kind, 70, seed=n)[0] for n, kind in enumerate(kinds)}
+    in_memory = pa.table(columns)
+    numbers = pa.array([None if i % 9 == 4 else i for i in range(70)], pa.int32())
+    stored: dict[str, Any] = {
+        kind: numbers.cast(kind)
+        for kind in ("int8", "uint16", "float", "double", "string", "date32", "time32[s]")
+    }
+    for kind in ("timestamp[ms]", "timestamp[ns]", "duration[us]"):
+        stored[kind] = numbers.cast("int64").cast(kind)
+    stored["decimal"] = numbers.cast(pa.decimal128(12, 2))
+    stored["large_binary"] = stored["string"].cast("large_binary")
+    stored["word"] = pa.array(["a", "b", None, "a", "ä"] * 14).dictionary_encode()
+    stored["nan"] = pa.array([math.nan, None, 0.0, -0.0, 1.5, math.inf, 7.0] * 10)
+    write_files(tmp_path, [pa.table(stored), pa.table(stored).slice(3)])
+    for ds, zones in ((zb.dataset(in_memory), 5), (zb.dataset(tmp_path), 10)):
+        names = ds.schema.names
+        ds.create_scalar_index(names, spark=False, layout=layout, number_of_items=ITEMS)  # pyright: ignore[reportArgumentType]
+        for name in names:
+            done = ds.validate_index(f"{name}_idx", sample="all")
+            assert (done, done.zones_read, done.state) == (zones, zones, "sound"), name
+
+
+@pytest.mark.parametrize("format", ["ipc", "parquet"])
+def test_other_sources_are_sound(tmp_path: Path, format: str) -> None:
+    inner = pa.array([{"a": i} if i % 5 else None for i in range(ROWS)])
+    table = pa.table({"st": inner, "x": range(ROWS)})
+    for number in range(2):
+        path = tmp_path / f"k={number}" / "a.file"
+        path.parent.mkdir()
+        if format == "ipc":
+            with pa.ipc.new_file(str(path), table.schema) as writer:
+                writer.write_table(table, 30)
+        else:
+            pq.write_table(table, path, row_group_size=30)
+    ds = build(tmp_path, "sliced", "st.a", format=format)
+    done = ds.validate_index("i", sample="all")
+    assert done.zones_read == done == 14
+    memory = zb.dataset(pa.concat_tables([table, table]))
+    memory.create_scalar_index("x", spark=False, number_of_items=ITEMS)
+    assert memory.validate_index("x_idx", sample="all").zones_read == 13
+
+
+def test_zones_are_drawn_over_all_fragments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zonebloom.index import validate_rows
+
+    ds = build(folder)
+    read: list[tuple[str, int]] = []
+    plain = validate_rows._Held.check
+
+    def noting(self: Any, zone: Any, arrays: Any) -> None:
+        read.append((self._fragment.fragment.key, zone.start))
+        plain(self, zone, arrays)
+
+    monkeypatch.setattr(validate_rows._Held, "check", noting)
+    for count, wanted in ((0, 0), (1, 1), (5, 5), (10**6, ZONES), ("all", ZONES)):
+        read.clear()
+        done = ds.validate_index("i", sample=count)  # pyright: ignore[reportArgumentType]
+        assert (int(done), done.zones_read, len(set(read))) == (ZONES, wanted, wanted)
+        if count == 5:
+            assert {key for key, _ in read} == {f"part-00{n}.parquet" for n in range(FILES)}
+            assert read[0] == ("part-000.parquet", 0)
+            assert read[-1] == ("part-002.parquet", 96)
+    assert ds.validate_index("i").zones_read == 16
+    for wrong in (-1, 1.5, "some", None, True):
+        with pytest.raises(InvalidArgument, match="sample is"):
+            ds.validate_index("i", sample=wrong)  # pyright: ignore[reportArgumentType]
+
+
+# Written wrongly, with right checksums
+
+
+def rewrite(ds: zb.Dataset, change: Callable[[Catalog, IndexEntry], IndexEntry]) -> zb.Dataset:
+    """Commit another description of the index, and open the dataset anew."""
+    catalog: Catalog = ds._catalog
+    catalog.commit(
+        lambda version: replace(version, indices={"i": change(catalog, version.indices["i"])})
+    )
+    return zb.dataset(ds._source.root)
+
+
+def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry], IndexEntry]:
+    """The zones of every fragment changed, in the layout they have."""
+
+    def changed(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
+        segments = []
+        for segment in entry.segments:
+            if segment.layout == "pages":
+                segments.append(segment)
+                continue
+            table = open_table(catalog, segment)
+            path = catalog.segment_path(segment.name, segment.layout)
+            kind = SlicedWriter if isinstance(table, SlicedTable) else TableWriter
+            held = [
+                (fragment, replace(zones, filters=zones.filters.copy()))
+                for fragment, zones in zones_of(table)
+            ]
+            for _, zones in held:
+                change(zones)
+            writer = kind(catalog.filesystem, path, table.number_of_items, table.probability)
+            for fragment, zones in held:
+                writer.write(fragment, zones)
+            done = writer.close()
+            segments.append(replace(segment, num_bytes=done.num_bytes, checksum=done.checksum))
+        return replace(entry, segments=tuple(segments))
+
+    return changed
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_filter_with_a_cleared_bit(folder: Path, layout: str, seed: int) -> None:
+    ds = build(folder, layout)
+    assert ds.validate_index("i", sample="all").state == "sound"
+    rng = random.Random(seed)
+    done = []
+
+    def clear(zones: Any) -> None:
+        if not done:
+            zone = rng.randrange(len(zones))
+            bits = np.unpackbits(zones.filters[zone].view(np.uint8), bitorder="little")
+            at = rng.choice(np.flatnonzero(bits).tolist())
+            zones.filters[zone].view(np.uint8)[at // 8] ^= 1 << at % 8
+            done.append(zone)
+
+    ds = rewrite(ds, with_table(clear))
+    assert ds.validate_index("i", sample=0).state == "sound"
+    first = done[0] * ITEMS
+    with pytest.raises(CorruptIndex, match=rf"the filter of rows {first} to .*part-000.parquet"):
+        ds.validate_index("i", sample="all")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_null_flag_that_is_missing(folder: Path, layout: str) -> None:
+    def clear(zones: Any) -> None:
+        zones.has_null[:] = False
+
+    with pytest.raises(CorruptIndex, match=r"the null flag of rows 0 to 16 of .* denies a null"):
+        rewrite(build(folder, layout), with_table(clear)).validate_index("i", sample="all")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_filters_of_another_column(folder: Path, layout: str) -> None:
+    """Of the same rows: two files exchanged, and a catalog that names another column."""
+    ds = rewrite(build(folder, layout), lambda _, entry: replace(entry, column=("other",)))
+    assert ds.count_rows("other = 8") == 0
+    for count in (1, 16, "all"):
+        with pytest.raises(CorruptIndex, match="denies"):
+            ds.validate_index("i", sample=count)  # pyright: ignore[reportArgumentType]
+    ds = rewrite(ds, lambda _, entry: replace(entry, column=("text",)))
+    with pytest.raises(CorruptIndex, match=r"a column text of .*, which is string"):
+        ds.validate_index("i")
+    ds = rewrite(ds, lambda _, entry: replace(entry, column=("nowhere",)))
+    with pytest.raises(CorruptIndex, match="which is not there"):
+        ds.validate_index("i")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("minimum", 8), ("maximum", 600), ("null_count", 0), ("num_rows", 99)]
+)
+def test_key_ranges_too_narrow(folder: Path, column: str, value: int) -> None:
+    def narrow(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
+        (segment,) = entry.segments
+        path = catalog.ranges_path(segment.name)
+        data = read_file(catalog.filesystem, path, segment.ranges_bytes, segment.ranges_checksum)
+        table = stored_ranges(data, path)
+        at = table.schema.get_field_index(column)
+        values = [value, *table[column].to_pylist()[1:]]
+        table = table.set_column(at, table.schema.field(at), pa.array(values, pa.int64()))
+        size, checksum = catalog.write(path, to_file([table]))
+        changed = replace(segment, ranges_bytes=size, ranges_checksum=checksum)
+        return replace(entry, segments=(changed,))
+
+    ds = rewrite(build(folder), narrow)
+    with pytest.raises(CorruptIndex, match=r"the key range of rows .*part-000.parquet denies"):
+        ds.validate_index("i", sample="all")
+
+
+def test_a_filter_over_all_keys_with_a_cleared_bit(folder: Path) -> None:
+    def clear(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
+        stored = entry.global_filter
+        assert stored is not None
+        path = catalog.global_filter_path(stored.segment)
+        data = read_file(catalog.filesystem, path, stored.num_bytes, stored.checksum)
+        words = np.frombuffer(Sbbf.from_parquet_bytes(data).to_bytes(), dtype=np.uint32).copy()
+        words[np.flatnonzero(words)[0]] = 0
+        bloom = Sbbf.from_bytes(words.tobytes())
+        size, checksum = catalog.write(path, bloom.to_parquet_bytes())
+        return replace(entry, global_filter=replace(stored, num_bytes=size, checksum=checksum))
+
+    ds = rewrite(build(folder), clear)
+    with pytest.raises(CorruptIndex, match="the filter over all keys of rows"):
+        ds.validate_index("i", sample="all")
+
+
+def test_page_maps_of_other_files(folder: Path) -> None:
+    """Files of one shape: the pages lie where the map says, and hold other rows."""
+    path = folder / "part-001.parquet"
+    text = pq.read_table(path).to_pylist()
+    pq.write_table(pa.Table.from_pylist(text[::-1]), path, row_group_size=60)
+
+    def exchange(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
+        (segment,) = entry.segments
+        path = catalog.page_map_path(segment.name)
+        data = read_file(
+            catalog.filesystem, path, segment.page_map_bytes, segment.page_map_checksum
+        )
+        table = PageMap(data, path).table
+        ids = [1 - i if i < 2 else i for i in table["fragment_id"].to_pylist()]
+        table = table.set_column(0, table.schema.field(0), pa.array(ids, pa.uint64()))
+        size, checksum = catalog.write(path, merged_page_map([table]))
+        changed: Segment = replace(segment, page_map_bytes=size, page_map_checksum=checksum)
+        return replace(entry, segments=(changed,))
+
+    ds = rewrite(build(folder), exchange)
+    with pytest.raises(CorruptIndex, match="page map"):
+        ds.validate_index("i", sample="all")
+
+
+# Files that are not as they were
+
+
+def test_changed_and_gone_files_are_said(folder: Path) -> None:
+    ds = build(folder)
+    assert ds.validate_index("i").state == "sound"
+    pq.write_table(part(7), folder / "part-001.parquet")
+    touch_later(folder / "part-001.parquet")
+    os.unlink(folder / "part-002.parquet")
+    pq.write_table(part(8), folder / "part-009.parquet")
+    for opened in (ds, zb.dataset(folder)):
+        done = opened.validate_index("i", sample="all")
+        assert (done.state, int(done), done.zones_read) == ("stale", ZONES, ZONES // FILES)
+        assert done.changed == ("part-001.parquet",)
+        assert done.gone == ("part-002.parquet",)
+        assert "stale" in repr(done)
+    ds = zb.dataset(folder)
+    ds.optimize.optimize_indices(spark=False)
+    done = ds.validate_index("i", sample="all")
+    assert (done.state, done.zones_read) == ("sound", ZONES)
+
+
+def test_a_file_replaced_by_one_of_its_size_and_time(folder: Path) -> None:
+    path = folder / "part-001.parquet"
+    status = path.stat()
+    ds = build(folder)
+    rows = part(1)
+    other = pa.array([None if i is None else i + 1 for i in rows["id"].to_pylist()], pa.int64())
+    pq.write_table(rows.set_column(0, "id", other), path, row_group_size=40)
+    assert path.stat().st_size == status.st_size
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    for opened in (ds, zb.dataset(folder)):
+        # Noticed by what else is known of the file, or by what is in it.
+        try:
+            found = opened.validate_index("i")
+        except CorruptIndex as error:
+            assert "part-001.parquet denies" in str(error)
+        else:
+            assert found.changed == ("part-001.parquet",)
+
+
+def test_a_file_that_is_shorter_than_it_was(folder: Path) -> None:
+    def longer(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
+        """The first fragment's zones said to be the others'."""
+        (segment,) = entry.segments
+        path = catalog.segment_path(segment.name)
+        table = open_table(catalog, segment)
+        writer = TableWriter(catalog.filesystem, path, table.number_of_items, table.probability)
+        for fragment, zones in zones_of(table):
+            writer.write({0: 1, 1: 0}.get(fragment, fragment), zones)
+        done = writer.close()
+        changed = replace(segment, num_bytes=done.num_bytes, checksum=done.checksum)
+        return replace(entry, segments=(changed,))
+
+    with pytest.raises(CorruptIndex, match="denies"):
+        rewrite(build(folder), longer).validate_index("i", sample=3)
