@@ -35,6 +35,7 @@ import xxhash
 from zonebloom.errors import CommitConflict, CorruptIndex, IndexNotUsedWarning
 from zonebloom.index.document import FORMAT_VERSION, from_document, to_document
 from zonebloom.index.key_ranges import FILE_NAME as KEY_RANGES
+from zonebloom.index.permissions import make_file, make_folder
 from zonebloom.index.sliced_directory import FILE_NAME as SLICED_FILE_NAME
 from zonebloom.index.table import FILE_NAME
 from zonebloom.index.zones import ZoneParameters
@@ -243,9 +244,31 @@ class Catalog:
         """Path of a filter over all keys, or of what a task found for it."""
         return posixpath.join(self.folder, "segments", name, GLOBAL_FILTER)
 
+    def prepare(self, path: str) -> None:
+        """Make the folder of a file about to be written, and who may read the data may read it."""
+        folder = posixpath.dirname(path)
+        if not is_local(self.filesystem):
+            self.filesystem.create_dir(folder, recursive=True)
+            return
+        make_folder(folder, self._model)
+        make_file(path, self._model)
+
+    @property
+    def _model(self) -> str:
+        """The local folder whose permissions are those of the index.
+
+        That of the data, or of an index apart from it the index folder itself.
+        """
+        folder = self.folder.rstrip("/")
+        if posixpath.basename(folder) == FOLDER:
+            folder = posixpath.dirname(folder)
+        while folder and not os.path.isdir(folder):
+            folder = posixpath.dirname(folder)
+        return folder or "."
+
     def write(self, path: str, data: Any) -> tuple[int, str]:
         """Write a file of a segment; its size and checksum."""
-        self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
+        self.prepare(path)
         with self.filesystem.open_output_stream(path) as sink:
             sink.write(data)
         return memoryview(data).nbytes, xxhash.xxh3_64_hexdigest(data)
@@ -347,7 +370,6 @@ class Catalog:
     def _create(self, version: Version) -> bool:
         """Write a version unless its number is taken."""
         folder = posixpath.join(self.folder, "versions")
-        self.filesystem.create_dir(folder, recursive=True)
         fragments = _fragments_to_bytes(version.fragments.values())
         # Named by content: a version can only ever refer to the bytes it was made with.
         listing = f"{version.number:020d}-{xxhash.xxh3_64_hexdigest(fragments)}.arrow"
@@ -377,11 +399,11 @@ class Catalog:
     def _write(self, path: str, data: bytes) -> None:
         """Write a file so that nobody sees a part of it."""
         if not is_local(self.filesystem):
-            with self.filesystem.open_output_stream(path) as sink:
-                sink.write(data)
+            self.write(path, data)
             return
         draft = posixpath.join(posixpath.dirname(path), f".{uuid.uuid4().hex}")
         try:
+            self.prepare(draft)
             with open(draft, "wb") as file:
                 file.write(data)
                 file.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
@@ -86,7 +85,7 @@ def arrange(
     if alike and len(tables) <= most:
         return tuple(segments)
     path = catalog.segment_path(name, wanted)
-    catalog.filesystem.create_dir(posixpath.dirname(path), recursive=True)
+    catalog.prepare(path)
     with ExitStack() as stack:
         opened = []
         for segment in tables:

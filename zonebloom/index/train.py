@@ -162,7 +162,7 @@ class _Output:
         self.plan = task.columns[number]
         parameters = self.plan.parameters
         path = self._catalog.segment_path(self._segment)
-        self._catalog.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        self._catalog.prepare(path)
         self.writer = TableWriter(
             self._catalog.filesystem,
             path,

@@ -1,0 +1,142 @@
+"""The index is as open as the data, whatever the umask of who builds it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import run_python
+
+import zonebloom as zb
+
+NOBODY = 65534
+# All is imported while it may be: the interpreter's own files may be root's alone.
+AS_NOBODY = """
+    import os, sys, warnings
+    import pyarrow.dataset as pads
+    import zonebloom as zb
+
+    def read():
+        table = pads.dataset(sys.argv[1], format="parquet").to_table()
+        ds = zb.dataset(sys.argv[1], index_dir=sys.argv[2] or None)
+        return table.num_rows, ds.count_rows(filter="id = 7"), ds.validate_index("sliced")
+
+    warnings.simplefilter("error")
+    as_root = read()
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    assert read() == as_root
+    print(*as_root)
+"""
+
+
+def build(data: Path, index_dir: str | None = None) -> None:
+    ds = zb.dataset(data, index_dir=index_dir)
+    for layout in ("table", "sliced"):
+        ds.create_scalar_index(
+            "id", name=layout, layout=layout, global_filter=True, number_of_items=100, spark=False
+        )
+    ds.optimize.optimize_indices()
+    ds.drop_index("table")
+
+
+@pytest.fixture(params=[0o077, 0o022, 0o000], ids=oct)
+def umask(request) -> Iterator[None]:
+    """The umask of whoever builds."""
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder other users can reach, unlike pytest's own, with one of data."""
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    (place / "data").mkdir()
+    pq.write_table(pa.table({"id": range(1000)}), place / "data" / "a.parquet")
+    (place / "data" / "a.parquet").chmod(0o644)
+    yield place
+    shutil.rmtree(place)
+
+
+def modes(folder: Path, files: bool) -> set[int]:
+    found = [folder, *folder.rglob("*")]
+    return {stat.S_IMODE(each.stat().st_mode) for each in found if each.is_file() == files}
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o700, 0o775, 0o2770, 0o777, 0o1777])
+def test_an_index_beside_the_data_takes_its_permissions(place, umask, mode):
+    (place / "data").chmod(mode)
+    build(place / "data")
+    index = place / "data" / "_zonebloom"
+    assert modes(index, files=False) == {mode & 0o2777}
+    assert modes(index, files=True) == {mode & 0o644}
+    assert stat.S_IMODE((place / "data").stat().st_mode) == mode
+
+
+def test_an_index_apart_takes_those_of_its_folder(place, umask):
+    (place / "indices").mkdir()
+    (place / "indices").chmod(0o750)
+    build(place / "data", str(place / "indices"))
+    assert modes(place / "indices", files=False) == {0o750}
+    assert modes(place / "indices", files=True) == {0o640}
+
+
+def test_an_index_apart_in_a_new_folder_takes_those_above_it(place, umask):
+    build(place / "data", str(place / "new" / "indices"))
+    assert modes(place / "new", files=False) == {0o755}
+    assert modes(place / "new", files=True) == {0o644}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("index_dir", [None, "indices"])
+@pytest.mark.parametrize("umask", [0o077], indirect=True)
+def test_another_user_reads_the_data_and_the_index(place, umask, index_dir):
+    folder = None if index_dir is None else str(place / index_dir)
+    build(place / "data", folder)
+    assert run_python(AS_NOBODY, place / "data", folder or "").split() == ["1000", "1", "10"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("umask", [0o077], indirect=True)
+def test_what_root_builds_for_a_user_is_the_users(place, umask):
+    os.chown(place / "data", NOBODY, NOBODY)
+    (place / "data").chmod(0o700)
+    build(place / "data")
+    index = place / "data" / "_zonebloom"
+    found = [each.stat() for each in (index, *index.rglob("*"))]
+    assert {(each.st_uid, each.st_gid) for each in found} == {(NOBODY, NOBODY)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize(("groups", "group", "mode"), [([], NOBODY, 0o755), ([7], 7, 0o775)])
+def test_the_rights_of_a_group_are_not_given_to_another(place, groups, group, mode):
+    os.chown(place / "data", NOBODY, 7)
+    (place / "data").chmod(0o775)
+    run_python(
+        """
+        import os, sys
+        from zonebloom.index.permissions import make_file, make_folder
+
+        os.setgroups([int(each) for each in sys.argv[2:]])
+        os.setgid(65534)
+        os.setuid(65534)
+        make_folder(sys.argv[1] + "/a/b", sys.argv[1])
+        make_file(sys.argv[1] + "/a/b/c", sys.argv[1])
+        """,
+        place / "data",
+        *groups,
+    )
+    for name in ("a", "a/b"):
+        found = (place / "data" / name).stat()
+        assert (found.st_gid, stat.S_IMODE(found.st_mode)) == (group, mode)
+    assert stat.S_IMODE((place / "data" / "a/b/c").stat().st_mode) == 0o644
