@@ -94,7 +94,7 @@ def test_keys_in_nearly_all_zones(versus, indexed, paged):
 def test_one_key_against_filters_in_the_files(versus, indexed, embedded, keys):
     """DuckDB drops row groups by the filters in the files; so do we where there is no index."""
     peer = scans(embedded)["DuckDB"]
-    unindexed = zb.dataset(embedded)
+    unindexed = zb.dataset(embedded, embedded_filters=True)
     each = itertools.cycle(keys)
     versus(
         lambda: indexed.to_table(filter=pc.field("id") == next(each)),

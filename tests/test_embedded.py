@@ -1,10 +1,15 @@
-"""A dataset whose files hold Bloom filters, and no index: fewer row groups, the same rows."""
+"""A dataset whose files hold Bloom filters, and no index: fewer row groups, the same rows.
+
+They are used when asked for alone: nothing tells a damaged filter from a sound one.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -13,7 +18,10 @@ import pytest
 from e2e_helpers import assert_equals_pyarrow, build, numbered, touch_later
 
 import zonebloom as zb
+import zonebloom.polars
+from zonebloom import cli
 from zonebloom.plan import ScanStats
+from zonebloom.sbbf.filter import Sbbf
 
 ROWS, FILES = 1000, 3
 
@@ -62,7 +70,7 @@ FILTERS: list[tuple[pc.Expression, int | None]] = [
 def test_rows_are_pyarrows_and_row_groups_fewer(
     folder: Path, expression: pc.Expression, groups: int | None
 ) -> None:
-    ds = zb.dataset(folder)
+    ds = zb.dataset(folder, embedded_filters=True)
     assert_equals_pyarrow(ds, folder, expression, expression)
     plan = ds.scanner(filter=expression).plan()
     kept = [each.row_groups for each in plan.fragments]
@@ -74,10 +82,46 @@ def test_rows_are_pyarrows_and_row_groups_fewer(
         assert plan.skipped == FILES - len(kept)
 
 
+def test_filters_nobody_asked_for_are_not_believed(tmp_path: Path) -> None:
+    """All bits of the filters but those of the chunk's bounds are cleared."""
+    path = tmp_path / "a.parquet"
+    ids = pa.array(range(1000), pa.int64())
+    pq.write_table(pa.table({"id": ids}), path, bloom_filter_options={"id": {"ndv": 1000}})
+    chunk: Any = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    sound = path.read_bytes()
+    start, stop = chunk.bloom_filter_offset, chunk.bloom_filter_offset + chunk.bloom_filter_length
+    damaged = Sbbf.from_bytes(bytes(Sbbf.from_parquet_bytes(sound[start:stop]).nbytes))
+    damaged.insert(pa.array([0, 999], pa.int64()))
+    path.write_bytes(sound[:start] + damaged.to_parquet_bytes() + sound[stop:])
+    keys = range(0, 1000, 7)
+    plain = zb.dataset(path)
+    assert all(plain.count_rows(key == ID) == 1 for key in keys)
+    assert plain.scanner(filter=ID == 7).plan().data_reads == 0
+    assert all(
+        plain.to_polars().filter(pl.col("id") == key).collect().height == 1 for key in keys[:5]
+    )
+    believing = zb.dataset(path, embedded_filters=True)
+    assert sum(believing.count_rows(key == ID) for key in keys) < len(keys)
+
+
+def test_polars_and_the_command_line_ask_for_them_too(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scan = zonebloom.polars.scan(folder, embedded_filters=True)
+    assert "ZONEBLOOM" in scan.filter(pl.col("id") == 12340).explain()
+    assert scan.filter(pl.col("id") == 12340).collect()["row"].to_list() == [1234]
+    for option, skipped in (([], 0), (["--embedded-filters"], 2)):
+        arguments = ["explain", str(folder), "id = 12340", "--output", "json", *option]
+        assert cli.main(arguments) == 0
+        assert json.loads(capsys.readouterr().out)["skipped"] == skipped
+        assert cli.main(["lookup", str(folder), "id = 12340", *option]) == 0
+        assert "1234" in capsys.readouterr().out
+
+
 def test_files_without_filters_are_opened_once(tmp_path: Path) -> None:
     for number in range(FILES):
         write(tmp_path / f"part-{number}.parquet", table(number * ROWS))
-    ds = zb.dataset(tmp_path)
+    ds = zb.dataset(tmp_path, embedded_filters=True)
     assert_equals_pyarrow(ds, tmp_path, ID == 12340, ID == 12340)
     assert ds.scanner(filter=ID == 12340).plan().data_reads == 0
 
@@ -86,7 +130,7 @@ def test_files_beside_an_index(folder: Path) -> None:
     """The index answers for what it covers, the filters for the file that came later."""
     build(zb.dataset(folder), "id", number_of_items=100)
     write(folder / "part-9.parquet", table(FILES * ROWS), "id")
-    ds = zb.dataset(folder)
+    ds = zb.dataset(folder, embedded_filters=True)
     with pytest.warns(zb.errors.StaleIndexWarning):
         found = ds.to_table(filter=ID.isin([120, 31230]))
     assert found["row"].to_pylist() == [12, 3123]
@@ -101,26 +145,28 @@ def test_a_column_of_the_path_that_is_in_the_file_too(tmp_path: Path) -> None:
         other = table(part * ROWS).append_column("p", pa.array([77] * ROWS, pa.int32()))
         write(tmp_path / f"p={part}" / "a.parquet", other, "id", "p")
     source = pads.dataset(tmp_path, partitioning="hive")
+    ds = zb.dataset(source, embedded_filters=True)
     for expression in (
         (pc.field("p") == 1) & (ID == 10050),
         (pc.field("p") == 77) | (ID == 10050),
         (pc.field("p") == 1) & (pc.field("row") > 1900),
         pc.field("p") == 77,
     ):
-        assert_equals_pyarrow(zb.dataset(source), source, expression, expression)
+        assert_equals_pyarrow(ds, source, expression, expression)
 
 
 def test_a_column_some_files_do_not_have(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", table(0).drop_columns(["name"]), "id")
     write(tmp_path / "b.parquet", table(ROWS), "id", "name")
     source = pads.dataset(tmp_path, schema=table(0).schema)
+    ds = zb.dataset(source, embedded_filters=True)
     for expression in (NAME == "name 1500", NAME.is_null(), (NAME == "name 7") | (ID == 50)):
-        assert_equals_pyarrow(zb.dataset(source), source, expression, expression)
+        assert_equals_pyarrow(ds, source, expression, expression)
 
 
 def test_a_file_replaced_after_the_plan_is_read_whole(folder: Path) -> None:
     path = folder / "part-1.parquet"
-    scanner = zb.dataset(folder).scanner(filter=ID == 12340)
+    scanner = zb.dataset(folder, embedded_filters=True).scanner(filter=ID == 12340)
     plan = scanner.plan()
     assert [each.row_groups for each in plan.fragments] == [(2,)]
     write(path, table(ROWS).take(pa.array(range(ROWS - 1, -1, -1))), "id")
@@ -135,7 +181,7 @@ def test_a_long_filter_is_written_out_once(folder: Path, monkeypatch: pytest.Mon
     written = []
     original = ast.Or.__str__
     monkeypatch.setattr(ast.Or, "__str__", lambda self: written.append(1) or original(self))
-    ds = zb.dataset(folder)
+    ds = zb.dataset(folder, embedded_filters=True)
     ds.to_table(filter="row = 1 OR row = 2")
     # No index answers it either, which is said of each of its two terms.
     assert len(written) <= 1

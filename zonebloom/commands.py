@@ -51,6 +51,11 @@ _engine = _options(
 )
 
 
+_embedded_filters = click.option(
+    "--embedded-filters",
+    is_flag=True,
+    help="Trust the Bloom filters inside files that no index covers; they have no checksum.",
+)
 _layout = click.option(
     "--layout",
     type=click.Choice(["auto", "table", "sliced"]),
@@ -250,6 +255,7 @@ def _validated(opened: Dataset, name: str, sample: str) -> dict[str, Any]:
 @click.argument("filter")
 @click.option("--columns", help="Names with commas between; all by default.")
 @click.option("--limit", type=click.IntRange(min=0), help="Rows at most.")
+@_embedded_filters
 def lookup(
     path: str,
     filter: str,
@@ -258,6 +264,7 @@ def lookup(
     output: str,
     columns: str | None,
     limit: int | None,
+    embedded_filters: bool,
 ) -> int:
     """Print the rows of the dataset at PATH that match the SQL condition FILTER.
 
@@ -265,7 +272,7 @@ def lookup(
     num_rows, rows (one object each), indices (zones kept of all), read (bytes, seconds).
     """
     seen: list[ScanStats] = []
-    scanner = _open(path, format, index_dir).scanner(
+    scanner = _open(path, format, index_dir, embedded_filters).scanner(
         _names(columns), filter, limit, scan_stats_callback=seen.append
     )
     found = scanner.to_table()
@@ -292,6 +299,7 @@ def lookup(
 @click.argument("filter")
 @click.option("--columns", help="Names with commas between; all by default.")
 @click.option("--analyze", is_flag=True, help="Run the lookup too, and count what it reads.")
+@_embedded_filters
 def explain(
     path: str,
     filter: str,
@@ -300,6 +308,7 @@ def explain(
     output: str,
     columns: str | None,
     analyze: bool,
+    embedded_filters: bool,
 ) -> None:
     """Say what a lookup would read of the dataset at PATH, and why.
 
@@ -307,7 +316,7 @@ def explain(
     of it, why), indices, unanswered; with --analyze also read.
     """
     seen: list[ScanStats] = []
-    scanner = _open(path, format, index_dir).scanner(
+    scanner = _open(path, format, index_dir, embedded_filters).scanner(
         _names(columns), filter, scan_stats_callback=seen.append
     )
     if output == "text":
@@ -495,10 +504,10 @@ def _demo(folder: str, engine: Any, master: str, output: str) -> int:
     return 0 if same == len(results) else cli.FAILED
 
 
-def _open(path: str, format: str, index_dir: str | None) -> Dataset:
+def _open(path: str, format: str, index_dir: str | None, embedded_filters: bool = False) -> Dataset:
     from zonebloom.dataset import dataset
 
-    return dataset(path, format, index_dir=index_dir)
+    return dataset(path, format, index_dir=index_dir, embedded_filters=embedded_filters)
 
 
 def _names(columns: str | None) -> list[str] | None:

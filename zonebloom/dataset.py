@@ -96,6 +96,7 @@ def dataset(
     index_dir: str | None = None,
     partitioning: Partitioning = "auto",
     stale: Stale = "read",
+    embedded_filters: bool = False,
 ) -> Dataset:
     """Open a dataset as it lies.
 
@@ -120,6 +121,11 @@ def dataset(
         What becomes of files that are others than when the dataset was opened or indexed. One
         that changed is read whole; one that is gone is an error, or left out with a warning.
         The files of a Delta or Iceberg table are never left out.
+    embedded_filters : bool
+        Whether row groups of files no index covers are passed over by the Bloom filters that
+        writers put inside them. Parquet has no checksum for those: where one bit of a filter
+        has changed, rows are lost that are there. Filters that lack a bound of their column
+        chunk's statistics are not used.
 
     Returns
     -------
@@ -144,7 +150,7 @@ def dataset(
     reopen = partial(_open, source, format, filesystem, index_dir, partitioning, stale)
     opened, catalog = reopen()
     is_listed = title is not None or is_delta(source) or is_iceberg(source)
-    return Dataset(opened, catalog, title, reopen if is_listed else None)
+    return Dataset(opened, catalog, title, reopen if is_listed else None, embedded_filters)
 
 
 def _open(
@@ -243,7 +249,9 @@ class Dataset:
         catalog: Catalog,
         title: str | None = None,
         reopen: Callable[[], tuple[Source, Catalog]] | None = None,
+        embedded_filters: bool = False,
     ):
+        self._asks_embedded = embedded_filters
         self._title = title or source.root
         self._catalog = catalog
         # None where the files are named one by one: there is nothing to list.
@@ -253,7 +261,7 @@ class Dataset:
     def _use(self, version: Version, source: Source | None = None) -> None:
         self._source = source or self._source
         self._version = version
-        self._planner = Planner(self._source, self._catalog, version)
+        self._planner = Planner(self._source, self._catalog, version, self._asks_embedded)
         self._builder = Builder(self._source, self._catalog, self._planner)
 
     # What there is
@@ -602,7 +610,8 @@ class Dataset:
     def embedded_filters(self) -> list[EmbeddedDescription]:
         """The Bloom filters inside the Parquet files themselves, by column.
 
-        They are used for fragments no index covers; every file's footer is read to list them.
+        A dataset opened with ``embedded_filters=True`` uses them for fragments no index covers;
+        every file's footer is read to list them.
         """
         return describe_embedded(
             (column for column in self._planner.embedded.columns(each.fragment, each.identity))

@@ -63,6 +63,8 @@ class Planner:
     source : Source
     catalog : Catalog
     version : Version
+    embedded_filters : bool
+        Whether the filters inside the files are asked about fragments no index covers.
 
     Attributes
     ----------
@@ -70,11 +72,13 @@ class Planner:
     loaded : dict of str to LoadedIndex
         By name; tables are loaded when first searched.
     embedded : FragmentFilters
-        Of fragments no index covers.
     """
 
-    def __init__(self, source: Source, catalog: Catalog, version: Version):
+    def __init__(
+        self, source: Source, catalog: Catalog, version: Version, embedded_filters: bool = False
+    ):
         self._source = source
+        self._asks_embedded = embedded_filters
         self.version = version
         self.loaded = {name: LoadedIndex(catalog, entry) for name, entry in version.indices.items()}
         self._state: _State | None = None
@@ -220,7 +224,7 @@ class Planner:
         before = {name: index.loaded_bytes for name, index in self.loaded.items()}
         coverage, found = self._search(predicate, self._readable())
         kept = by_fragment(found.result.at_most)
-        embedded = self.embedded.asked(predicate, counter)
+        embedded = self.embedded.asked(predicate, counter) if self._asks_embedded else None
         planned = [
             self._fragment_plan(each, kept[each.fragment_id], found, embedded)
             for each in coverage.present
@@ -365,11 +369,11 @@ class Planner:
         each: PresentFragment,
         rows: RowRanges,
         found: Search,
-        embedded: Callable[[Fragment, FileIdentity], list[int] | None],
+        embedded: Callable[[Fragment, FileIdentity], list[int] | None] | None,
     ) -> FragmentPlan:
         covered = any(each.fragment_id in view.fragment_ids for view in found.used.values())
         why = each.why or _why_whole(each, rows, found, covered)
-        if not covered:
+        if not covered and embedded is not None:
             groups = embedded(each.fragment, each.identity)
             if groups is not None:
                 return FragmentPlan(each.fragment, None, why, each.identity, None, tuple(groups))

@@ -51,7 +51,7 @@ def scan(source: Any, *, index_dir: str | None = None, **options: Any) -> pl.Laz
     index_dir : str, optional
         Folder of the index; not with a Dataset, which has its own.
     **options
-        Of `zonebloom.dataset`: format, filesystem.
+        Of `zonebloom.dataset`: format, filesystem, partitioning, embedded_filters.
 
     Returns
     -------

@@ -1,4 +1,8 @@
-"""Filters inside the Parquet files themselves, for fragments no index covers."""
+"""Filters inside the Parquet files themselves, for fragments no index covers.
+
+The format has no checksum for them, and a bit that was lost shows only where a value of the data
+is looked up. So they are asked only where the dataset was opened with ``embedded_filters=True``.
+"""
 
 from __future__ import annotations
 
