@@ -72,3 +72,41 @@ def test_files_of_an_index(tmp_path: Path, layout: str, size: int) -> None:
     index(tmp_path, "parquet", layout)
     said = keys_said(tmp_path, "parquet", "segments/*/*", size)
     assert said == {key: f"['text {key}']" for key in KEYS}
+
+
+@pytest.mark.parametrize("size", [0, 100_000])
+def test_arrow_ipc_files(tmp_path: Path, size: int) -> None:
+    """What is left of a file may hold any key."""
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table().schema) as writer:
+        writer.write_table(table(), 3000)
+    index(tmp_path, "ipc", "table")
+    said = keys_said(tmp_path, "ipc", "a.arrow", size)
+    assert said == dict.fromkeys(KEYS, "FragmentUnreadable")
+
+
+def test_a_file_cut_while_its_rows_are_read(tmp_path: Path) -> None:
+    """Batches that were handed out before stay as they were."""
+    path = tmp_path / "a.arrow"
+    whole = table().append_column("list", pa.array([[n] for n in range(ROWS)]))
+    with pa.ipc.new_file(str(path), whole.schema) as writer:
+        writer.write_table(whole, 3000)
+    out = run_python(
+        """
+        import os, sys
+        import zonebloom as zb
+
+        ds = zb.dataset(sys.argv[1], format="ipc")
+        ds.create_scalar_index("id", spark=False, number_of_items=128)
+        scanner = ds.scanner(filter="id IN (1, 3500, 20000, 39000)", batch_size=1)
+        batches = iter(scanner.to_batches())
+        held = [next(batches)]
+        os.truncate(sys.argv[1] + "/a.arrow", 0)
+        try:
+            held += batches
+        except zb.errors.ZoneBloomError as error:
+            print(type(error).__name__)
+        print([row for batch in held for row in batch.to_pylist()][0])
+        """,
+        tmp_path,
+    )
+    assert out.splitlines()[-1] == "{'id': 1, 'text': 'text 1', 'list': [1]}"

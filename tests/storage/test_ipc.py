@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pytest
 from e2e_helpers import assert_equals_pyarrow, build, touch_later
+from helpers import PLAIN_TYPES, sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import zonebloom as zb
 from zonebloom import errors
@@ -144,3 +149,109 @@ def test_lying_offsets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.FragmentUnreadable, match=r"a\.arrow"):
         rows.read(0, ["text"], RowRanges([(3, 4)]))
     rows.close()
+
+
+# Some rows of a batch, without the others
+
+
+def wide(rows: int) -> pa.Table:
+    """Columns of every kind, those that pyarrow must read among those read by arithmetic."""
+    rng = np.random.default_rng(rows)
+    views = (pa.string_view(), pa.binary_view())
+    kinds = [kind for kind in PLAIN_TYPES if kind not in views and kind != pa.date64()]
+    kinds = [kind for kind in kinds if not pa.types.is_decimal(kind) and not pa.types.is_time(kind)]
+    columns: dict[str, Any] = {
+        f"c{number}": sample(kind, rows, nulls=(0.0, 0.3, 1.0)[number % 3], seed=number)[0]
+        for number, kind in enumerate(kinds)
+    }
+    numbers = pa.array(range(rows), pa.int32())
+    text = numbers.cast("string")
+    columns["bool"] = pa.array(rng.random(rows) < 0.5)
+    columns["bools"] = pa.array(rng.random(rows) < 0.5, mask=rng.random(rows) < 0.2)
+    columns["decimal"] = numbers.cast(pa.decimal256(40, 3))
+    columns["null"] = pa.nulls(rows)
+    columns["list"] = pa.array([[i] * (i % 3) for i in range(rows)])
+    columns["struct"] = pa.StructArray.from_arrays([numbers, text], ["a", "b"])
+    columns["fixed"] = pa.array([[i % 99, None] for i in range(rows)], pa.list_(pa.int8(), 2))
+    columns["word"] = text.dictionary_encode()
+    columns["after"] = pa.array([f"{i}é" if i % 5 else None for i in range(rows)])
+    columns["view"] = text.cast(pa.string_view())
+    columns["map"] = pa.array([[(i, "x")] for i in range(rows)], pa.map_(pa.int32(), pa.string()))
+    columns["last"] = numbers
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize("how", ["plain", "legacy", "lz4", "remote"])
+def test_any_rows_of_any_type(tmp_path: Path, how: str) -> None:
+    whole = wide(1272)
+    options = pa.ipc.IpcWriteOptions(
+        use_legacy_format=how == "legacy",
+        compression="lz4" if how == "lz4" else None,
+    )
+    path = tmp_path / "a.arrow"
+    with pa.ipc.new_file(str(path), whole.schema, options=options) as writer:
+        writer.write_table(whole, 300)
+    where, name = LOCAL, str(path)
+    if how == "remote":
+        where, name = pafs.SubTreeFileSystem(str(tmp_path), LOCAL), path.name
+    (identity,) = identities(where, [name])
+    assert identity is not None
+    counter = ReadCounter()
+    reader = IpcRows(where, name, identity, whole.schema, {}, counter)
+    rng = np.random.default_rng(5)
+    sets = [[(0, 1)], [(0, len(whole))], [(299, 301)], [(13, 14), (600, 603), (1263, 1272)]]
+    sets += [
+        [(int(a), int(a) + 1) for a in np.unique(rng.integers(0, len(whole), 40))] for _ in range(3)
+    ]
+    for spans in sets:
+        rows = RowRanges(spans)
+        found = [
+            reader.read(number, whole.schema.names, inside)
+            for number, _, inside in reader.row_groups(rows)
+        ]
+        table = pa.concat_tables(found)
+        table.validate(full=True)
+        wanted = pa.concat_tables([whole.slice(a, b - a) for a, b in spans])
+        for column in whole.schema.names:
+            ours, theirs = table[column], wanted[column]
+            # NaN is not equal to itself.
+            assert ours.equals(theirs) or repr(ours.to_pylist()) == repr(theirs.to_pylist()), column
+    reader.close()
+
+
+def test_few_bytes_are_read_for_few_rows(tmp_path: Path) -> None:
+    table = pa.table({"id": range(100_000), "text": [f"text {i}" for i in range(100_000)]})
+    table = table.append_column("list", pa.array([[i] * 10 for i in range(100_000)]))
+    path = tmp_path / "a.arrow"
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+    (identity,) = identities(LOCAL, [str(path)])
+    assert identity is not None
+    counter = ReadCounter()
+    reader = IpcRows(LOCAL, str(path), identity, table.schema, {}, counter)
+    rows = RowRanges([(50_000, 50_100)])
+    assert [number for number, *_ in reader.row_groups(rows)] == [0]
+    for name, limit in (("id", 1000), ("text", 5000), ("list", 10 << 20)):
+        before = counter.num_bytes
+        found = reader.read(0, [name], rows)
+        assert found.equals(table.select([name]).slice(50_000, 100))
+        assert 0 < counter.num_bytes - before < limit
+    assert counter.num_bytes < path.stat().st_size
+    reader.close()
+
+
+@given(st.integers(0, 2**30), st.integers(1, 255))
+@settings(max_examples=150, deadline=None)
+def test_a_damaged_byte_ends_in_rows_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, at: int, change: int
+) -> None:
+    path = write(tmp_path_factory.mktemp("ipc") / "a.arrow", 0, None)
+    data = bytearray(path.read_bytes())
+    data[at % len(data)] ^= change
+    path.write_bytes(data)
+    try:
+        reader = opened(path)
+        for number, _, inside in reader.row_groups(RowRanges([(3, 5), (90, 120)])):
+            reader.read(number, table(0, 0).schema.names, inside).validate(full=True)
+    except errors.ZoneBloomError as error:
+        assert str(path) in str(error)

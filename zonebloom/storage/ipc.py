@@ -1,16 +1,33 @@
-"""Rows of one Arrow IPC fragment, record batch by record batch."""
+"""Rows of one Arrow IPC fragment, record batch by record batch.
+
+Files are read at positions, never mapped: a mapped file that is cut meanwhile would end the
+process.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.errors import FragmentChanged, FragmentUnreadable
+from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
-from zonebloom.storage.files import FileIdentity, ReadCounter, counted, identities, is_local
+from zonebloom.storage.files import FileIdentity, ReadCounter
+from zonebloom.storage.ipc_layout import (
+    BatchHead,
+    FlatRows,
+    flat_places,
+    parse_head,
+    read_blocks,
+)
+from zonebloom.storage.ranges import RangeFile
+
+# Rows between two ranges below which they are read as one.
+_GAP_ROWS = 512
 
 
 class IpcRows:
@@ -27,7 +44,6 @@ class IpcRows:
     constants : mapping of str to object
         Values of columns that the path gives.
     counter : ReadCounter
-        Of a file that is mapped into memory, the buffers of the rows taken are counted.
 
     Raises
     ------
@@ -43,33 +59,28 @@ class IpcRows:
         constants: Mapping[str, object],
         counter: ReadCounter,
     ):
-        self._mapped = is_local(filesystem)
-        self._counter = counter
         self._schema = schema
         self._constants = constants
         self._path = path
-        with self._reading():
-            self._file = (
-                pa.memory_map(path)
-                if self._mapped
-                else counted(filesystem, counter).open_input_file(path)
-            )
-            self._reader = pa.ipc.open_file(self._file)
-        # Asked once the file is open: one put in its place before is noticed.
-        if not identity.is_still(identities(filesystem, [path])[0]):
-            self.close()
-            raise FragmentChanged(f"{path} changed while it was read; read it again")
-        self._stored = self._reader.schema
-        self._last: tuple[int, pa.RecordBatch] | None = None
-        self._checked: int | None = None
+        self._file = RangeFile(filesystem, path, identity, counter)
+        try:
+            with self._reading():
+                self._blocks, is_little = read_blocks(self._exactly, self._file.num_bytes)
+                self._stored = pa.ipc.open_file(self._as_file()).schema
+        except BaseException:
+            self._file.close()
+            raise
+        self._flat = flat_places(self._stored) if is_little else {}
+        self._heads: dict[int, BatchHead] = {}
+        self._last: tuple[tuple[int, tuple[int, ...]], pa.RecordBatch] | None = None
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
         """The batches with a wanted row: number, first row, and the rows counted from it."""
         first, stop = 0, int(rows.stops[-1]) if rows else 0
-        for number in range(self._reader.num_record_batches):
+        for number in range(len(self._blocks)):
             if first >= stop:
                 return
-            count = self._batch(number).num_rows
+            count = self._head(number).num_rows
             inside = rows.window(first, first + count)
             if inside:
                 yield number, first, inside
@@ -79,43 +90,140 @@ class IpcRows:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError) as error:
+        except FragmentUnreadable:
+            raise
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise FragmentUnreadable(
                 f"cannot read {self._path}: {error}; repair or remove the file"
             ) from error
 
-    def _batch(self, number: int) -> pa.RecordBatch:
-        """A batch; the last one is kept, since its columns are asked for more than once."""
-        if self._last is None or self._last[0] != number:
+    def _head(self, number: int) -> BatchHead:
+        if number not in self._heads:
             with self._reading():
-                self._last = number, self._reader.get_batch(number)
-        return self._last[1]
+                block = self._blocks[number]
+                self._heads[number] = parse_head(self._exactly(block.start, block.body))
+        return self._heads[number]
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
         """Some columns at some rows of a batch, with the dataset's types."""
-        batch = self._batch(row_group)
-        if self._checked != row_group:
-            # The buffers of a mapped file are used as they lie: offsets are checked first.
-            with self._reading():
-                batch.validate(full=True)
-            self._checked = row_group
-        pieces = [batch.slice(start, stop - start) for start, stop in rows]
+        stored = [name for name in names if self._is_stored(name)]
+        flat = [] if self._head(row_group).is_compressed else [n for n in stored if n in self._flat]
+        with self._reading():
+            found = self._some_rows(row_group, flat, rows)
+            found |= self._whole(row_group, [n for n in stored if n not in found], rows)
         columns = []
         for name in names:
             wanted = self._schema.field(name).type
             if name in self._constants:
                 values = pa.repeat(pa.scalar(self._constants[name], wanted), len(rows))
-            elif name not in self._stored.names:
+            elif name not in found:
                 values = pa.nulls(len(rows), wanted)
             else:
-                values = pa.chunked_array([piece.column(name) for piece in pieces])
-                if self._mapped:
-                    self._counter.add(values.nbytes)
+                values = found[name]
                 values = values if values.type == wanted else values.cast(wanted)
             columns.append(values)
         kept = pa.schema([self._schema.field(name) for name in names])
         return pa.Table.from_arrays(columns, schema=kept)
 
+    def _is_stored(self, name: str) -> bool:
+        count = len(self._stored.get_all_field_indices(name))
+        if count > 1:
+            raise FragmentUnreadable(f"{self._path} has {count} columns {name!r}; rename them")
+        return count == 1 and name not in self._constants
+
+    def _some_rows(
+        self, number: int, names: Sequence[str], rows: RowRanges
+    ) -> dict[str, pa.ChunkedArray]:
+        """Columns whose rows are found by arithmetic: two rounds of reads for all of them."""
+        head, block = self._head(number), self._blocks[number]
+        starts, stops = np.asarray(rows.starts), np.asarray(rows.stops)
+        breaks = np.flatnonzero(starts[1:] - stops[:-1] > _GAP_ROWS)
+        firsts, lasts = np.append(0, breaks + 1), np.append(breaks, len(starts) - 1)
+        spans = list(zip(starts[firsts].tolist(), stops[lasts].tolist(), strict=True))
+        columns = [
+            FlatRows(self._stored.field(n).type, head, self._flat[n], block, spans) for n in names
+        ]
+        read = self._in_turn([column.ranges() for column in columns])
+        texts = [column.values(data) for column, data in zip(columns, read, strict=True)]
+        values = self._in_turn(texts)
+        span_of = np.searchsorted(firsts, np.arange(len(starts)), side="right") - 1
+        found = {}
+        for name, column, data in zip(names, columns, values, strict=True):
+            arrays = column.arrays(data)
+            pieces = [
+                arrays[span].slice(start - spans[span][0], stop - start)
+                for span, (start, stop) in zip(span_of.tolist(), rows, strict=True)
+            ]
+            found[name] = pa.chunked_array(pieces)
+        return found
+
+    def _whole(
+        self, number: int, names: Sequence[str], rows: RowRanges
+    ) -> dict[str, pa.ChunkedArray]:
+        """Columns that pyarrow reads whole: compressed ones, lists, dictionaries and the like."""
+        if not names:
+            return {}
+        wanted = tuple(sorted(self._stored.get_field_index(name) for name in names))
+        if self._last is None or self._last[0] != (number, wanted):
+            options = pa.ipc.IpcReadOptions(included_fields=list(wanted))
+            batch = pa.ipc.open_file(self._as_file(), options=options).get_batch(number)
+            batch.validate(full=True)
+            self._last = (number, wanted), batch
+        batch = self._last[1]
+        pieces = [batch.slice(start, stop - start) for start, stop in rows]
+        return {name: pa.chunked_array([each.column(name) for each in pieces]) for name in names}
+
+    def _in_turn(self, wanted: Sequence[Sequence[tuple[int, int]]]) -> list[list[bytes]]:
+        """The ranges of several columns, read together."""
+        ranges = [each for ranges in wanted for each in ranges]
+        found = iter(self._file.read(ranges) if ranges else [])
+        return [[self._all_of(next(found), each) for each in ranges] for ranges in wanted]
+
+    def _exactly(self, start: int, stop: int) -> bytes:
+        return self._all_of(self._file.read([(start, stop)])[0], (start, stop))
+
+    def _all_of(self, data: bytes, wanted: tuple[int, int]) -> bytes:
+        start, stop = wanted
+        while len(data) < stop - start:
+            # The system reads 2 GiB at a time at most.
+            more = self._file.read([(start + len(data), stop)])[0]
+            if not more:
+                raise ValueError(f"it ends at {start + len(data):,} bytes; {stop:,} were there")
+            data += more
+        return data
+
+    def _as_file(self) -> pa.PythonFile:
+        return pa.PythonFile(_AsFile(self), mode="r")
+
     def close(self) -> None:
-        """Close the file; batches handed out keep what they need of it."""
+        """Close the file; tables handed out need nothing of it."""
         self._file.close()
+
+
+class _AsFile(io.RawIOBase):
+    """The file for pyarrow, which never gets fewer bytes than there were."""
+
+    def __init__(self, rows: IpcRows):
+        self._rows = rows
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._rows._file.num_bytes
+        stop = end if size is None or size < 0 else min(self._at + size, end)
+        data = self._rows._exactly(self._at, stop) if stop > self._at else b""
+        self._at += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_CUR: self._at, io.SEEK_END: self._rows._file.num_bytes}.get(whence, 0)
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
