@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -153,3 +154,16 @@ def flipped_bits(data: bytes) -> Iterator[bytes]:
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         yield bytes(damaged)
+
+
+@contextlib.contextmanager
+def without_privileges() -> Iterator[None]:
+    """Root may write anywhere, so as somebody else."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

@@ -471,7 +471,7 @@ def test_segments_of_a_version_that_came_to_be_are_kept(folder, monkeypatch, fai
     def fail(folder):
         raise failure
 
-    monkeypatch.setattr("zonebloom.index.catalog._sync_folder", fail)
+    monkeypatch.setattr("zonebloom.index.catalog.sync", fail)
     try:
         build(folder, "table", ["id"])
     except KeyboardInterrupt:

@@ -25,6 +25,7 @@ from zonebloom.index.catalog import (
     Version,
 )
 from zonebloom.index.coverage import Coverage, PresentFragment, cover
+from zonebloom.index.durable import not_written
 from zonebloom.index.freshness import last_seen
 from zonebloom.index.global_filter import GlobalSize, Part, merge_parts
 from zonebloom.index.layout import arrange
@@ -354,10 +355,7 @@ class Builder:
             with contextlib.suppress(OSError):
                 self._delete_unnamed(prefix)
             if isinstance(error, OSError) and not isinstance(error, ZoneBloomError):
-                raise CatalogError(
-                    f"cannot write to {self._catalog.folder} ({error}); make it writable, or give "
-                    "another index_dir"
-                ) from error
+                raise not_written(self._catalog.folder, error) from None
             raise
         entries = list(version.indices.values())
         named = {name for entry in entries for name in entry.folders}

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
-import tempfile
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 import xxhash
-from helpers import flipped_bits, rewrite_document
+from helpers import flipped_bits, rewrite_document, without_privileges
 
-from zonebloom.errors import CommitConflict, CorruptIndex, IndexNotUsedWarning
+from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, IndexNotUsedWarning
 from zonebloom.index import catalog as catalog_module
 from zonebloom.index import document as document_module
 from zonebloom.index.catalog import (
@@ -31,6 +30,7 @@ from zonebloom.index.catalog import (
     now,
 )
 from zonebloom.index.document import FORMAT_VERSION
+from zonebloom.index.maintain import vacuum
 from zonebloom.index.zones import ZoneParameters
 from zonebloom.storage.files import FileIdentity
 
@@ -52,6 +52,22 @@ def entry(name="id_idx", segments=1):
     )
 
 
+class Filled(Catalog):
+    """A catalog whose segments are written before they are committed."""
+
+    def commit(self, change):
+        def filled(latest):
+            version = change(latest)
+            for each in version.indices.values():
+                for segment in each.segments:
+                    path = self.segment_path(segment.name)
+                    if self.filesystem.get_file_info(path).size != segment.num_bytes:
+                        self._write(path, bytes(segment.num_bytes))
+            return version
+
+        return super().commit(filled)
+
+
 def adding(name, fragments=2):
     """A change that adds an index and knows fragments."""
 
@@ -71,13 +87,13 @@ def adding(name, fragments=2):
 def catalog(request, tmp_path):
     """A catalog on the local file system, and on one os functions cannot reach."""
     if request.param == "local":
-        return Catalog(LOCAL, str(tmp_path / "_zonebloom"))
-    return Catalog(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "_zonebloom")
+        return Filled(LOCAL, str(tmp_path / "_zonebloom"))
+    return Filled(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "_zonebloom")
 
 
 @pytest.fixture
 def local(tmp_path):
-    return Catalog(LOCAL, str(tmp_path / "_zonebloom"))
+    return Filled(LOCAL, str(tmp_path / "_zonebloom"))
 
 
 def versions_of(catalog):
@@ -568,41 +584,16 @@ def test_a_well_formed_forgery_is_read(local, written_as):
 # Folders that cannot be written
 
 
-@contextlib.contextmanager
-def without_privileges():
-    """Root may write anywhere, so as somebody else."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-@pytest.fixture
-def open_folder():
-    """A folder anybody may enter, unlike pytest's own."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    yield folder
-    for path in folder.rglob("*"):
-        if path.is_dir():
-            path.chmod(0o755)
-    shutil.rmtree(folder)
-
-
 def test_a_folder_that_is_only_readable_is_read_and_refuses_commits(open_folder):
-    catalog = Catalog(LOCAL, str(open_folder / "_zonebloom"))
+    catalog = Filled(LOCAL, str(open_folder / "_zonebloom"))
     first = catalog.commit(adding("a"))
     before = tree(open_folder)
     for path in (open_folder, *open_folder.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
     with without_privileges():
         assert catalog.latest() == first
-        with pytest.raises(PermissionError):
-            catalog.commit(adding("b"))
+        with pytest.raises(CatalogError, match=r"cannot write to .*; make it writable"):
+            Catalog.commit(catalog, lambda latest: replace(latest, indices={}))
     open_folder.chmod(0o755)
     assert tree(open_folder) == before
 
@@ -610,9 +601,118 @@ def test_a_folder_that_is_only_readable_is_read_and_refuses_commits(open_folder)
 def test_a_file_where_the_folder_should_be_is_no_catalog(local, tmp_path):
     (tmp_path / "_zonebloom").write_bytes(b"x")
     assert local.latest() == Version()
-    with pytest.raises(OSError, match="_zonebloom"):
-        local.commit(adding("a"))
+    with pytest.raises(CatalogError, match=r"cannot write to .*_zonebloom"):
+        local.commit(lambda latest: latest)
     assert (tmp_path / "_zonebloom").read_bytes() == b"x"
+
+
+# What a commit relies on
+
+
+def writing(catalog, name, prefix):
+    """A change that names a segment it has written."""
+    segment = Segment(f"{prefix}-0000", 7, "00ff", 1, ())
+    catalog.write(catalog.segment_path(segment.name), b"segment")
+
+    def change(latest):
+        made = replace(entry(name, segments=0), segments=(segment,))
+        return replace(latest, indices={**latest.indices, name: made})
+
+    return change
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_a_version_is_not_written_when_a_file_it_names_is_not_there(catalog, tmp_path, damage):
+    first = catalog.commit(adding("a"))
+    change = writing(catalog, "b", "bb")
+    path = tmp_path / "_zonebloom" / "segments" / "bb-0000" / "bloomfilter.arrow"
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"seg")
+    with pytest.raises(CommitConflict, match=r"bb-0000.* is gone before it was committed"):
+        Catalog.commit(catalog, change)
+    assert catalog.latest() == first
+    assert len(list((tmp_path / "_zonebloom" / "versions").glob("*.json"))) == 1
+
+
+def test_a_version_whose_files_went_while_it_was_written_is_withdrawn(local, monkeypatch):
+    first = local.commit(adding("a"))
+    change = writing(local, "b", "bb")
+    link = os.link
+
+    def vacuumed_meanwhile(*paths):
+        shutil.rmtree(os.path.dirname(local.segment_path("bb-0000")))
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", vacuumed_meanwhile)
+    with pytest.raises(CommitConflict, match="gone before it was committed"):
+        local.commit(change)
+    monkeypatch.undo()
+    assert local.latest() == first
+    assert local.commit(adding("c")).number == 2
+
+
+def test_files_are_on_disk_before_the_version_that_names_them(local, monkeypatch):
+    done = []
+    fsync, link = os.fsync, os.link
+
+    def noted(descriptor):
+        fsync(descriptor)
+        done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "link", lambda *paths: (done.append("link"), link(*paths)))
+    local.commit(writing(local, "a", "aa"))
+    path = local.segment_path("aa-0000")
+    assert done[0] == path
+    before = done[: done.index("link")]
+    assert {os.path.dirname(path), os.path.dirname(os.path.dirname(path))} <= set(before)
+    # Once, and never again.
+    done.clear()
+    local.commit(writing(local, "b", "bb"))
+    assert path not in done
+    assert len(done) == len(set(done))
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_a_commit_whose_number_others_used_and_vacuumed_goes_on_top(local, monkeypatch, built):
+    local.commit(adding("a"))
+    local.commit(adding("b"))
+    create = Catalog._create
+    change = writing(local, "mine", "mm") if built else lambda latest: replace(latest, indices={})
+
+    def overtaken(self, version):
+        if version.number == 3:
+            monkeypatch.setattr(Catalog, "_create", create)
+            for name in ("c", "d"):
+                local.commit(adding(name))
+            vacuum(local, timedelta(0))
+            if built:
+                writing(local, "mine", "mm")
+            assert sorted(int(p.name[:20]) for p in versions_of(local).glob("*.json")) == [4]
+        return create(self, version)
+
+    monkeypatch.setattr(Catalog, "_create", overtaken)
+    written = local.commit(change)
+    assert written.number == 5
+    assert sorted(written.indices) == (["a", "b", "c", "d", "mine"] if built else [])
+    assert local.latest() == written
+
+
+def test_a_draft_that_a_vacuum_deleted_is_written_again(local, monkeypatch):
+    local.commit(adding("a"))
+    link = os.link
+
+    def vacuumed(draft, path):
+        monkeypatch.setattr(os, "link", link)
+        vacuum(local, timedelta(0))
+        assert not os.path.exists(draft)
+        link(draft, path)
+
+    monkeypatch.setattr(os, "link", vacuumed)
+    assert local.commit(adding("b")).number == 2
+    assert sorted(local.latest().indices) == ["a", "b"]
 
 
 # Segments

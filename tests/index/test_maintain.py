@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
+import threading
 import time
 import warnings
 from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from helpers import run_python, without_privileges
 
 import zonebloom as zb
-from zonebloom.errors import IndexNotUsedWarning
-from zonebloom.index.maintain import Vacuumed
+from zonebloom.errors import CatalogError, IndexNotUsedWarning
+from zonebloom.index.catalog import Catalog, Version
+from zonebloom.index.maintain import Vacuumed, vacuum
 
 
 @pytest.fixture
@@ -71,6 +76,150 @@ def test_reader_of_a_deleted_version_loses_no_row(lake):
     writer.vacuum(older_than=timedelta(minutes=1))
     with pytest.warns(IndexNotUsedWarning, match="cannot open"):
         assert stale.count_rows(filter="id = 19999") == 1
+
+
+class Vacuuming(threading.Thread):
+    """Vacuums without grace until it is told to stop."""
+
+    def __init__(self, lake: Path):
+        super().__init__()
+        self._catalog = Catalog(pafs.LocalFileSystem(), str(lake / "_zonebloom"))
+        self._stopped = threading.Event()
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                vacuum(self._catalog, timedelta(0))
+        except Exception as error:  # noqa: BLE001 - handed to the test's thread
+            self.error = error
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+
+def test_a_build_beside_vacuums_without_grace_fails_or_is_whole(lake):
+    zb.dataset(lake).create_scalar_index("x", spark=False)
+    vacuuming = Vacuuming(lake)
+    vacuuming.start()
+    outcomes = set()
+    try:
+        for number in range(30):
+            writer = zb.dataset(lake)
+            try:
+                writer.create_scalar_index("id", name=f"id{number % 3}", spark=False)
+            except CatalogError:
+                outcomes.add("refused")
+                continue
+            outcomes.add("built")
+            assert writer.validate_index(f"id{number % 3}") == 3
+    finally:
+        vacuuming.stop()
+    now = zb.dataset(lake)
+    for each in now.describe_indices():
+        assert now.validate_index(each.name) == 3
+    assert "x_idx" in {each.name for each in now.describe_indices()}
+    # A segment that is set aside for good would be of no use to anybody.
+    assert not list((lake / "_zonebloom" / "segments").glob(".*"))
+    assert outcomes
+
+
+def test_segments_of_a_version_committed_meanwhile_get_their_name_back(lake, monkeypatch):
+    ds = zb.dataset(lake)
+    ds.create_scalar_index("x", spark=False)
+    catalog = Catalog(pafs.LocalFileSystem(), str(lake / "_zonebloom"))
+    read, seen = Catalog.latest_for_writing, []
+
+    def before_and_after(self):
+        # The first time as it was before the commit that names the segments.
+        found = read(self)
+        seen.append(found)
+        return found if len(seen) > 1 else Version(found.number, indices={})
+
+    monkeypatch.setattr(Catalog, "latest_for_writing", before_and_after)
+    assert vacuum(catalog, timedelta(0)).num_segments == 0
+    assert len(seen) == 2
+    monkeypatch.undo()
+    assert zb.dataset(lake).validate_index("x_idx") == 3
+
+
+def test_what_a_stopped_vacuum_set_aside_is_restored_or_deleted(lake):
+    ds = zb.dataset(lake)
+    ds.create_scalar_index("x", spark=False)
+    segments = lake / "_zonebloom" / "segments"
+    (named,) = segments.iterdir()
+    shutil.copytree(named, segments / ".unnamed")
+    named.rename(segments / f".{named.name}")
+    assert ds.vacuum(timedelta(0)).num_segments == 1
+    assert list(segments.iterdir()) == [named]
+    assert zb.dataset(lake).validate_index("x_idx") == 3
+
+
+@pytest.mark.parametrize("deed", ["drop_index", "vacuum", "create_scalar_index"])
+def test_a_full_disk_is_named_with_what_to_do(lake, deed):
+    zb.dataset(lake).create_scalar_index("x", spark=False)
+    found = run_python(
+        """
+        import resource, sys
+        from datetime import timedelta
+        import zonebloom as zb
+        from zonebloom.errors import CatalogError
+
+        ds = zb.dataset(sys.argv[1])
+        zb.warmup()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        arguments = {"vacuum": timedelta(0), "drop_index": "x_idx", "create_scalar_index": "id"}
+        try:
+            getattr(ds, sys.argv[2])(arguments[sys.argv[2]])
+        except CatalogError as error:
+            print(error, error.__cause__, error.__suppress_context__)
+        """,
+        lake,
+        deed,
+    )
+    if deed == "vacuum":
+        # Deleting needs no room.
+        assert found == ""
+    else:
+        assert f"cannot write to {lake}/_zonebloom" in found
+        assert "make room there, or give another index_dir" in found
+        assert found.rstrip().endswith("None True")
+    assert zb.dataset(lake).validate_index("x_idx") == 3
+
+
+@pytest.mark.parametrize("deed", ["drop_index", "vacuum"])
+def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(open_folder, deed):
+    pq.write_table(pa.table({"x": range(20_000)}), open_folder / "a.parquet")
+    for _ in range(2):
+        zb.dataset(open_folder).create_scalar_index("x", spark=False)
+    for path in (open_folder, *open_folder.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    ds = zb.dataset(open_folder)
+    acts = {
+        "drop_index": lambda: ds.drop_index("x_idx"),
+        "vacuum": lambda: ds.vacuum(timedelta(0)),
+    }
+    with without_privileges(), pytest.raises(CatalogError, match="make it writable") as caught:
+        acts[deed]()
+    assert str(open_folder / "_zonebloom") in str(caught.value)
+    assert zb.dataset(open_folder).validate_index("x_idx") == 3
+
+
+def test_a_catalog_that_cannot_be_listed_is_reported_and_the_data_read(open_folder):
+    data, index = open_folder / "data", open_folder / "index"
+    data.mkdir()
+    pq.write_table(pa.table({"x": range(20_000)}), data / "a.parquet")
+    zb.dataset(data, index_dir=str(index)).create_scalar_index("x", spark=False)
+    (index / "versions").chmod(0)
+    with without_privileges():
+        with pytest.warns(IndexNotUsedWarning, match="make it readable"):
+            ds = zb.dataset(data, index_dir=str(index))
+        assert ds.count_rows(filter="x = 7") == 1
+        with pytest.raises(CatalogError, match=str(index)):
+            ds.create_scalar_index("x", spark=False)
 
 
 def test_vacuum_of_a_dataset_without_an_index_does_nothing(lake):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,15 +55,12 @@ def umask(request) -> Iterator[None]:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder other users can reach, unlike pytest's own, with one of data."""
-    place = Path(tempfile.mkdtemp())
-    place.chmod(0o755)
-    (place / "data").mkdir()
-    pq.write_table(pa.table({"id": range(1000)}), place / "data" / "a.parquet")
-    (place / "data" / "a.parquet").chmod(0o644)
-    yield place
-    shutil.rmtree(place)
+def place(open_folder) -> Path:
+    """A folder other users can reach, with one of data."""
+    (open_folder / "data").mkdir()
+    pq.write_table(pa.table({"id": range(1000)}), open_folder / "data" / "a.parquet")
+    (open_folder / "data" / "a.parquet").chmod(0o644)
+    return open_folder
 
 
 def modes(folder: Path, files: bool) -> set[int]:

@@ -32,8 +32,14 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.errors import CommitConflict, CorruptIndex, IndexNotUsedWarning
+from zonebloom.errors import (
+    CommitConflict,
+    CorruptIndex,
+    IndexNotUsedWarning,
+    ZoneBloomError,
+)
 from zonebloom.index.document import FORMAT_VERSION, from_document, to_document
+from zonebloom.index.durable import missing, not_written, sync, sync_files
 from zonebloom.index.key_ranges import FILE_NAME as KEY_RANGES
 from zonebloom.index.permissions import make_file, make_folder
 from zonebloom.index.sliced_directory import FILE_NAME as SLICED_FILE_NAME
@@ -288,7 +294,15 @@ class Catalog:
         return self._latest(for_writing=True)
 
     def _latest(self, for_writing: bool) -> Version:
-        for number in sorted(self._numbers(), reverse=True):
+        try:
+            numbers = sorted(self._numbers(), reverse=True)
+        except OSError as error:
+            text = f"{self.folder} cannot be read ({error}); make it readable"
+            if for_writing:
+                raise _NotRead(text) from None
+            warnings.warn(f"{text}. The data is read instead", IndexNotUsedWarning, stacklevel=4)
+            return Version()
+        for number in numbers:
             try:
                 return self._read(number)
             except CorruptIndex as error:
@@ -310,19 +324,96 @@ class Catalog:
         Raises
         ------
         CommitConflict
-            When other writers were faster every time.
+            When other writers were faster every time, or a file that the version names is gone.
         CorruptIndex
             When the newest version is of a newer format.
+        CatalogError
+            When the folder cannot be written.
         """
+        try:
+            return self._commit(change)
+        except OSError as error:
+            if isinstance(error, ZoneBloomError):
+                raise
+            raise not_written(self.folder, error) from None
+
+    def _commit(self, change: Callable[[Version], Version]) -> Version:
+        synced: set[str] = set()
         for _ in range(_MAX_TRIES):
             # A damaged version still has its number: ours comes after it.
             number = max(self._numbers(), default=0) + 1
-            version = replace(change(self.latest_for_writing()), number=number)
-            if self._create(version):
+            latest = self.latest_for_writing()
+            version = replace(change(latest), number=number)
+            before = self._files(latest)
+            new = {path: size for path, size in self._files(version).items() if path not in before}
+            self._require(new)
+            if is_local(self.filesystem):
+                sync_files(new.keys() - synced)
+                synced |= new.keys()
+            try:
+                is_made = self._create(version)
+            except FileNotFoundError:
+                # A vacuum takes a draft for one that a crash left.
+                continue
+            if is_made and self._is_in_use(version, change, new):
                 return version
         raise CommitConflict(
             f"{self.folder}: other writers committed {_MAX_TRIES} times in between; try again"
         )
+
+    def _files(self, version: Version) -> dict[str, int]:
+        """The files of segments a version names, with their sizes."""
+        found = {}
+        for entry in version.indices.values():
+            for each in entry.segments:
+                if each.layout != "pages":
+                    found[self.segment_path(each.name, each.layout)] = each.num_bytes
+                if each.page_map_bytes:
+                    found[self.page_map_path(each.name)] = each.page_map_bytes
+                if each.ranges_bytes:
+                    found[self.ranges_path(each.name)] = each.ranges_bytes
+            over_all = entry.global_filter
+            if over_all is not None:
+                found[self.global_filter_path(over_all.segment)] = over_all.num_bytes
+        return found
+
+    def _require(self, files: Mapping[str, int]) -> None:
+        path = missing(self.filesystem, files)
+        if path is not None:
+            raise CommitConflict(
+                f"{path} is gone before it was committed: a vacuum() at that time deletes what no "
+                "version names yet; build again, and vacuum with an older_than above what builds "
+                "take"
+            )
+
+    def _is_in_use(
+        self, version: Version, change: Callable[[Version], Version], new: Mapping[str, int]
+    ) -> bool:
+        """Whether a version just written is the newest, or the newest was made on top of it.
+
+        Its number was free; that may be so because others committed it and more, and a vacuum
+        deleted theirs. It is withdrawn then, and when its files are gone.
+        """
+        path = self._path(version.number, "json")
+        try:
+            self._require(new)
+        except CommitConflict:
+            self.filesystem.delete_file(path)
+            raise
+        if max(self._numbers(), default=0) <= version.number:
+            return True
+        newest = self.latest_for_writing()
+        if new:
+            is_in_it = new.items() <= self._files(newest).items()
+        else:
+            try:
+                is_in_it = replace(change(newest), number=newest.number) == newest
+            except CommitConflict:
+                # What it was to change has changed, by this version if by none later.
+                is_in_it = True
+        if not is_in_it:
+            self.filesystem.delete_file(path)
+        return is_in_it
 
     def new_segment_prefix(self) -> str:
         """A prefix of segment names no other build uses."""
@@ -386,14 +477,16 @@ class Catalog:
         try:
             os.link(draft, path)
         except BaseException as error:
-            os.unlink(draft)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft)
             if isinstance(error, FileExistsError):
                 return False
             raise
         # From here on the version is there, whatever fails.
         with contextlib.suppress(OSError):
             os.unlink(draft)
-            _sync_folder(folder)
+        with contextlib.suppress(OSError):
+            sync(folder)
         return True
 
     def _write(self, path: str, data: bytes) -> None:
@@ -452,16 +545,6 @@ class Catalog:
             raise CorruptIndex(
                 f"{path} cannot be read ({error}); the version before it is used"
             ) from error
-
-
-def _sync_folder(folder: str) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _plain_name(name: Any) -> str:

@@ -1,14 +1,27 @@
-"""Keeping the index folder small: versions and segments nobody needs any more."""
+"""Keeping the index folder small: versions and segments nobody needs any more.
+
+Segments to be deleted are set aside under another name first, and the newest version is read
+once more: a commit that was under way either finds that its segments are gone and fails, or it
+is seen here and they get their name back.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import posixpath
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pyarrow.fs as pafs
 
-from zonebloom.index.catalog import MERGED_FILES, Catalog
+from zonebloom.errors import ZoneBloomError
+from zonebloom.index.catalog import MERGED_FILES, Catalog, Version
+from zonebloom.index.durable import not_written
+from zonebloom.storage.files import is_local
+
+_ASIDE = "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +40,10 @@ def vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     ----------
     catalog : Catalog
     older_than : timedelta
-        Files written since are kept: a build may be under way, and readers that opened the
-        dataset before may still read the version they found. A reader of a deleted version
-        scans the data instead, with a warning.
+        Files written since are kept: readers that opened the dataset before may still read the
+        version they found, and a build may be under way. A reader of a deleted version scans the
+        data instead, with a warning; a build whose segments are deleted fails, on object stores
+        after its version is committed if it comes to that.
 
     Returns
     -------
@@ -39,17 +53,30 @@ def vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     ------
     CorruptIndex
         When the newest version cannot be read, so that what it names is not known.
+    CatalogError
+        When something cannot be deleted.
     """
+    try:
+        return _vacuum(catalog, older_than)
+    except OSError as error:
+        if isinstance(error, ZoneBloomError):
+            raise
+        raise not_written(catalog.folder, error) from None
+
+
+def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     filesystem = catalog.filesystem
     before = datetime.now(UTC) - older_than
+    # Before the newest version is read: of segments that come later nothing is known.
+    folders = _listed(filesystem, posixpath.join(catalog.folder, "segments"))
     newest = catalog.latest_for_writing()
-    entries = newest.indices.values()
-    named = {name for entry in entries for name in entry.folders}
-    of_newest = [segment for entry in entries for segment in entry.segments]
+    named = _named(newest)
+    of_newest = [segment for entry in newest.indices.values() for segment in entry.segments]
     maps_alone = {segment.name for segment in of_newest}
     maps_alone -= {segment.name for segment in of_newest if segment.layout != "pages"}
-    segments = num_bytes = 0
-    for folder in _listed(filesystem, posixpath.join(catalog.folder, "segments")):
+    num_bytes = 0
+    unnamed: dict[str, int] = {}
+    for folder in folders:
         inside = _listed(filesystem, folder.path)
         # An empty folder is of a build that begins.
         old = all(_is_older(each, before) for each in inside or [folder])
@@ -58,12 +85,11 @@ def vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
             for each in inside:
                 if each.base_name in MERGED_FILES:
                     num_bytes += each.size or 0
-                    filesystem.delete_file(each.path)
-        if folder.base_name in named or not old:
-            continue
-        num_bytes += sum(each.size or 0 for each in inside)
-        filesystem.delete_dir(folder.path)
-        segments += 1
+                    _delete_file(filesystem, each.path)
+        if folder.base_name not in named and old:
+            unnamed[folder.base_name] = sum(each.size or 0 for each in inside)
+    deleted = _delete(catalog, unnamed)
+    num_bytes += sum(unnamed[name] for name in deleted)
     versions = 0
     mark = f"{newest.number:020d}"
     for file in _listed(filesystem, posixpath.join(catalog.folder, "versions")):
@@ -71,8 +97,49 @@ def vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         if file.base_name < mark and _is_older(file, before):
             num_bytes += file.size or 0
             versions += file.base_name.endswith(".json")
-            filesystem.delete_file(file.path)
-    return Vacuumed(versions, segments, num_bytes)
+            _delete_file(filesystem, file.path)
+    return Vacuumed(versions, len(deleted), num_bytes)
+
+
+def _named(version: Version) -> set[str]:
+    """Folders a version needs."""
+    return {name for entry in version.indices.values() for name in entry.folders}
+
+
+def _delete(catalog: Catalog, names: Iterable[str]) -> list[str]:
+    """Delete folders of segments unless the newest version needs them by now.
+
+    Those an earlier vacuum set aside, and was stopped, are among them.
+    """
+    base = posixpath.join(catalog.folder, "segments")
+    asides: dict[str, str] = {}
+    for name in names:
+        asides[name] = name
+        if is_local(catalog.filesystem) and not name.startswith(_ASIDE):
+            asides[name] = _ASIDE + name
+            # Another vacuum may be at work.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(posixpath.join(base, name), posixpath.join(base, asides[name]))
+    # All, when it cannot be read.
+    needed = {name.removeprefix(_ASIDE) for name in asides}
+    deleted = []
+    try:
+        needed = _named(catalog.latest_for_writing())
+    finally:
+        for name, aside in asides.items():
+            own = name.removeprefix(_ASIDE)
+            with contextlib.suppress(FileNotFoundError):
+                if own not in needed:
+                    catalog.filesystem.delete_dir(posixpath.join(base, aside))
+                    deleted.append(name)
+                elif aside != own:
+                    os.rename(posixpath.join(base, aside), posixpath.join(base, own))
+    return deleted
+
+
+def _delete_file(filesystem: pafs.FileSystem, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        filesystem.delete_file(path)
 
 
 def _listed(filesystem: pafs.FileSystem, folder: str) -> list[pafs.FileInfo]:
