@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import (
@@ -34,6 +35,7 @@ from helpers import flipped_bits, rewrite_document
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.errors import IndexNotUsedWarning, StaleIndexWarning
+from zonebloom.index.catalog import Catalog
 
 ROWS = 100
 
@@ -719,3 +721,77 @@ def test_datasets_that_share_an_index_dir_are_told_apart(tmp_path: Path):
     other = zb.dataset(tmp_path / "b", index_dir=shared)
     with pytest.warns(errors.StaleIndexWarning):
         assert other.count_rows(filter="id = 1500") == 1
+
+
+@pytest.fixture(params=["local", "other"])
+def sharing(request, tmp_path: Path) -> Callable[[str], zb.Dataset]:
+    """Opens datasets "a", "b" and "a/part" with one index_dir, by whole paths and by others."""
+    for number, name in enumerate(("a", "b", "a/part")):
+        (tmp_path / name).mkdir()
+        ids = pa.array(range(number * 1000, (number + 1) * 1000), pa.int64())
+        table = pa.table({"id": ids, f"of_{name[0]}": ids})
+        pq.write_table(table, tmp_path / name / "data.parquet")
+    if request.param == "local":
+        return lambda name: zb.dataset(tmp_path / name, index_dir=str(tmp_path / "shared"))
+    local = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    return lambda name: zb.dataset(name, filesystem=local, index_dir="shared")
+
+
+def covered_by(ds: zb.Dataset) -> dict[str, int]:
+    return {each.name: each.num_fragments_indexed for each in ds.describe_indices()}
+
+
+def test_no_index_replaces_that_of_another_dataset_in_a_shared_folder(sharing):
+    sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
+    other = sharing("b")
+    with pytest.raises(errors.IndexExists, match=r"'id_idx' in .*shared is of another dataset"):
+        other.create_scalar_index("id", number_of_items=100, spark=False)
+    assert covered_by(sharing("a")) == {"id_idx": 2}
+    # Nor does a dataset of some of its files alone.
+    with pytest.raises(errors.IndexExists):
+        sharing("a/part").create_scalar_index("id", spark=False)
+    other.create_scalar_index("id", name="of b", number_of_items=100, spark=False)
+    sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
+    assert covered_by(sharing("a")) == {"id_idx": 2, "of b": 0}
+    assert covered_by(sharing("b")) == {"id_idx": 0, "of b": 1}
+    # Its own index is asked, though that of "a" was made later.
+    assert len(sharing("b").search("id = 1500").at_most) == 100
+
+
+def test_an_index_of_another_dataset_is_refreshed_only_when_it_is_named(sharing):
+    sharing("a").create_scalar_index("of_a", number_of_items=100, spark=False)
+    sharing("b").create_scalar_index("of_b", number_of_items=100, spark=False)
+    # "b" has no column that the index of "a" is of.
+    (done,) = sharing("b").optimize.optimize_indices(spark=False)
+    assert (done.name, done.changed) == ("of_b_idx", False)
+    assert covered_by(sharing("a")) == {"of_a_idx": 2, "of_b_idx": 0}
+
+
+def test_refreshing_an_index_that_is_named_keeps_what_another_dataset_has_of_it(sharing):
+    sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
+    (done,) = sharing("b").optimize.optimize_indices(["id_idx"], spark=False)
+    assert (done.fragments_added, done.fragments_dropped) == (1, 0)
+    assert covered_by(sharing("a")) == {"id_idx": 2}
+    assert covered_by(sharing("b")) == {"id_idx": 1}
+
+
+def test_the_index_of_a_dataset_that_is_gone_is_replaced(sharing, tmp_path: Path):
+    sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
+    shutil.rmtree(tmp_path / "a")
+    sharing("b").create_scalar_index("id", number_of_items=100, spark=False)
+    assert covered_by(sharing("b")) == {"id_idx": 1}
+
+
+def test_an_index_another_dataset_made_meanwhile_is_not_replaced(sharing, monkeypatch):
+    ds = sharing("b")
+    commit = Catalog.commit
+
+    def overtaken(catalog, change):
+        monkeypatch.setattr(Catalog, "commit", commit)
+        sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
+        return catalog.commit(change)
+
+    monkeypatch.setattr(Catalog, "commit", overtaken)
+    with pytest.raises(errors.CatalogError):
+        ds.create_scalar_index("id", number_of_items=100, spark=False)
+    assert covered_by(sharing("a")) == {"id_idx": 2}

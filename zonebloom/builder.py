@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zonebloom.errors import CatalogError, ZoneBloomError
+from zonebloom.errors import CatalogError, IndexExists, ZoneBloomError
 from zonebloom.index.build import NewIndex, commit_indices, cut_tasks, train_locally
 from zonebloom.index.catalog import (
     Catalog,
@@ -150,9 +150,12 @@ class Builder:
 
         Raises
         ------
+        IndexExists
+            When an index of that name covers files of another dataset, which shares the folder.
         FragmentUnreadable, SchemaMismatch, CatalogError, CommitConflict
         """
         base = self._planner.version
+        self._require_own([each.name for each in indices], base)
         coverage = cover(self._source.fragments, self._source.identities(), base)
         fragments = _keyed(coverage.present)
         ids = [fragment.fragment_id for _, fragment in fragments]
@@ -176,9 +179,17 @@ class Builder:
                 fragments,
                 trained,
                 replace_existing=replace_existing,
+                check=lambda latest: self._require_own([each.name for each in made], latest),
             )
 
         return self._cleanly(commit)
+
+    def own_indices(self) -> list[str]:
+        """Names of the indices but those of other datasets' files alone."""
+        version = self._planner.version
+        others = {each.fragment_id for each in self._of_others(version)}
+        covered = {name: entry.fragment_ids for name, entry in version.indices.items()}
+        return [name for name, ids in covered.items() if not ids or ids - others]
 
     def refresh(
         self,
@@ -245,7 +256,7 @@ class Builder:
         self, entry: IndexEntry, column: Column, base: Version, coverage: Coverage
     ) -> _Change:
         """What is to be done to bring an index up to date."""
-        covered = {i for segment in entry.tables for i in segment.fragment_ids}
+        covered = entry.fragment_ids
         alive = coverage.live | self._elsewhere(base, covered)
         items = entry.parameters.number_of_items
         zones = {k.fragment_id: -(-k.num_rows // items) for k in base.fragments.values()}
@@ -297,19 +308,54 @@ class Builder:
 
         A dataset of some files may share the index with one of all.
         """
-        listed = {fragment.key for fragment in self._source.fragments}
-        others = [
+        listed = self._listed()
+        return self._unchanged(
             known
             for known in base.fragments.values()
             if known.fragment_id in covered and known.key not in listed
-        ]
-        paths = [posixpath.join(self._source.root, known.key) for known in others]
+        )
+
+    def _listed(self) -> set[str]:
+        return {fragment.key for fragment in self._source.fragments}
+
+    def _unchanged(self, known: Iterable[KnownFragment]) -> set[int]:
+        """Ids of the fragments whose files are as they were indexed."""
+        fragments = list(known)
+        paths = [self._path(each.key) for each in fragments]
         now = identities(self._source.filesystem, paths)
         return {
-            known.fragment_id
-            for known, path, identity in zip(others, paths, now, strict=True)
-            if identity is not None and last_seen(path, known, identity) is not None
+            each.fragment_id
+            for each, path, identity in zip(fragments, paths, now, strict=True)
+            if identity is not None and last_seen(path, each, identity) is not None
         }
+
+    def _path(self, key: str) -> str:
+        """Where a fragment lies that the catalog knows by a key."""
+        # Of all or of none the key is the whole path, which need not begin with a slash.
+        if any(fragment.key == fragment.path for fragment in self._source.fragments[:1]):
+            return key
+        return posixpath.join(self._source.root, key)
+
+    def _of_others(self, version: Version) -> list[KnownFragment]:
+        """Fragments that are none of this dataset's and lie elsewhere: of another one's."""
+        listed, root = self._listed(), posixpath.join(self._source.root, "")
+        return [
+            known
+            for known in version.fragments.values()
+            if known.key not in listed and not self._path(known.key).startswith(root)
+        ]
+
+    def _require_own(self, names: Iterable[str], version: Version) -> None:
+        """Refuse to replace an index of another dataset, whose files are still there."""
+        taken = [version.indices[name] for name in names if name in version.indices]
+        others = self._of_others(version) if taken else []
+        for entry in taken:
+            covered = entry.fragment_ids
+            if self._unchanged(each for each in others if each.fragment_id in covered):
+                raise IndexExists(
+                    f"the index {entry.name!r} in {self._catalog.folder} is of another dataset, "
+                    "which shares the folder; give this one another name, or another index_dir"
+                )
 
     def _train(
         self,

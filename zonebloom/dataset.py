@@ -113,7 +113,8 @@ def dataset(
         Where the paths are.
     index_dir : str, optional
         Folder of the index, in the same file system; ``_zonebloom`` beside the data by
-        default, which pyarrow and Spark do not list.
+        default, which pyarrow and Spark do not list. Several datasets may share one: names of
+        indices are common to them, and none replaces an index of another.
     partitioning : "auto", "hive", list of str, pyarrow.dataset.Partitioning, or None
         What folders say of the rows in them, as ``pyarrow.dataset.dataset`` takes it. "auto"
         is "hive" (``year=2024/month=1``) below a folder and None for files named one by one.
@@ -216,7 +217,7 @@ class DatasetOptimizer:
         Parameters
         ----------
         index_names : list of str, optional
-            All indices by default.
+            All indices by default, but those of other datasets that share the index_dir.
         layout : {"auto", "table", "sliced"}
             As `Dataset.create_scalar_index` takes it. Tables of several builds become one
             sliced table, or one table of rows when there are many.
@@ -236,7 +237,7 @@ class DatasetOptimizer:
         require_layout(layout)
         opened = self._dataset
         opened._renew()
-        names = list(opened._version.indices) if index_names is None else list(index_names)
+        names = opened._builder.own_indices() if index_names is None else list(index_names)
         return opened._optimize(names, layout, spark, progress)
 
 
@@ -404,6 +405,7 @@ class Dataset:
         InvalidArgument, ColumnNotFound, UnsupportedType
             Before anything is read.
         IndexExists
+            And replace=False, or it is of another dataset that shares the index_dir.
         FragmentUnreadable, SchemaMismatch
             And nothing is left behind.
         """

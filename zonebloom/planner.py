@@ -172,13 +172,18 @@ class Planner:
         # Kept with its own state: meanwhile another thread may have found other files.
         if state.searcher is None:
             from_paths = self._source.partition_columns()
+            # The last index made on a column is the one used: of those that cover a file of this
+            # dataset, where several share an index_dir.
+            by_use = sorted(
+                self.loaded.values(),
+                key=lambda index: not coverage.live.isdisjoint(index.entry.fragment_ids),
+            )
             state.searcher = Searcher(
                 self._source.schema,
-                # The last index made on a column is the one used. A column that the paths
-                # give may hold other values in the files.
+                # A column that the paths give may hold other values in the files.
                 {
                     index.entry.column: index
-                    for index in self.loaded.values()
+                    for index in by_use
                     if index.entry.column[0] not in from_paths
                 },
                 coverage.live,
@@ -414,7 +419,7 @@ class Planner:
         gaps = [f"{e.fragment.key} ({e.why})" for e in coverage.present if not e.is_known]
         for name in used:
             # A file indexed again after it changed, for another index than this.
-            ids = {i for part in self.version.indices[name].tables for i in part.fragment_ids}
+            ids = self.version.indices[name].fragment_ids
             gaps += [
                 f"{e.fragment.key} (not in index {name})"
                 for e in coverage.present

@@ -7,7 +7,7 @@ wrote, or deletes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -157,6 +157,7 @@ def commit_indices(
     *,
     replace_existing: bool,
     seen_again: Sequence[KnownFragment] = (),
+    check: Callable[[Version], None] | None = None,
 ) -> Version:
     """Commit what the tasks wrote as indices, all of them in one version.
 
@@ -171,6 +172,8 @@ def commit_indices(
         What the tasks found.
     seen_again : sequence of KnownFragment
         Others that are as they were indexed, as their files are by now.
+    check : callable, optional
+        Refuses a version that another writer made meanwhile.
 
     Raises
     ------
@@ -184,6 +187,8 @@ def commit_indices(
 
     def change(latest: Version) -> Version:
         _require_same_ids(latest, base, built, catalog)
+        if check is not None:
+            check(latest)
         for each in indices:
             if (
                 each.name in latest.indices

@@ -187,6 +187,11 @@ class IndexEntry:
         return {segment.name for segment in self.segments} | also
 
     @property
+    def fragment_ids(self) -> set[int]:
+        """Fragments it has filters of, as they were indexed."""
+        return {i for segment in self.tables for i in segment.fragment_ids}
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of all tables."""
         return sum(segment.num_bytes for segment in self.segments)
