@@ -20,6 +20,7 @@ from watched import Watched
 
 import zonebloom as zb
 from zonebloom.errors import EngineError
+from zonebloom.spark.tagging import locate, search
 from zonebloom.spark.workers import failures, ship
 from zonebloom.spark.workers.executors import REQUIREMENTS, check_executors
 
@@ -156,6 +157,41 @@ def test_executors_with_another_version(spark, dataset, tmp_path, older, knows_o
         expected = rf"lacks zonebloom=={zb.__version__} \(it is 0\.0\.9\)"
         with pytest.raises(EngineError, match=expected):
             check_executors(spark)
+
+
+def in_tasks(keys, lake):
+    return zb.spark.tag_location(keys, lake, "id")
+
+
+def by_index_alone(keys, lake):
+    return zb.spark.files_with_keys(keys, lake, "id", exact=False)
+
+
+def by_udf(keys, lake):
+    stored = keys.sparkSession.read.parquet(lake)
+    return zb.spark.filter_join(keys, stored, "id", right_index=lake, way="udf").collect()
+
+
+@pytest.mark.parametrize(
+    ("asked", "few"), [(in_tasks, 0), (in_tasks, 1_000), (by_index_alone, 1_000), (by_udf, 1_000)]
+)
+def test_tagging_and_joins_by_another_version(
+    spark, dataset, tmp_path, older, monkeypatch, asked, few
+):
+    """What is sent to workers of another version is not opened there."""
+    dataset.create_scalar_index("id", global_filter=True, spark=False)
+    monkeypatch.setattr(search, "_FEW", few)
+    monkeypatch.setattr(search, "_MOST_COLLECTED", few)
+    monkeypatch.setattr(locate, "_HERE_COST", -1)
+    lake = str(tmp_path / "lake")
+    stored = dataset.to_table(["id"])["id"][0].as_py()
+    keys = spark.createDataFrame([(stored,)], "id bigint")
+    python = script(
+        tmp_path / "python", f'PYTHONPATH={older}:$PYTHONPATH exec {sys.executable} "$@"'
+    )
+    says = r"executors have zonebloom 0\.0\.9 and the driver "
+    with workers_run(spark, python), pytest.raises(Exception, match=says):
+        asked(keys, lake)
 
 
 def test_what_executors_lack_is_listed(spark, tmp_path):

@@ -40,6 +40,7 @@ from zonebloom.sbbf.hashing import value_type
 from zonebloom.spark.calendars import are_of_old, first_of
 from zonebloom.spark.frames import quoted
 from zonebloom.spark.types import spark_types
+from zonebloom.spark.workers.sealed import Sealed
 from zonebloom.values import hash_domain
 
 if TYPE_CHECKING:
@@ -251,9 +252,12 @@ def _udf(key: Column, held: KeyFilter) -> Column:
             "way='udf' out, or take a newer PySpark"
         ) from error
 
+    # On a worker this is the filter.
+    sent: Any = Sealed(held)
+
     def check(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         for keys in batches:
-            yield pa.array(check_keys(held, keys))
+            yield pa.array(check_keys(sent, keys))
 
     made: Any = arrow_udf
     return made(check, "boolean")(key)

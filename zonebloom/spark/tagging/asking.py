@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from zonebloom.planner import Planner
 from zonebloom.spark.tagging.keys import KeyColumns, holds_old_times
 from zonebloom.spark.tagging.search import Search
 from zonebloom.spark.workers.failures import told
+from zonebloom.spark.workers.sealed import Sealed
 from zonebloom.storage.fragments import Source
 
 if TYPE_CHECKING:
@@ -112,10 +113,11 @@ class _Asking:
 def _worker(
     asking: _Asking, search: Search
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    fragments, listed = search.fragments, search.listed
-    types = search.columns.schema.types
+    # On a worker this is what it holds.
+    sent: Any = Sealed((asking, search.fragments, search.listed, search.columns.schema.types))
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        asking, fragments, listed, types = sent
         planner = asking.planner()
         ids = np.array([fragment_id for _, fragment_id in listed], dtype=np.uint64)
         for batch in batches:

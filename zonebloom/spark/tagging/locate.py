@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from zonebloom.spark.tagging.candidates import Candidates
 from zonebloom.spark.tagging.keys import KeyColumns, collected, holds_old_times
 from zonebloom.spark.tagging.search import Search
 from zonebloom.spark.tagging.summary import summarize, summary_of
+from zonebloom.spark.workers.sealed import Sealed
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores, in_order
 
@@ -124,7 +125,11 @@ def _in_tasks(
 def _worker(
     candidates: Candidates, tasks: list[list[FragmentPlan]]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    # On a worker this is both.
+    sent: Any = Sealed((candidates, tasks))
+
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        candidates, tasks = sent
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from candidates.batches(tasks[number])

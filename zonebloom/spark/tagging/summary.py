@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 from zonebloom.spark.tagging.intervals import KeyRanges, count_in_all
 from zonebloom.spark.tagging.keys import KeyColumns
 from zonebloom.spark.tagging.probing import filter_words, hash_rows, insert_rows
+from zonebloom.spark.workers.sealed import Sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -136,9 +137,11 @@ def summary_of(table: pa.Table, columns: KeyColumns, fragments: Fragments) -> Su
 def _summarizer(
     num_words: int, types: Sequence[pa.DataType], fragments: Fragments
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    types = list(types)
+    # On a worker this is both.
+    sent: Any = Sealed((list(types), fragments))
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        types, fragments = sent
         words = np.zeros(num_words, dtype=np.uint32)
         counts = np.zeros(fragments.count, dtype=np.int64)
         for batch in batches:
