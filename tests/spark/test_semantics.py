@@ -7,7 +7,8 @@ import random
 import pytest
 import spark_data
 
-from zonebloom.errors import FilterError
+import zonebloom.spark as zs
+from zonebloom.errors import FilterError, IndexNotUsedWarning, InvalidArgument
 from zonebloom.predicates import unknowns
 from zonebloom.predicates.spark import to_spark_filter
 from zonebloom.spark.load import Load
@@ -92,6 +93,95 @@ def test_random_conditions(spark, folder, setting, zone, ansi):
                 exact += 1
                 assert wanted == set(found), text
     assert exact > len(conditions) // 4
+
+
+# Of both kinds of column rows hold these, by the clocks of some zone.
+TIMES = ["2024-04-20 12:00:00", "2024-04-20 00:00:00", "2024-03-31 02:00:00"]
+SPELLINGS = [
+    f"{prefix}'{time}{zone}'"
+    for prefix in ("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "")
+    for time in TIMES
+    for zone in ("", "Z", "+02:00")
+]
+
+
+def refused(text, column):
+    """Whether one of literal and column has a zone and the other not, as far as its text tells."""
+    if column == "t":
+        return text.startswith("TIMESTAMP_NTZ")
+    return text.startswith(("TIMESTAMP'", "TIMESTAMP_LTZ'")) or text.endswith(("Z'", "+02:00'"))
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
+def test_times_with_a_zone_and_without(spark, folder, setting, zone, kind):
+    """Spark reads the one without by the session's zone; what that does not settle is refused."""
+    setting("spark.sql.parquet.filterPushdown", "false")
+    setting("spark.sql.session.timeZone", zone)
+    setting("spark.sql.timestampType", kind)
+    setting("spark.sql.codegen.wholeStage", "false")
+    pairs = [(column, text) for column in "tn" for text in SPELLINGS]
+    conditions = [f"{column} = {text}" for column, text in pairs]
+    held = 0
+    for (column, text), condition, wanted in zip(
+        pairs, conditions, answers(spark, folder, conditions), strict=True
+    ):
+        held += bool(wanted)
+        options = {"path": folder, "columns": "row", "timezone": zone}
+        assert wanted <= set(rows_of(Load(Options.read({**options, "prune": condition})))), text
+        is_given = True
+        try:
+            load = Load(Options.read({**options, "filter": condition}))
+        except FilterError as error:
+            is_given = False
+            if refused(text, column):
+                wants = "TIMESTAMP'2024" if column == "t" else "TIMESTAMP_NTZ'2024"
+                assert wants in str(error), text
+            else:
+                # Two instants are of that time, or none.
+                assert "the clocks were set" in str(error), text
+        if is_given:
+            assert not refused(text, column), text
+            assert set(rows_of(load)) == wanted, text
+    assert held > len(pairs) // 2
+
+
+@pytest.mark.parametrize("text", SPELLINGS[::3])
+def test_a_time_of_an_unknown_session_is_refused(folder, text):
+    """A load with no word of the session's zone, for columns of instants."""
+    with pytest.raises(FilterError, match=r"TIMESTAMP'2024|zone of the session"):
+        Load(Options.read({"path": folder, "filter": f"t = {text}"}))
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
+def test_frames_read_times_by_the_session(spark, folder, setting, zone):
+    setting("spark.sql.parquet.filterPushdown", "false")
+    setting("spark.sql.session.timeZone", zone)
+    frame = spark.read.parquet(folder)
+    texts = [f"{prefix}'2024-04-20 12:00:00'" for prefix in ("TIMESTAMP", "TIMESTAMP_NTZ", "")]
+    for condition in [f"{column} = {text}" for column in "tn" for text in texts]:
+        wanted = rows_in(frame.where(condition))
+        assert rows_in(zs.scan(spark, folder, condition)) == wanted, condition
+        assert rows_in(zs.prune(frame.where(condition))) == wanted, condition
+        assert rows_in(zs.read_pruned(spark, folder, condition)) == wanted, condition
+    keys = spark.sql(
+        "SELECT explode(sequence(TIMESTAMP_NTZ'2024-04-20 00:00:00', "
+        "TIMESTAMP_NTZ'2024-04-20 23:00:00', INTERVAL 1 HOUR)) AS t"
+    )
+    wanted = rows_in(keys.join(frame, "t"))
+    assert wanted
+    part = zs.Indexed(folder, columns=["t", "row"])
+    with pytest.warns(IndexNotUsedWarning, match="compared after a cast"):
+        joined = zs.filter_join(keys, part, "t")
+    assert rows_in(joined) == wanted
+    with pytest.raises(InvalidArgument, match="cast the keys' column to timestamp"):
+        zs.tag_location(keys, folder, "t")
+    tagged = zs.tag_location(keys.selectExpr("CAST(t AS TIMESTAMP)"), folder, "t")
+    assert tagged.where("path IS NOT NULL").count() == len(wanted)
+
+
+def rows_in(frame):
+    return sorted(row.row for row in frame.select("row").collect())
 
 
 def test_skipped_zones_are_those_of_the_predicate(folder):

@@ -163,10 +163,16 @@ def _timestamp(value: Value, type_: pa.DataType, timezone: str | None) -> Placed
         raise Maybe(f"{value.value!r} is not written in full")
     if type_.tz is None:
         if value.kind == "timestamp" or match["zone"]:
-            raise Maybe("an instant meets a timestamp without a zone in the session's zone")
+            raise Maybe(
+                "beside an instant Spark reads a column without a zone by the session's; write "
+                "what the column holds: TIMESTAMP_NTZ'2024-01-31 12:00:00'"
+            )
         return _timely(match["local"], type_)
     if value.kind == "timestamp_ntz":
-        raise Maybe("an instant meets a timestamp without a zone in the session's zone")
+        raise Maybe(
+            "beside instants Spark reads a time without a zone by the session's; write the "
+            "instant, with its zone: TIMESTAMP'2024-01-31 12:00:00+00:00'"
+        )
     if match["zone"]:
         return _timely(value.value.replace("Z", "+00:00"), type_)
     return _timely(_in_zone(match["local"], timezone), type_)
@@ -177,7 +183,10 @@ def _in_zone(local: str, timezone: str | None) -> str:
     try:
         moment = datetime.datetime.fromisoformat(local)
         if timezone is None:
-            raise Maybe("the time zone of the session is not known; write one: +00:00")
+            raise Maybe(
+                "the time zone of the session is not known here; write one: +00:00, or give the "
+                "session's as option timezone"
+            )
         zone = ZoneInfo(timezone)
     except (ValueError, OSError, KeyError):
         raise Maybe(f"{local!r} in zone {timezone!r} is not followed") from None
