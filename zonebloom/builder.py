@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zonebloom.errors import CatalogError, IndexExists, ZoneBloomError
+from zonebloom.errors import CatalogError, HiddenColumnsWarning, IndexExists, ZoneBloomError
 from zonebloom.index.build import NewIndex, commit_indices, cut_tasks, train_locally
 from zonebloom.index.catalog import (
     Catalog,
@@ -383,10 +384,14 @@ class Builder:
             # Rows in memory are here, not where Spark's workers are.
             session = None if table is not None else _session(spark)
             if session is None:
-                return train_locally(tasks, progress=report)
-            from zonebloom.spark.build import train_on_spark
+                trained = train_locally(tasks, progress=report)
+            else:
+                from zonebloom.spark.build import train_on_spark
 
-            return train_on_spark(session, tasks, progress=report, num_rows=total)
+                trained = train_on_spark(session, tasks, progress=report, num_rows=total)
+        if source.types == "first":
+            _warn_of_hidden({name: at for task in trained for name, at in task.hidden.items()})
+        return trained
 
     def _cleanly(self, commit: Callable[[str], Version]) -> Version:
         """Run a build under a prefix of its own, and delete what its version does not name.
@@ -425,6 +430,19 @@ class Builder:
             return
         entries = newest.indices.values()
         self._catalog.delete_segments(prefix, keep={n for entry in entries for n in entry.folders})
+
+
+def _warn_of_hidden(columns: Mapping[str, str]) -> None:
+    """Say which columns of later files the first file's schema leaves out."""
+    if columns:
+        shown = ", ".join(f"{name!r} of {path}" for name, path in sorted(columns.items())[:3])
+        more = f", and {len(columns) - 3:,} more" if len(columns) > 3 else ""
+        warnings.warn(
+            f"the dataset has the schema of its first file, which lacks {shown}{more}; open it "
+            'with schema="union" to have every column, or give schema= to have this one silently',
+            HiddenColumnsWarning,
+            stacklevel=2,
+        )
 
 
 def _still_used(

@@ -57,7 +57,14 @@ from zonebloom.recheck import gather
 from zonebloom.scan import Scanner, check_columns, require_column
 from zonebloom.storage.columns import Column
 from zonebloom.storage.delta import is_delta, open_delta
-from zonebloom.storage.fragments import Partitioning, Source, Stale, open_source
+from zonebloom.storage.fragments import (
+    Partitioning,
+    Schema,
+    Source,
+    Stale,
+    open_source,
+    require_no_schema,
+)
 from zonebloom.storage.iceberg import is_iceberg, open_iceberg
 from zonebloom.storage.memory import TableSource, open_table
 from zonebloom.values import hash_domain, leaf_type, require_indexable
@@ -97,6 +104,7 @@ def dataset(
     partitioning: Partitioning = "auto",
     stale: Stale = "read",
     embedded_filters: bool = False,
+    schema: Schema = None,
 ) -> Dataset:
     """Open a dataset as it lies.
 
@@ -127,6 +135,11 @@ def dataset(
         writers put inside them. Parquet has no checksum for those: where one bit of a filter
         has changed, rows are lost that are there. Filters that lack a bound of their column
         chunk's statistics are not used.
+    schema : pyarrow.Schema or "union", optional
+        The columns of the dataset: those given, or those of all files by name, in types all of
+        a column's files widen to as ``pyarrow.unify_schemas(..., promote_options="permissive")``
+        has it, for which every file's schema is read. By default those of the first file, as
+        for ``pyarrow.dataset.dataset``. A column that a file lacks is null in it.
 
     Returns
     -------
@@ -136,8 +149,10 @@ def dataset(
 
     Raises
     ------
-    NoFragments, FragmentUnreadable, SourceError
+    NoFragments, FragmentUnreadable, SchemaMismatch, SourceError
     """
+    if isinstance(source, pa.Table) or is_delta(source) or is_iceberg(source):
+        require_no_schema(source, schema)
     if isinstance(source, pa.Table):
         return _in_memory(source, index_dir)
     if stale not in get_args(Stale):
@@ -148,7 +163,7 @@ def dataset(
     if title is not None and filesystem is None and "://" not in title:
         # It means the same after the process went to another folder.
         source = os.path.abspath(os.path.expanduser(title))
-    reopen = partial(_open, source, format, filesystem, index_dir, partitioning, stale)
+    reopen = partial(_open, source, format, filesystem, index_dir, partitioning, stale, schema)
     opened, catalog = reopen()
     is_listed = title is not None or is_delta(source) or is_iceberg(source)
     return Dataset(opened, catalog, title, reopen if is_listed else None, embedded_filters)
@@ -161,6 +176,7 @@ def _open(
     index_dir: str | None,
     partitioning: Partitioning,
     stale: Stale,
+    schema: Schema,
 ) -> tuple[Source, Catalog]:
     """The files there are now, and the index they have."""
     if is_delta(source):
@@ -168,7 +184,7 @@ def _open(
     elif is_iceberg(source):
         opened = open_iceberg(source, filesystem)
     else:
-        opened = open_source(source, format, filesystem, partitioning)
+        opened = open_source(source, format, filesystem, partitioning, schema)
     if index_dir is None and opened.root in ("", "/"):
         raise SourceError(
             "the files share no folder but the root, so the index has no place beside them; "

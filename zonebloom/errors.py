@@ -22,6 +22,7 @@ ZoneBloomError
 ZoneBloomWarning (UserWarning)
 ├── StaleIndexWarning                   fragments changed since they were indexed
 ├── MissingFilesWarning                 files are gone, and left out as was asked
+├── HiddenColumnsWarning                files hold columns that the dataset's schema does not
 └── IndexNotUsedWarning                 an index exists and could not be used
 """
 
@@ -114,6 +115,10 @@ class StaleIndexWarning(ZoneBloomWarning):
 
 class MissingFilesWarning(ZoneBloomWarning):
     """Files are gone since the dataset was opened, and were to be left out."""
+
+
+class HiddenColumnsWarning(ZoneBloomWarning):
+    """The schema is the first file's, and later files hold columns it does not have."""
 
 
 class IndexNotUsedWarning(ZoneBloomWarning):

@@ -51,7 +51,7 @@ def scan(source: Any, *, index_dir: str | None = None, **options: Any) -> pl.Laz
     index_dir : str, optional
         Folder of the index; not with a Dataset, which has its own.
     **options
-        Of `zonebloom.dataset`: format, filesystem, partitioning, embedded_filters.
+        Of `zonebloom.dataset`: format, filesystem, partitioning, schema, embedded_filters.
 
     Returns
     -------
@@ -215,6 +215,8 @@ class _Query:
         return (
             type(source) is Source
             and source.is_parquet
+            # Polars casts to wider integers and floats, and to nothing else.
+            and source.types != "cast"
             and isinstance(source.filesystem, pafs.LocalFileSystem)
             and source.format.default_fragment_scan_options == pads.ParquetFragmentScanOptions()
         )

@@ -102,6 +102,8 @@ class TrainedTask:
         Of the content of those that are local files.
     seen_at : int
         When they were all still what they were before, ns since 1970.
+    hidden : dict of str to str
+        Columns of its files that the dataset's schema does not have, with a file that does.
     """
 
     segments: tuple[Segment, ...]
@@ -109,6 +111,7 @@ class TrainedTask:
     num_rows: dict[int, int]
     digests: dict[int, str]
     seen_at: int
+    hidden: dict[str, str]
 
 
 def train_task(
@@ -146,11 +149,12 @@ def train_task(
         seen_at = time.time_ns()
         _require_unchanged(task)
         stack.pop_all()
-    page_map = _page_map(task)
+    hidden: dict[str, str] = {}
+    page_map = _page_map(task, hidden)
     ids = tuple(fragment.fragment_id for fragment in task.fragments)
     segments = tuple(output.close(ids, page_map) for output in outputs)
     parts = tuple(output.part() for output in outputs)
-    return TrainedTask(segments, parts, num_rows, digests, seen_at)
+    return TrainedTask(segments, parts, num_rows, digests, seen_at, hidden)
 
 
 class _Output:
@@ -329,8 +333,11 @@ def _take(outputs: Sequence[_Output], columns: Sequence[_ColumnRun]) -> None:
         output.take(column)
 
 
-def _page_map(task: TrainTask) -> pa.Buffer | None:
-    """Where the pages of the task's files lie; a file that cannot be mapped is left out."""
+def _page_map(task: TrainTask, hidden: dict[str, str]) -> pa.Buffer | None:
+    """Where the pages of the task's files lie; a file that cannot be mapped is left out.
+
+    Notes in ``hidden`` what the footers name and the dataset's schema does not.
+    """
     if task.table is not None or not is_plain_parquet(task.format):
         return None
     rows = []
@@ -341,6 +348,8 @@ def _page_map(task: TrainTask) -> pa.Buffer | None:
                 pages = FooterPages(read_footer(file.num_bytes, file.read), file.read)
                 pages.load_all()
                 rows += map_rows(fragment.fragment_id, pages)
+                for name in set(pages.schema.names).difference(task.schema.names):
+                    hidden.setdefault(name, fragment.path)
         except FragmentUnreadable:
             # Encrypted columns, say: its lookups read row groups.
             continue

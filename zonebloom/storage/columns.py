@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, SchemaMismatch
+from zonebloom.predicates.literals import is_lossless
 from zonebloom.storage.fragments import is_plain_parquet
 from zonebloom.values import hash_domain
 
@@ -260,20 +261,13 @@ class _Reading:
 
 
 def _same_values(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether casting from one type to the other keeps every value what it is."""
-    if hash_domain(stored) == hash_domain(wanted) or pa.types.is_null(stored):
-        return True
+    """Whether casting from one type to the other keeps every value what it is, or fails."""
     t = pa.types
-    if t.is_integer(stored) and t.is_integer(wanted):
-        signed = t.is_signed_integer(stored), t.is_signed_integer(wanted)
-        if signed[0] == signed[1]:
-            return stored.bit_width <= wanted.bit_width
-        return signed == (False, True) and stored.bit_width < wanted.bit_width
-    if t.is_floating(stored) and t.is_floating(wanted):
-        return stored.bit_width <= wanted.bit_width
-    if t.is_decimal(stored) and t.is_decimal(wanted):
-        return stored.scale == wanted.scale and stored.precision <= wanted.precision
+    if hash_domain(stored) == hash_domain(wanted) or t.is_null(stored):
+        return True
     if t.is_timestamp(stored) and t.is_timestamp(wanted):
         units = ["s", "ms", "us", "ns"]
         return stored.tz == wanted.tz and units.index(stored.unit) <= units.index(wanted.unit)
-    return False
+    if t.is_date32(stored) and t.is_date64(wanted):
+        return True
+    return is_lossless(stored, wanted)

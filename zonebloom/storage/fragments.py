@@ -10,13 +10,20 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.errors import FragmentUnreadable, InvalidArgument, NoFragments, SourceError
+from zonebloom.errors import (
+    FragmentUnreadable,
+    InvalidArgument,
+    NoFragments,
+    SchemaMismatch,
+    SourceError,
+)
 from zonebloom.storage.files import FileIdentity, forget_listings, identities
 from zonebloom.storage.listing import is_pattern, matching_files
 from zonebloom.storage.tables import refuse_tables
@@ -25,10 +32,13 @@ if TYPE_CHECKING:
     import pyarrow.dataset as pads
 
 Partitioning: TypeAlias = "str | Sequence[str] | pads.Partitioning | None"
+Schema: TypeAlias = pa.Schema | Literal["union"] | None
 
 Stale: TypeAlias = Literal["read", "ignore-missing"]
 
 _FORMATS = ("parquet", "ipc", "arrow", "feather", "csv", "json", "orc")
+# Footers read side by side: each is a round trip and little else.
+_READERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,9 @@ class Source:
         In the order ``pyarrow.dataset`` scans them.
     stale : {"read", "ignore-missing"}
         Whether a file that is gone is an error, or left out with a warning.
+    types : {"first", "shared", "cast"}
+        What is known of the files' own schemas: this one is the first file's, and others may
+        hold more; columns have these types in all; or they may be cast to these.
     """
 
     schema: pa.Schema
@@ -73,6 +86,7 @@ class Source:
     root: str
     fragments: tuple[Fragment, ...]
     stale: Stale = field(default="read", kw_only=True)
+    types: Literal["first", "shared", "cast"] = field(default="shared", kw_only=True)
 
     def open(self, fragment: Fragment, filesystem: pafs.FileSystem) -> pads.Fragment:
         """A pyarrow fragment that reads through the given file system, with nothing cached."""
@@ -88,13 +102,14 @@ class Source:
         import pyarrow.dataset as pads
 
         keys = (pads.get_partition_keys(fragment.partition) for fragment in self.fragments)
-        return {name for found in keys for name in found}
+        return {name for found in keys for name in found}.intersection(self.schema.names)
 
     def constants(self, fragment: Fragment) -> dict[str, Any]:
         """Columns whose value the fragment's path gives, with that value."""
         import pyarrow.dataset as pads
 
-        return pads.get_partition_keys(fragment.partition)
+        given = pads.get_partition_keys(fragment.partition)
+        return {name: given[name] for name in given if name in self.schema.names}
 
     @property
     def is_parquet(self) -> bool:
@@ -161,6 +176,7 @@ def open_source(
     format: str = "parquet",
     filesystem: Any = None,
     partitioning: Partitioning = "auto",
+    schema: Schema = None,
 ) -> Source:
     """Discover the fragments of a source.
 
@@ -176,6 +192,8 @@ def open_source(
     partitioning : "auto", "hive", list of str, pyarrow.dataset.Partitioning, or None
         What folders say of the rows in them, as ``pyarrow.dataset.dataset`` takes it. "auto"
         is "hive" below a folder and None for files named one by one.
+    schema : pyarrow.Schema or "union", optional
+        The first file's by default; not for a pyarrow dataset, which has one.
 
     Returns
     -------
@@ -186,7 +204,9 @@ def open_source(
     NoFragments
         When nothing is there.
     FragmentUnreadable
-        When the first file, which gives the schema, cannot be read.
+        When a file that gives the schema cannot be read.
+    SchemaMismatch
+        When the schemas of the files have no union.
     SourceError
         When the source is not one of the accepted kinds, or lies in a table of another format,
         whose metadata says which files count.
@@ -195,15 +215,44 @@ def open_source(
     import pyarrow.dataset as pads
 
     if isinstance(source, pads.Dataset):
+        require_no_schema(source, schema)
         return _from_dataset(source, None)
     if format not in _FORMATS:
         raise InvalidArgument(f"format is {format!r}; it is one of {', '.join(_FORMATS)}")
-    filesystem = as_arrow_filesystem(filesystem)
+    if not (schema is None or schema == "union" or isinstance(schema, pa.Schema)):
+        raise InvalidArgument(f'schema is {schema!r}; give a pyarrow.Schema, "union" or None')
+    given = schema if isinstance(schema, pa.Schema) else None
+    found = _from_files(source, format, as_arrow_filesystem(filesystem), partitioning, given)
+    if schema is None:
+        return replace(found, types="first")
+    return replace(found, types="cast") if given is not None else _united(found)
+
+
+def require_no_schema(source: Any, schema: Schema) -> None:
+    """Refuse a schema for a source that has one.
+
+    Raises
+    ------
+    InvalidArgument
+    """
+    if schema is not None:
+        raise InvalidArgument(
+            f"a {type(source).__name__} has a schema of its own; leave schema out"
+        )
+
+
+def _from_files(
+    source: Any,
+    format: str,
+    filesystem: pafs.FileSystem | None,
+    partitioning: Partitioning,
+    schema: pa.Schema | None,
+) -> Source:
     if isinstance(source, str | os.PathLike):
-        return _open_path(os.fspath(source), format, filesystem, partitioning)
+        return _open_path(os.fspath(source), format, filesystem, partitioning, schema)
     if isinstance(source, Sequence) and source and not isinstance(source, bytes):
         paths = [os.fspath(each) for each in source]
-        return _not_of_tables(open_files(paths, format, filesystem, partitioning), None)
+        return _not_of_tables(open_files(paths, format, filesystem, partitioning, schema), None)
     if isinstance(source, Sequence) and not isinstance(source, bytes):
         raise NoFragments("the list of files is empty; give at least one file")
     raise SourceError(
@@ -218,11 +267,45 @@ def open_files(
     format: str = "parquet",
     filesystem: pafs.FileSystem | None = None,
     partitioning: Partitioning = None,
+    schema: pa.Schema | None = None,
 ) -> Source:
     """The same of files named one by one, whatever table they may be of."""
     if filesystem is None:
         paths, filesystem = [os.path.abspath(path) for path in paths], pafs.LocalFileSystem()
-    return _from_dataset(_open(list(paths), format, filesystem, partitioning), None)
+    return _from_dataset(_open(list(paths), format, filesystem, partitioning, schema), None)
+
+
+def _united(source: Source) -> Source:
+    """The same with every column of every file, each in a type that all of its files widen to.
+
+    Raises
+    ------
+    FragmentUnreadable, SchemaMismatch
+    """
+
+    def stored(fragment: Fragment) -> pa.Schema:
+        try:
+            return source.open(fragment, source.filesystem).physical_schema
+        except (pa.ArrowException, OSError) as error:
+            raise FragmentUnreadable(
+                f"cannot read the schema of {fragment.path}: {error}; repair or remove the file"
+            ) from None
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        schemas = list(pool.map(stored, source.fragments))
+    union = schemas[0]
+    for fragment, each in zip(source.fragments, schemas, strict=True):
+        try:
+            union = pa.unify_schemas([union, each], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise SchemaMismatch(
+                f"{fragment.path} holds columns of types that have none in common with other "
+                f"files: {error}; give schema=, or rewrite the file"
+            ) from None
+    of_paths = [each for each in source.schema if each.name not in union.names]
+    is_shared = all(each.type == union.field(each.name).type for one in schemas for each in one)
+    schema = pa.schema([*union, *of_paths], union.metadata)
+    return replace(source, schema=schema, types="shared" if is_shared else "cast")
 
 
 def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
@@ -237,7 +320,11 @@ def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
 
 
 def _open_path(
-    path: str, format: str, filesystem: pafs.FileSystem | None, partitioning: Partitioning
+    path: str,
+    format: str,
+    filesystem: pafs.FileSystem | None,
+    partitioning: Partitioning,
+    schema: pa.Schema | None,
 ) -> Source:
     if filesystem is None and "://" in path:
         filesystem, path = pafs.FileSystem.from_uri(path)
@@ -248,7 +335,7 @@ def _open_path(
             found = matching_files(path)
             if not found:
                 raise NoFragments(f"no file matches {path}; check the pattern")
-            return _not_of_tables(open_files(found, format, filesystem, partitioning), None)
+            return _not_of_tables(open_files(found, format, filesystem, partitioning, schema), None)
     assert filesystem is not None
     forget_listings(filesystem)
     try:
@@ -264,7 +351,8 @@ def _open_path(
     refuse_tables(filesystem, path if root is not None else posixpath.dirname(path))
     if partitioning == "auto" and root is not None:
         partitioning = "hive"
-    return _not_of_tables(_from_dataset(_open(path, format, filesystem, partitioning), root), root)
+    opened = _from_dataset(_open(path, format, filesystem, partitioning, schema), root)
+    return _not_of_tables(opened, root)
 
 
 def _not_of_tables(source: Source, root: str | None) -> Source:
@@ -280,6 +368,7 @@ def _open(
     format: str,
     filesystem: pafs.FileSystem,
     partitioning: Partitioning,
+    schema: pa.Schema | None,
 ) -> pads.Dataset:
     import pyarrow.dataset as pads
 
@@ -288,10 +377,14 @@ def _open(
     try:
         try:
             return pads.dataset(
-                paths, format=format, filesystem=filesystem, partitioning=partitioning
+                paths,
+                schema=schema,
+                format=format,
+                filesystem=filesystem,
+                partitioning=partitioning,
             )
         except pa.ArrowTypeError:
-            if partitioning != "hive":
+            if partitioning != "hive" or schema is not None:
                 raise
             return _with_types_of_files(paths, format, filesystem)
     except FileNotFoundError as error:

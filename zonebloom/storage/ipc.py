@@ -120,7 +120,9 @@ class IpcRows:
                 values = pa.nulls(len(rows), wanted)
             else:
                 values = found[name]
-                values = values if values.type == wanted else values.cast(wanted)
+                if values.type != wanted:
+                    with self._reading():
+                        values = values.cast(wanted)
             columns.append(values)
         kept = pa.schema([self._schema.field(name) for name in names])
         return pa.Table.from_arrays(columns, schema=kept)

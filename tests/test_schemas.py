@@ -1,0 +1,317 @@
+"""Files of different schemas: one given for all, or the union of theirs by name."""
+
+from __future__ import annotations
+
+import warnings
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import build
+from pyarrow import feather
+
+import zonebloom as zb
+
+ROWS = 40
+
+
+def first() -> pa.Table:
+    return pa.table(
+        {
+            "row": pa.array(range(ROWS), pa.int64()),
+            "id": pa.array(range(ROWS), pa.int32()),
+            "x": pa.array([i / 4 for i in range(ROWS)], pa.float32()),
+        }
+    )
+
+
+def second() -> pa.Table:
+    at = range(ROWS, 2 * ROWS)
+    return pa.table(
+        {
+            "later": pa.array([None if i % 5 == 0 else f"name {i}" for i in at]),
+            "row": pa.array(at, pa.int64()),
+            "id": pa.array([i + (1 << 40) if i % 2 else i for i in at], pa.int64()),
+            "x": pa.array([i / 3 for i in at], pa.float64()),
+        }
+    )
+
+
+def third() -> pa.Table:
+    at = range(2 * ROWS, 3 * ROWS)
+    return pa.table({"row": pa.array(at, pa.int64()), "id": pa.array([i % 100 for i in at], "u1")})
+
+
+WRITERS = {
+    "parquet": lambda table, path: pq.write_table(table, path, row_group_size=10),
+    "feather": lambda table, path: feather.write_feather(table, path, chunksize=10),
+}
+UNION = pa.schema({"row": pa.int64(), "id": pa.int64(), "x": pa.float64(), "later": pa.string()})
+SCHEMAS: dict[str, Any] = {"given": UNION, "union": "union"}
+
+
+def written(folder: Path, tables: list[pa.Table], format: str = "parquet") -> Path:
+    folder.mkdir(exist_ok=True)
+    for number, table in enumerate(tables):
+        WRITERS[format](table, folder / f"part-{number}.{format}")
+    return folder
+
+
+@pytest.fixture(params=list(WRITERS))
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+    return written(tmp_path, [first(), second(), third()], request.param), request.param
+
+
+ID, X, LATER, ROW = (pc.field(name) for name in ("id", "x", "later", "row"))
+SET = [3, 42, 85, 53 + (1 << 40)]
+I_, X_, LATER_ = pl.col("id"), pl.col("x"), pl.col("later")
+FILTERS: list[tuple[pc.Expression, pl.Expr]] = [
+    (ID == 7, I_ == 7),
+    (ID == 41 + (1 << 40), I_ == 41 + (1 << 40)),
+    (ID == 1 << 50, I_ == 1 << 50),
+    (ID.isin(pa.array(SET, pa.int64())), I_.is_in(SET)),
+    (ID > 1 << 32, I_ > 1 << 32),
+    (ID != 5, I_ != 5),
+    (X == 0.25, X_ == 0.25),
+    (X == 41 / 3, X_ == 41 / 3),
+    (X.is_null(), X_.is_null()),
+    (X.is_valid(), X_.is_not_null()),
+    (X != 0.25, X_ != 0.25),
+    (LATER == "name 42", LATER_ == "name 42"),
+    (LATER.is_null(), LATER_.is_null()),
+    (LATER.is_valid(), LATER_.is_not_null()),
+    (LATER.isin(["name 43", None]), LATER_.is_in(["name 43", None], nulls_equal=True)),
+    (LATER.is_null() & (ID == 7), LATER_.is_null() & (I_ == 7)),
+    ((LATER == "name 42") | (ID == 81), (LATER_ == "name 42") | (I_ == 81)),
+    (~(LATER == "name 42"), ~(LATER_ == "name 42")),
+]
+
+
+@pytest.mark.parametrize("schema", list(SCHEMAS))
+@pytest.mark.parametrize("column", [None, "id", "x", "later"])
+def test_rows_are_those_of_pyarrow_with_that_schema(
+    folder: tuple[Path, str], schema: str, column: str | None
+) -> None:
+    path, format = folder
+    oracle = pads.dataset(path, format=format, schema=UNION).to_table()
+    ds = zb.dataset(path, format, schema=SCHEMAS[schema])
+    assert ds.schema == UNION
+    if column is not None:
+        build(ds, column, number_of_items=10)
+        ds = zb.dataset(path, format, schema=SCHEMAS[schema])
+    assert ds.to_table().equals(oracle)
+    for condition, for_polars in FILTERS:
+        wanted = oracle.filter(condition)
+        assert ds.to_table(filter=condition).equals(wanted), str(condition)
+        assert ds.to_table(["row"], filter=condition) == wanted.select(["row"]), str(condition)
+        assert ds.count_rows(condition) == wanted.num_rows, str(condition)
+        assert ds.to_table(filter=condition, use_scalar_index=False).equals(wanted)
+        lazy = ds.to_polars().filter(for_polars).collect()
+        assert lazy.to_arrow().cast(UNION).equals(wanted), str(condition)
+    if column is not None:
+        used = ds.scanner(filter=pc.field(column).is_null()).plan().indices
+        assert [each.column for each in used] == [column]
+
+
+def test_rows_by_address(folder: tuple[Path, str]) -> None:
+    path, format = folder
+    ds = zb.dataset(path, format, schema="union")
+    build(ds, "later", number_of_items=10)
+    found = ds.search("later = 'name 42'").to_table().to_pylist()
+    assert [each["stop"] - each["start"] for each in found] == [10]
+    address = (found[0]["fragment_id"] << 32) + found[0]["start"] + 2
+    expected = {"row": 42, "id": 42, "x": 14.0, "later": "name 42"}
+    assert ds.take([address]).to_pylist() == [expected]
+    assert ds.take([0]).to_pylist() == [{"row": 0, "id": 0, "x": 0.0, "later": None}]
+
+
+def test_the_union_is_that_of_polars_and_duckdb(tmp_path: Path) -> None:
+    path = written(tmp_path, [first(), second()])
+    ds = zb.dataset(path, schema="union")
+    theirs = pl.scan_parquet(
+        path / "*.parquet",
+        missing_columns="insert",
+        extra_columns="ignore",
+        schema={"row": pl.Int64, "id": pl.Int64, "x": pl.Float64, "later": pl.String},
+        cast_options=pl.ScanCastOptions(integer_cast="upcast", float_cast="upcast"),
+    )
+    relation = duckdb.sql(
+        f"SELECT * FROM read_parquet('{path}/*.parquet', union_by_name=true) ORDER BY row"
+    )
+    assert relation is not None
+    found = relation.to_arrow_table()
+    assert found.column_names == ds.schema.names
+    for condition in ("later IS NULL", "id = 7", "later = 'name 42'"):
+        mine = ds.to_table(filter=condition)
+        assert mine == duckdb.from_arrow(found).filter(condition).to_arrow_table().cast(mine.schema)
+        assert mine["row"].to_pylist() == (
+            theirs.filter(pl.sql_expr(condition)).collect()["row"].to_list()
+        )
+
+
+PROMOTED: list[tuple[pa.Array, pa.Array, Any]] = [
+    (pa.array([1, 2], "i1"), pa.array([300, 2], "i4"), 2),
+    (pa.array([1, 2], "u4"), pa.array([-1, 2], "i1"), 2),
+    (pa.array([1, 2], "i4"), pa.array([0.5, 2.0], "f8"), 2.0),
+    (pa.array([1, 2], "i1"), pa.array([0.5, 2.0], "f4"), 2.0),
+    (pa.array([0.5, 2.0], "f4"), pa.array([1, 2], "i4"), 2.0),
+    (pa.array(["a", "b"]), pa.array(["b", "c"], pa.large_string()), "b"),
+    (pa.array([b"a", b"b"]), pa.array([b"b", b"c"], pa.large_binary()), b"b"),
+    (
+        pa.array([date(2024, 1, 1), date(2024, 1, 2)], pa.date32()),
+        pa.array([date(2024, 1, 2), date(2024, 1, 3)], pa.date64()),
+        date(2024, 1, 2),
+    ),
+    (
+        pa.array([datetime(2024, 1, 1), datetime(2024, 1, 2)], pa.timestamp("ms")),
+        pa.array([datetime(2024, 1, 2), datetime(2024, 1, 3)], pa.timestamp("us")),
+        datetime(2024, 1, 2),
+    ),
+    (
+        pa.array([Decimal("1.00"), Decimal("2.00")], pa.decimal128(9, 2)),
+        pa.array([Decimal("2.000"), Decimal("3.000")], pa.decimal128(12, 3)),
+        Decimal("2.000"),
+    ),
+    (pa.nulls(2), pa.array([1, 2], "i4"), 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "key"), PROMOTED, ids=[f"{a.type}-{b.type}" for a, b, _ in PROMOTED]
+)
+@pytest.mark.parametrize("format", list(WRITERS))
+def test_types_widen_as_pyarrow_says(
+    tmp_path: Path, one: pa.Array, other: pa.Array, key: Any, format: str
+) -> None:
+    tables = [pa.table({"v": each, "row": [0, 1]}) for each in (one, other)]
+    if format == "parquet":
+        # What Parquet cannot hold it gives back as another type.
+        tables = [roundtrip(each, tmp_path / "once.parquet") for each in tables]
+    path = written(tmp_path / "data", tables, format)
+    wanted = pa.concat_tables(tables, promote_options="permissive")
+    ds = zb.dataset(path, format, schema="union")
+    assert ds.schema.field("v").type == wanted.schema.field("v").type
+    literal = pa.scalar(key, wanted.schema.field("v").type)
+    condition = pc.field("v") == literal
+    for index in (False, True):
+        if index:
+            build(ds, "v", number_of_items=1)
+            assert ds.scanner(filter=condition).plan().indices
+        for each in (condition, ~condition, pc.field("v").is_null()):
+            assert ds.to_table(filter=each).equals(wanted.filter(each)), (index, str(each))
+        assert ds.to_polars().filter(pl.col("v") == pl.lit(key)).collect()["row"].to_list() == (
+            wanted.filter(condition)["row"].to_pylist()
+        )
+
+
+def roundtrip(table: pa.Table, path: Path) -> pa.Table:
+    pq.write_table(table, path)
+    return pq.read_table(path)
+
+
+def test_values_that_would_be_rounded_are_not_indexed(tmp_path: Path) -> None:
+    whole = [pa.table({"v": pa.array([1 << 53], "i8")}), pa.table({"v": [0.5]})]
+    ds = zb.dataset(written(tmp_path, whole), schema="union")
+    assert ds.schema.field("v").type == pa.float64()
+    with pytest.raises(zb.errors.SchemaMismatch, match="part-0"):
+        build(ds, "v")
+
+
+def test_types_without_a_union(tmp_path: Path) -> None:
+    path = written(tmp_path, [pa.table({"v": [1]}), pa.table({"v": ["a"]})])
+    with pytest.raises(zb.errors.SchemaMismatch, match="part-1"):
+        zb.dataset(path, schema="union")
+    (path / "part-1.parquet").write_bytes(b"PAR1")
+    with pytest.raises(zb.errors.FragmentUnreadable, match="part-1"):
+        zb.dataset(path, schema="union")
+
+
+def test_leaves_of_structs_unite(tmp_path: Path) -> None:
+    tables = [
+        pa.table({"s": pa.array([{"a": 1}, {"a": 2}], pa.struct({"a": pa.int32()}))}),
+        pa.table(
+            {"s": pa.array([{"a": 2, "b": "x"}, None], pa.struct({"a": "i8", "b": pa.string()}))}
+        ),
+    ]
+    wanted = pa.concat_tables(tables, promote_options="permissive")
+    ds = zb.dataset(written(tmp_path, tables), schema="union")
+    leaf_a, leaf_b = pc.field("s", "a"), pc.field("s", "b")
+    for index in (None, "s.a", "s.b"):
+        if index is not None:
+            build(ds, index, number_of_items=1)
+        for each in (leaf_a == 2, leaf_b == "x", leaf_b.is_null(), leaf_a.is_null()):
+            found = ds.to_table(filter=each)["s"].to_pylist()
+            assert found == wanted.filter(each)["s"].to_pylist(), (index, str(each))
+
+
+def test_columns_that_paths_give(tmp_path: Path) -> None:
+    for day, table in (("1", first()), ("2", second())):
+        written(tmp_path / f"day={day}", [table])
+    union = zb.dataset(tmp_path, schema="union")
+    assert union.schema.names == ["row", "id", "x", "later", "day"]
+    build(union, "later", number_of_items=10)
+    assert union.to_table(filter="later = 'name 42' AND day = 2")["row"].to_pylist() == [42]
+    assert union.count_rows("later IS NULL AND day = 1") == ROWS
+    for schema in (UNION, pa.schema([*UNION, pa.field("day", pa.string())])):
+        oracle = pads.dataset(tmp_path, schema=schema, partitioning="hive").to_table()
+        ds = zb.dataset(tmp_path, schema=schema)
+        assert ds.to_table().equals(oracle)
+        for condition in (ID == 7, LATER.is_null()):
+            assert ds.to_table(filter=condition).equals(oracle.filter(condition))
+        assert ds.to_polars().collect()["row"].to_list() == list(range(2 * ROWS))
+    texts = zb.dataset(tmp_path, schema=schema)
+    assert texts.count_rows("day = '1'") == ROWS
+
+
+def test_fewer_columns_and_another_order(tmp_path: Path) -> None:
+    path = written(tmp_path, [first(), second()])
+    schema = pa.schema({"x": pa.float64(), "row": pa.int64()})
+    oracle = pads.dataset(path, schema=schema).to_table()
+    ds = zb.dataset(path, schema=schema)
+    build(ds, "row", number_of_items=10)
+    assert ds.to_table(filter="row = 43").equals(oracle.filter(ROW == 43))
+    assert ds.to_polars().filter(pl.col("row") == 43).collect().columns == ["x", "row"]
+
+
+def test_an_index_of_another_type_is_not_used(tmp_path: Path) -> None:
+    path = written(tmp_path, [first()])
+    build(zb.dataset(path), "id", number_of_items=10)
+    pq.write_table(second(), path / "part-1.parquet")
+    ds = zb.dataset(path, schema="union")
+    with pytest.warns(zb.errors.ZoneBloomWarning):
+        found = ds.to_table(filter="id = 7")
+    assert found["row"].to_pylist() == [7]
+    with pytest.warns(zb.errors.ZoneBloomWarning):
+        assert ds.count_rows(f"id = {41 + (1 << 40)}") == 1
+
+
+def test_a_build_tells_of_columns_the_first_file_lacks(tmp_path: Path) -> None:
+    path = written(tmp_path, [first().drop_columns(["id"]), second().drop_columns(["id"])])
+    with pytest.warns(zb.errors.HiddenColumnsWarning, match="'later' of .*part-1"):
+        build(zb.dataset(path), "row")
+    for schema in SCHEMAS.values():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            build(zb.dataset(path, schema=schema), "row")
+
+
+@pytest.mark.parametrize("schema", ["permissive", {"id": "int64"}, 5])
+def test_what_is_no_schema(tmp_path: Path, schema: Any) -> None:
+    path = written(tmp_path, [first()])
+    with pytest.raises(zb.errors.InvalidArgument, match="union"):
+        zb.dataset(path, schema=schema)
+
+
+def test_a_source_with_a_schema_takes_no_other(tmp_path: Path) -> None:
+    path = written(tmp_path, [first()])
+    for source in (first(), pads.dataset(path)):
+        with pytest.raises(zb.errors.InvalidArgument, match="schema of its own"):
+            zb.dataset(source, schema="union")
