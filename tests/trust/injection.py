@@ -217,15 +217,13 @@ def is_native() -> bool:
     return os.environ.get("LD_PRELOAD", "").endswith(_LIBRARY)
 
 
-def native_environment(folder: Path) -> dict[str, str] | None:
-    """Variables under which the native library is loaded; None without a compiler."""
+def native_library(folder: Path) -> str | None:
+    """Compile what ``LD_PRELOAD`` is to name; None without a compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return None
     library = folder / _LIBRARY
     source = Path(__file__).with_name("injection.c")
-    subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl", "-pthread"],
-        check=True,
-    )
-    return {**os.environ, "LD_PRELOAD": str(library)}
+    options = ["-O1", "-shared", "-fPIC", "-o", library, source, "-ldl", "-pthread"]
+    subprocess.run([compiler, *options], check=True)
+    return str(library)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -28,11 +29,15 @@ from trust.small import (
 import zonebloom as zb
 
 MOST_SECONDS = 60
+# Modules that take long, those of kernels above all.
+PRELOADED = ["trust.kill", "zonebloom.sbbf.blocks", "zonebloom.sbbf.slices", "zonebloom.builder"]
+PRELOADED += ["zonebloom.sbbf.slice_search", "zonebloom.sbbf.xxh64", "zonebloom.index.train"]
+PRELOADED += ["zonebloom.storage.pread_kernel", "zonebloom.storage.parquet.locations"]
 
 
-def _write(folder: str, operation: str, at: int, found: str) -> None:
+def _write(folder: str, operation: str, is_inner: bool, at: int, found: str) -> None:
     """In a process of its own: write, and die at a call of that number if there is one."""
-    calls = (NativeCalls if is_native() else PythonCalls)(Path(folder))
+    calls = (NativeCalls if is_inner else PythonCalls)(Path(folder))
     with quiet():
         ds = zb.dataset(folder)
         Path(found).write_text("0 0")
@@ -42,11 +47,15 @@ def _write(folder: str, operation: str, at: int, found: str) -> None:
         Path(found).write_text(f"{calls.count} {time.perf_counter() - begun}")
 
 
-def _run(folder: Path, operation: str, at: int, after: float | None, found: Path) -> int | None:
+def _run(
+    folder: Path, writer: tuple[str, bool], at: int, after: float | None, found: Path
+) -> int | None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trust.kill"])
+    # The server has the path of the environment, not ours.
+    os.environ["PYTHONPATH"] = os.pathsep.join(each for each in sys.path if each)
+    context.set_forkserver_preload(PRELOADED)
     found.unlink(missing_ok=True)
-    child = context.Process(target=_write, args=(str(folder), operation, at, str(found)))
+    child = context.Process(target=_write, args=(str(folder), *writer, at, str(found)))
     child.start()
     if after is not None:
         while not found.exists() and child.is_alive():
@@ -65,24 +74,27 @@ def run_case(report: Report, number: int, folder: Path, most: int | None = None)
     """One writer, killed at each of its calls, or at ``most`` of them; and at random instants."""
     rng = report.begin(number)
     operation, layout = WRITERS[number % len(WRITERS)]
+    is_inner = is_native() and number // len(WRITERS) % 2 == 1
+    writer = operation, is_inner
     start, data, found = folder / "start", folder / "data", folder / "found"
     with quiet():
         prepare(start, layout)
         before_writer(zb.dataset(start), operation)
         copied(start, data)
-        if (code := _run(data, operation, -1, None, found)) != 0:
+        if (code := _run(data, writer, -1, None, found)) != 0:
             report.fail(f"{operation}, {layout}: clean, but exit code {code}")
             return
         count, seconds = (float(word) for word in found.read_text().split())
         instants: list[tuple[int, float | None]] = [(at, None) for at in range(int(count))]
-        if most is not None:
-            instants = rng.sample(instants, min(most, len(instants)))
-        else:
-            instants += [(-1, rng.uniform(0, seconds)) for _ in range(20)]
+        anytime = [(-1, rng.uniform(0, seconds)) for _ in range(20)]
+        # What pyarrow does by itself, as a vacuum, makes no call of Python's.
+        instants = instants + anytime if most is None else (instants or anytime)
+        instants = instants if most is None else rng.sample(instants, min(most, len(instants)))
         for at, after in instants:
             copied(start, data)
-            code = _run(data, operation, at, after, found)
-            report.tried[f"{operation}, {'at a call' if after is None else 'at an instant'}"] += 1
+            code = _run(data, writer, at, after, found)
+            what = "an instant" if after is not None else "a native call" if is_inner else "a call"
+            report.tried[f"{operation}, at {what}"] += 1
             problem = None if code in (-signal.SIGKILL, 0) else f"exit code {code}"
             problem = problem or after_kill(data, operation)
             if problem:

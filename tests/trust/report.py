@@ -5,7 +5,11 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+# A phase of a case in which another library works: a crash there is its own.
+PEER = "another library reads"
 
 
 @dataclass
@@ -19,6 +23,12 @@ class Report:
     refused: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
 
+    on_phase: Callable[[str], object] = field(default=lambda _: None, repr=False)
+
+    def phase(self, name: str) -> None:
+        """Say what begins, to whom wants to know what a case died of."""
+        self.on_phase(name)
+
     def begin(self, case: int) -> random.Random:
         """Start a case; its random numbers are those of seed, part and number alone."""
         self.case = case
@@ -27,6 +37,12 @@ class Report:
     def fail(self, text: str) -> None:
         """Note that something is wrong in the case at hand."""
         self.failures.append((self.case, text))
+
+    def add(self, other: Report) -> None:
+        """Put what another process found to this."""
+        self.tried += other.tried
+        self.refused += other.refused
+        self.failures += other.failures
 
     def command(self, case: int) -> str:
         """What runs one case again."""

@@ -1,33 +1,22 @@
-"""Damaged Parquet files: a clear error, or what pyarrow reads from the same damaged file.
+"""Pages of damaged Parquet files: a clear error, or what pyarrow reads of the same damaged file.
 
-    python tests/fuzz/fuzz_pages.py --seconds 600
-
-Cases run in a child process, so that a crash of the decoder is seen as one; a case is named by
-its number and can be run again: ``--first 1234 --cases 1``. Damage to values that no checksum
-covers cannot be noticed by anyone, so the measure is pyarrow's own read of the whole row group.
-A crash or an error of pyarrow alone is not counted.
+Damage to values that no checksum covers cannot be noticed by anyone, so the measure is pyarrow's
+own read of the whole row group. A crash or an error of pyarrow alone is not counted.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
-import os
 import random
 import resource
 import signal
-import subprocess
-import sys
-import time
-from collections import Counter
 from functools import lru_cache
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from storage.parquet.parquet_helpers import TYPES, File, same, sample, sliced, some_rows, written
+from trust.report import PEER, Report
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
@@ -107,10 +96,6 @@ def damaged(case: int) -> bytes:
     return bytes(result)
 
 
-def say(*words: object) -> None:
-    print(*words, flush=True)
-
-
 def peak_bytes() -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
@@ -172,80 +157,21 @@ def theirs(case: int, data: bytes, found: list[Found]) -> str:
     return "read" if found else "refused"
 
 
-def work(first: int, cases: int) -> None:
-    """Run cases one after another, saying what came of each."""
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-    for case in range(first, first + cases):
-        data = damaged(case)
-        say("case", case)
-        signal.alarm(MOST_SECONDS)
-        Path("/proc/self/clear_refs").write_text("5")
-        before = peak_bytes()
-        found = ours(case, data)
-        used = peak_bytes() - before
-        if used > MOST_BYTES:
-            say("huge", case, f"{used:,} bytes for a file of {len(data):,}")
-        say("peer", case)
-        say("done", case, theirs(case, data, found))
-        signal.alarm(0)
-
-
-def run(first: int, cases: int, seconds: float) -> tuple[Counter, list[str]]:
-    """Run cases in children until all are done or the time is over."""
-    deadline = time.monotonic() + seconds
-    outcomes: Counter = Counter()
-    failures: list[str] = []
-    last = first + cases
-    while first < last and time.monotonic() < deadline:
-        command = [sys.executable, __file__, "--work", "--first", str(first)]
-        command += ["--cases", str(last - first)]
-        child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-        )
-        assert child.stdout is not None
-        assert child.stderr is not None
-        state = ""
-        for line in child.stdout:
-            state, number, *rest = line.split(maxsplit=2)
-            first = int(number) + (state == "done")
-            what = rest[0].strip() if rest else ""
-            if state == "huge" or what.startswith("wrong"):
-                failures.append(f"case {number}: {what}")
-            if state == "done":
-                outcomes[what.split()[0]] += 1
-                if time.monotonic() > deadline:
-                    child.kill()
-                    break
-        else:
-            code = child.wait()
-            if state == "peer":
-                outcomes["pyarrow alone failed"] += 1
-            elif code:
-                error = child.stderr.read().strip().splitlines()[-12:]
-                failures.append(f"case {first}: exit {code}\n" + "\n".join(error))
-                if not state:
-                    break
-            first += state != "done"
-        child.wait()
-    return outcomes, failures
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--cases", type=int, default=1 << 40)
-    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.work:
-        work(options.first, options.cases)
-        return
-    outcomes, failures = run(options.first, options.cases, options.seconds)
-    print(", ".join(f"{count:,} {what}" for what, count in sorted(outcomes.items())))
-    for failure in failures:
-        print(failure)
-    sys.exit(bool(failures))
-
-
-if __name__ == "__main__":
-    main()
+def run_case(report: Report, number: int, folder: Path) -> None:
+    """One damaged file; in a process of its own kind, since a decoder may crash."""
+    report.begin(number)
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, resource.RLIM_INFINITY))
+    data = damaged(number)
+    signal.alarm(MOST_SECONDS)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak_bytes()
+    found = ours(number, data)
+    used = peak_bytes() - before
+    if used > MOST_BYTES:
+        report.fail(f"{used:,} bytes for a file of {len(data):,}")
+    report.phase(PEER)
+    outcome = theirs(number, data, found)
+    signal.alarm(0)
+    report.tried[outcome.split()[0]] += 1
+    if outcome.startswith("wrong"):
+        report.fail(outcome)
