@@ -29,7 +29,7 @@ import zonebloom as zb
 from zonebloom.ranges import RowRanges
 from zonebloom.recheck import gather
 
-TREES = 30
+TREES = 60
 
 # What engines raise for a filter they do not know, Polars' panics being no Exception.
 ENGINES = (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException)
