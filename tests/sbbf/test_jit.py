@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-from zonebloom.sbbf.jit import CacheLock
+from zonebloom.sbbf.jit import LOCK_NAME, CacheLock
 
 HOLD = """
 import sys
@@ -91,7 +91,7 @@ def test_a_process_that_hangs_with_the_lock_delays_no_import_for_long(places):
 def test_the_lock_is_the_users_alone(places, tmp_path):
     found = imported(places)
     assert found["cached"] and found["warnings"] == []
-    assert found["path"] == str(tmp_path / "cache" / "zonebloom" / "compile.lock")
+    assert found["path"] == str(tmp_path / "cache" / "zonebloom" / LOCK_NAME)
     assert (tmp_path / "cache" / "zonebloom").stat().st_mode & 0o777 == 0o700
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -131,7 +131,7 @@ def test_what_others_may_have_put_there_is_not_used(tmp_path, monkeypatch, trap)
     trap(cache)
     lock = CacheLock()
     own = temporary / f"zonebloom-{os.geteuid()}"
-    assert lock.path == str(own / "compile.lock")
+    assert lock.path == str(own / LOCK_NAME)
     with lock.held() as held:
         assert held
     shutil.rmtree(own)

@@ -29,9 +29,13 @@ from typing import Any
 
 import numba
 import numba.extending
+import xxhash
 from filelock import FileLock, Timeout
 
 from zonebloom.errors import ZoneBloomWarning
+
+# Of each installation its own, as their caches are: those of other environments do not wait.
+LOCK_NAME = f"compile-{xxhash.xxh64_hexdigest(os.path.abspath(__file__).encode())}.lock"
 
 
 def _is_ours_alone(folder: str) -> bool:
@@ -57,7 +61,7 @@ def _lock_path() -> str | None:
         os.path.join(cache, "zonebloom"),
         os.path.join(tempfile.gettempdir(), f"zonebloom-{user}"),
     )
-    return next((os.path.join(f, "compile.lock") for f in folders if _is_ours_alone(f)), None)
+    return next((os.path.join(f, LOCK_NAME) for f in folders if _is_ours_alone(f)), None)
 
 
 class CacheLock:
@@ -69,7 +73,7 @@ class CacheLock:
         How long one may wait for it: far longer than any kernel takes to compile.
     """
 
-    def __init__(self, seconds: float = 30.0):
+    def __init__(self, seconds: float = 60.0):
         self.seconds = seconds
         self.path = _lock_path()
         self._lock = FileLock(self.path) if self.path is not None else None
