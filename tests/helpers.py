@@ -140,7 +140,8 @@ def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int =
     written_as : {1, 2}
         The format to write; the change of a document of format 1 sees its format, too.
     """
-    _, content = from_document(path.read_bytes(), frozenset())
+    data = path.read_bytes()
+    _, content = from_document(data, json.loads(data).keys())
     if written_as == 1:
         content = {"format_version": 1, **content}
     changed = change(content)

@@ -574,6 +574,7 @@ def test_a_well_formed_forgery_is_read(local, written_as):
     assert local.latest().fragments == {"x": KnownFragment(1, "x", FileIdentity(5, 6), 7)}
     row = (1, "x", 5, 6, 7, 8, "tag", 2**64 - 1, "digest", 9)
     forge_listing(local, 1, [row], FRAGMENT_FIELDS + IDENTITY_FIELDS)
+    forge(local, 1, lambda document: None, written_as)
     identity = FileIdentity(5, 6, 8, "tag", 2**64 - 1)
     assert local.latest().fragments == {"x": KnownFragment(1, "x", identity, 7, "digest", 9)}
     known = local.latest().fragments
