@@ -307,6 +307,20 @@ def test_changed_and_gone_files_are_said(folder: Path) -> None:
     assert (done.state, done.zones_read) == ("sound", ZONES)
 
 
+def test_files_that_are_not_opened_are_as_they_were(folder: Path) -> None:
+    """An index over all files, validated by a dataset of one: the others are looked at alone."""
+    build(folder)
+    # As a copy would: the time is another, the file is not.
+    touch_later(folder / "part-001.parquet")
+    one = zb.dataset([folder / "part-000.parquet"], index_dir=str(folder / "_zonebloom"))
+    done = one.validate_index("i", sample="all")
+    assert (done.state, int(done), done.zones_read) == ("sound", ZONES, ZONES // FILES)
+    pq.write_table(part(7), folder / "part-001.parquet")
+    os.unlink(folder / "part-002.parquet")
+    done = one.validate_index("i", sample=0)
+    assert (done.changed, done.gone) == (("part-001.parquet",), ("part-002.parquet",))
+
+
 def test_a_file_replaced_by_one_of_its_size_and_time(folder: Path) -> None:
     path = folder / "part-001.parquet"
     status = path.stat()

@@ -10,6 +10,7 @@ import pyarrow as pa
 from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index.catalog import Catalog, IndexEntry, Version
 from zonebloom.index.coverage import Coverage
+from zonebloom.index.freshness import last_seen
 from zonebloom.index.global_filter import load
 from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.loaded import Table, open_table
@@ -175,10 +176,11 @@ def _stale(
     gone += [f"fragment {i}" for i in sorted(forgotten)]
     # None of this dataset's, which may be of some files only.
     paths = [posixpath.join(source.root, known.key) for known in unlisted]
-    for known, identity in zip(unlisted, identities(source.filesystem, paths), strict=True):
+    now = identities(source.filesystem, paths)
+    for known, path, identity in zip(unlisted, paths, now, strict=True):
         if identity is None:
             gone.append(known.key)
-        elif identity != known.identity:
+        elif last_seen(path, known, identity) is None:
             changed.append(known.key)
     return tuple(sorted(changed)), tuple(sorted(gone))
 
