@@ -34,6 +34,7 @@ VALUES = {
     "i8": (pa.int8(), [0, 5, -1, 127, 6, -128]),
     "i64": (pa.int64(), [0, 5, 2**53, 2**53 + 1, -(2**63), 7, 8, 9]),
     "u64": (pa.uint64(), [0, 5, 2**64 - 1, 2**53 + 1, 6]),
+    "f16": (pa.float16(), [0.0, 18.25, 0.5, NAN, -1.5]),
     "f32": (pa.float32(), [0.0, -0.0, 0.1, NAN, 1.5, float("inf")]),
     "f64": (pa.float64(), [0.0, -0.0, 0.1, NAN, 5.0, -1.5]),
     "dec": (pa.decimal128(20, 2), [Decimal(v) for v in ("0.10", "5.00", "1.50", "-1.50")]),
@@ -49,8 +50,8 @@ VALUES = {
     "t": (pa.time64("us"), [0, 1, 3_600_000_000]),
     "du": (pa.duration("ms"), [0, 1, 1000, -5]),
 }
-INDEXED = ["i8", "i64", "u64", "f32", "f64", "dec", "s", "sv", "cat", "bin", "ts", "utc", "d32",
-           "d64", "t", "du", "st.x"]  # fmt: skip
+INDEXED = ["i8", "i64", "u64", "f16", "f32", "f64", "dec", "s", "sv", "cat", "bin", "ts", "utc",
+           "d32", "d64", "t", "du", "st.x"]  # fmt: skip
 CLOSED = ["both", "left", "right", "none"]
 
 

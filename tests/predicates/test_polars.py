@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import functools
+import json
 import math
 import operator
+import pathlib
+import re
 import uuid
 from decimal import Decimal
 from fractions import Fraction
@@ -16,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.io.plugins import register_io_source
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import (
@@ -31,7 +36,9 @@ from zonebloom.predicates import (
     Unknown,
     unknowns,
 )
+from zonebloom.predicates import polars as polars_module
 from zonebloom.predicates import polars_json as json_module
+from zonebloom.predicates import polars_rules as rules_module
 from zonebloom.predicates.polars import PolarsFilter, to_frame, to_predicate, translate_polars
 
 NAN = math.nan
@@ -56,7 +63,7 @@ TABLE = pa.table(
         "i32": pa.array([0, 5, -1, 2**24 + 1, None, 18262, -(2**31)], pa.int32()),
         "i64": pa.array([0, 5, 2**53, 2**53 + 1, None, -(2**63), 1]),
         "u64": pa.array([0, 5, 2**63, 2**64 - 1, None, 1, 2**53 + 1], pa.uint64()),
-        "f16": pa.array([0.0, 5.0, 0.5, 1.5, None, 2.0, -1.0]).cast(pa.float16()),
+        "f16": pa.array([0.0, 5.0, 0.5, 1.5, None, 18.25, -1.0]).cast(pa.float16()),
         "f32": pa.array([0.0, 0.1, NAN, 1.5, None, -0.0, 16777216.0], pa.float32()),
         "f64": pa.array([0.0, 0.1, NAN, 5.0, None, -0.0, 2.0**53]),
         "dec": pa.array(
@@ -145,6 +152,9 @@ CASTS = [
     pl.Datetime("ns"), pl.Datetime("us", "UTC"), pl.Duration("ms"), pl.Duration("us"),
     pl.Decimal(38, 4), pl.Decimal(10, 1), pl.Categorical(), pl.Enum(["", "a", "5"]),
 ]  # fmt: skip
+C = pl.col
+ENUM = pl.Enum(["5", "", "a"])
+COMPARED = [operator.eq, operator.le, pl.Expr.eq_missing]
 COMPARISONS = [
     operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
     pl.Expr.eq_missing, pl.Expr.ne_missing,
@@ -354,7 +364,106 @@ def test_every_cast_of_every_column(frame, kind):
         check(frame, seen.is_null(), passes=False)
 
 
-C = pl.col
+# One line for each form that a literal or set was seen written in: by which versions of Polars
+# (two of 1.3x, 1.36, the last 1.x and 2.1, before and after their optimizers), for which column
+# of TABLE, and the rows that those versions select. "@..." is base64 of a list of bytes.
+FORMS = [
+    json.loads(line)
+    for line in pathlib.Path(__file__)
+    .with_name("polars_forms.jsonl")
+    .read_text("utf-8")
+    .split("\n")
+    if line
+]
+
+
+def written(text: str):
+    """What a text of Polars' JSON is read as."""
+    expanded = re.sub(
+        '"@([^"]*)"',
+        lambda match: json.dumps(list(base64.b64decode(match[1]))).replace(" ", ""),
+        text,
+    )
+    return polars_module._condition(json_module.read(expanded), TABLE.schema)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form['polars']} {form['column']}")
+def test_every_form_that_a_literal_was_written_in(monkeypatch, form):
+    for older in {version.startswith("1.") for version in form["polars"].split()}:
+        monkeypatch.setattr(rules_module, "_before_2", lambda older=older: older)
+        predicate = written(form["json"])
+        for row in form["rows"]:
+            assert bounds(predicate, row)[0], f"row {row} is lost: {predicate!r}"
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        # Each was seen to find, before 2.0, a row that the literal as it is does not.
+        (C("i64") == pl.lit(2**53 + 1, dtype=pl.UInt64), "as Float64"),
+        (C("u64").is_in(pl.Series([2**53 + 1])), "as Float64"),
+        (C("i64").is_in(pl.Series([2**53 + 1], dtype=pl.UInt64)), "as Float64"),
+        (C("i64").eq_missing(2**70), "may become null"),
+        (C("ts_ns").is_in([dt.datetime(2020, 1, 1)]), "the numbers of"),
+    ],
+)
+def test_what_polars_rounded_before_2(monkeypatch, expression, reason):
+    assert not isinstance(to_predicate(expression, TABLE.schema), Unknown)
+    monkeypatch.setattr(rules_module, "_before_2", lambda: True)
+    assert reason in to_predicate(expression, TABLE.schema).reason
+
+
+def test_every_kind_of_literal_has_a_form():
+    kinds = set(re.findall(r'"(?:Scalar|Dyn)":\{"(\w+)"', " ".join(each["json"] for each in FORMS)))
+    assert kinds >= {
+        "Int", "Float", "Null", "Boolean", "Int8", "Int16", "Int32", "Int64", "Int128", "UInt8",
+        "UInt16", "UInt32", "UInt64", "UInt128", "Float16", "Float32", "Float64", "Decimal",
+        "String", "Binary", "Date", "Time", "Datetime", "Duration", "Categorical", "Enum", "List",
+        "Struct", "dtype",
+    }  # fmt: skip
+
+
+def pushed(frame, expression):
+    """The filter as the optimizer hands it to a scan, None if it hands over none."""
+    seen = []
+
+    def source(columns, predicate, limit, batch_size):
+        seen.append(predicate)
+        rows = frame if predicate is None else frame.filter(predicate)
+        yield rows if columns is None else rows.select(columns)
+
+    found = register_io_source(source, schema=frame.schema).filter(expression).collect()
+    return (seen[0] if seen else None), found["row"].to_list()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("column", FIELDS, ids=str)
+def test_what_the_optimizer_makes_of_every_literal(frame, column):
+    frame = frame.select({*column.meta.root_names(), "row"})
+    typed = [pl.lit(number, dtype=pl.Float16) for number in (0.1, 1.5, 18.25, NAN, math.inf)]
+    sets = [*SETS, pl.Series([1.5, 5.0], dtype=pl.Float16), pl.Series(["a"], dtype=ENUM)]
+    expressions = [
+        *(compare(column, each) for each in (*LITERALS, *typed) for compare in COMPARED),
+        *(column.is_in(each) for each in sets),
+    ]
+    for expression in expressions:
+        try:
+            predicate, rows = pushed(frame, expression)
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+            continue
+        if predicate is not None:
+            meaning = to_predicate(predicate, TABLE.schema)
+            for row in rows:
+                assert bounds(meaning, row)[0], f"row {row} is lost: {predicate} -> {meaning!r}"
+
+
+def test_float16_is_looked_up(frame):
+    # Its bits are those of no other number's shortest digits: 19600.
+    predicate, rows = pushed(frame.select("f16", "row"), C("f16") == 18.25)
+    assert rows == [5]
+    assert to_predicate(predicate, TABLE.schema) == Equals(("f16",), pa.scalar(18.25, pa.float16()))
+
+
 ANSWERED = [
     (C("i64") == 5, Equals(("i64",), pa.scalar(5))),
     (5 == C("i64"), Equals(("i64",), pa.scalar(5))),  # noqa: SIM300

@@ -314,6 +314,8 @@ def _binary(node: Any, body: Any, schema: pa.Schema) -> ast.Predicate:
         order = _ORDER[operator]
         return rules.compares(left, _FLIPPED[order] if flipped else order, right)
     if right.is_valid:
+        if operator not in ("Eq", "NotEq"):
+            rules.check_not_null(left, right)
         equal = rules.equals(left, right)
     elif operator in ("Eq", "NotEq"):
         equal = ast.Constant(None)
@@ -342,8 +344,10 @@ def _cast(body: Any, schema: pa.Schema) -> rules.Column | pa.Scalar:
         if not inner.is_valid:
             return pa.scalar(None, target)
         if rules.family(inner.type) == rules.family(target) in ("integer", "text"):
-            # Raises where the number does not fit.
-            return inner.cast(target)
+            try:
+                return inner.cast(target)
+            except pa.ArrowInvalid:
+                raise Unreadable(f"the literal is no {target}") from None
         raise Unreadable("the literal is wrapped in a cast")
     raise Unreadable("a condition is wrapped in a cast")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +19,7 @@ _LONG_LIST = re.compile(r"\[[0-9,]{2000,}\]")
 _LEFT = '{"BinaryExpr":{"left":'
 _OPERATOR = re.compile(r',"op":"(\w+)","right":')
 _BYTES = "bytes"
+_NOT_FINITE = "NaN equals NaN in Polars, and infinities are written as NaN is"
 _UNITS = {"Nanoseconds": "ns", "Microseconds": "us", "Milliseconds": "ms"}
 _TYPES = {
     "Int8": pa.int8(),
@@ -127,27 +129,39 @@ def literal_of(body: Any) -> pa.Scalar:
     Raises
     ------
     Unreadable
-        It is a set or series, NaN, infinite, or of a type that is not known.
+        It is a set or series, NaN, infinite, or of a type or form that is not known.
     """
     kind, value = kind_of(body)
     if kind == "Dyn":
         kind, value = kind_of(value)
-        if kind == "Int" and isinstance(value, int):
+        if kind == "Int" and _is_integer(value):
             return _integer(value)
         if kind == "Float":
             return _float(value, pa.float64())
         raise Unreadable(f"a literal of kind {kind} is not known")
     if kind != "Scalar":
         raise Unreadable("a series is compared row by row")
-    return _scalar(*kind_of(value))
+    kind, value = kind_of(value)
+    try:
+        return _scalar(kind, value)
+    except (ValueError, TypeError, LookupError, OverflowError, pa.ArrowException):
+        raise Unreadable(f"a literal of type {kind} is written otherwise than known") from None
 
 
 def _scalar(kind: str, value: Any) -> pa.Scalar:
     if kind == "Null":
         return pa.scalar(None)
-    if kind in ("Float16", "Float32", "Float64"):
+    if kind == "Float16" and _is_integer(value):
+        # The only float that is written as its bits: 19600 is 18.25.
+        number = np.frombuffer(struct.pack("<H", value), "<f2")[0]
+        if not np.isfinite(number):
+            raise Unreadable(_NOT_FINITE)
+        return pa.scalar(number, pa.float16())
+    if kind in ("Float32", "Float64"):
         return _float(value, _TYPES[kind])
-    if kind in ("Int128", "UInt128"):
+    if kind == "UInt128" and _is_integer(value) and 0 <= value < 2**64:
+        return pa.scalar(value, pa.uint64())
+    if kind in ("Int128", "UInt128") and _is_integer(value):
         return _integer(value)
     if kind == "Binary" and isinstance(value, list | bytes):
         return pa.scalar(bytes(value), pa.binary())
@@ -163,13 +177,23 @@ def _scalar(kind: str, value: Any) -> pa.Scalar:
         number, unit = value
         return pa.scalar(number, pa.int64()).cast(pa.duration(_UNITS[unit]))
     if kind == "Decimal":
-        number, precision, scale = value
+        # Polars before 1.36 did not write the precision.
+        number, *precision, scale = value
         digits = tuple(int(digit) for digit in str(abs(number)))
         exact = Decimal((int(number < 0), digits, -scale))
-        return pa.scalar(exact, pa.decimal128(precision, scale))
-    if kind in _TYPES and isinstance(value, int | str):
+        return pa.scalar(exact, pa.decimal128(*(precision or [38]), scale))
+    if (kind == "String" and isinstance(value, str)) or (
+        kind == "Boolean" and isinstance(value, bool)
+    ):
+        return pa.scalar(value, _TYPES[kind])
+    if kind in _TYPES and pa.types.is_integer(_TYPES[kind]) and _is_integer(value):
         return pa.scalar(value, _TYPES[kind])
     raise Unreadable(f"a literal of type {kind} is not looked up")
+
+
+def _is_integer(value: Any) -> bool:
+    """Whether JSON has a number without a point, which Polars writes no float as."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _integer(value: int) -> pa.Scalar:
@@ -183,9 +207,9 @@ def _integer(value: int) -> pa.Scalar:
 
 
 def _float(value: Any, type_: pa.DataType) -> pa.Scalar:
-    if not isinstance(value, int | float):
+    if not isinstance(value, float):
         # JSON has no other numbers, and Polars writes null for them.
-        raise Unreadable("NaN equals NaN in Polars, and infinities are written as NaN is")
+        raise Unreadable(_NOT_FINITE)
     number = np.dtype(type_.to_pandas_dtype()).type(value)
     # Written as the shortest digits that make this number, so those must come back.
     if float(np.format_float_scientific(number, unique=True)) != value:
@@ -213,8 +237,12 @@ def set_of(node: Any) -> pa.Array:
             raise Unreadable(f"a set of kind {kind} is not known")
     elif kind != "Series":
         raise Unreadable(f"a set of kind {kind} is not known")
-    with pa.ipc.open_stream(bytes(value)) as stream:
-        table = stream.read_all()
+    try:
+        with pa.ipc.open_stream(bytes(value)) as stream:
+            table = stream.read_all()
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        # Arrow has no integers of 128 bits.
+        raise Unreadable(f"Arrow cannot read the set: {error}") from None
     if table.num_columns != 1:
         raise Unreadable("a set of several columns")
     column = table.column(0).combine_chunks()
@@ -225,7 +253,19 @@ def set_of(node: Any) -> pa.Array:
         if len(column) != 1 or column.null_count:
             raise Unreadable("a series of lists is looked up row by row")
         column = column.flatten()
-    return column
+    return _of_plain_text(column)
+
+
+def _of_plain_text(values: pa.Array) -> pa.Array:
+    """Values as they are, but of views, for which Arrow has few kernels, of a plain type."""
+    if isinstance(values, pa.DictionaryArray):
+        plain = _of_plain_text(values.dictionary)
+        return pa.DictionaryArray.from_arrays(values.indices, plain)
+    if pa.types.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    if pa.types.is_binary_view(values.type):
+        return values.cast(pa.large_binary())
+    return values
 
 
 def type_of(node: Any) -> pa.DataType:
@@ -246,7 +286,7 @@ def type_of(node: Any) -> pa.DataType:
             return pa.timestamp(_UNITS[unit], None if zone is None else zone["inner"])
         if kind == "Duration":
             return pa.duration(_UNITS[value])
-        if kind == "Decimal":
+        if kind == "Decimal" and all(map(_is_integer, value)):
             return pa.decimal128(*value)
         if kind in ("Categorical", "Enum"):
             return pa.dictionary(pa.uint32(), pa.string())

@@ -12,14 +12,22 @@ agree only where that rounds nothing. Each rule was measured, the traps being:
 - Integers equal truth values, dates and times by their numbers.
 - NaN equals NaN and is greater than every number.
 - `is_in` rounds nothing: it refuses sets of another kind than the column.
+
+Versions before 2.0 had more of them:
+
+- An Int64 beside a UInt64 met it as Float64, in `is_in` too.
+- `is_in` compared the numbers of times, whatever their units were.
+- A literal that is no value of the column's type could become null, which `eq_missing` finds.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from dataclasses import dataclass
 from decimal import Decimal
+from importlib import metadata
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -124,6 +132,16 @@ def equals(column: Column, value: pa.Scalar) -> ast.Predicate:
     return between(column, low, high)
 
 
+def check_not_null(column: Column, value: pa.Scalar) -> None:
+    """Refuse a literal that Polars may make null, beside which nulls are equal."""
+    if not _before_2():
+        return
+    try:
+        value.cast(literals.stored(column.seen))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise Inexact(f"no value of {column.seen}, the literal may become null") from None
+
+
 def between(column: Column, low: pa.Scalar, high: pa.Scalar) -> ast.Predicate:
     """What lies from one value to another, both among them and neither rounded."""
     first, last = _number(low), _number(high)
@@ -186,11 +204,16 @@ def is_in(column: Column, values: pa.Array, nulls_equal: bool) -> ast.Predicate:
     allowed = kind == other or {kind, other} == {"integer", "decimal"}
     if not kind or not allowed:
         raise Inexact(f"{column.seen} is looked up in a set of {values.type}")
-    if kind in ("datetime", "instant", "duration") and _ticks(column.stored) > _ticks(column.seen):
-        raise Inexact(f"casting {column.stored} to {column.seen} joins values")
+    if kind in ("datetime", "instant", "duration"):
+        if _ticks(column.stored) > _ticks(column.seen):
+            raise Inexact(f"casting {column.stored} to {column.seen} joins values")
+        if _before_2() and _ticks(column.seen) != _ticks(values.type):
+            raise Inexact(f"{column.seen} may be compared with the numbers of {values.type}")
+    if kind == other == "integer":
+        _check_signs(column.seen, values)
     if other == "float":
         _check_floats(column, values)
-    elif column.stored != column.seen:
+    if column.stored != column.seen:
         for value in values:
             _check(column, value)
     return ast.IsIn(column.path, values, null_matches)
@@ -241,6 +264,8 @@ def _check(column: Column, value: pa.Scalar) -> None:
     }
     if not kind or other not in pairs.get(kind, (kind,)):
         raise Inexact(f"a {column.seen} column is compared with {value.type}")
+    if kind == other == "integer":
+        _check_signs(column.seen, pa.array([value]))
     if "float" not in (kind, other):
         return
     number = value.as_py()
@@ -250,6 +275,15 @@ def _check(column: Column, value: pa.Scalar) -> None:
         raise Inexact(f"{number!r} is compared as Float64, which rounds large integers")
     if kind == "float" and not _is_float(number, column.seen):
         raise Inexact(f"{number!r} is no {column.seen}, and Polars rounds it")
+
+
+def _check_signs(column: pa.DataType, values: pa.Array) -> None:
+    """Refuse large integers of 64 bits, with a sign beside without."""
+    if {column, values.type} != {pa.int64(), pa.uint64()} or not _before_2():
+        return
+    numbers = values.to_numpy()
+    if ((numbers >= _EXACT_DOUBLE) | (numbers <= -_EXACT_DOUBLE)).any():
+        raise Inexact(f"{values.type} beside {column} is compared as Float64")
 
 
 def _check_seconds(column: Column) -> None:
@@ -262,12 +296,12 @@ def _check_seconds(column: Column) -> None:
 def _check_floats(column: Column, values: pa.Array) -> None:
     """Refuse a set with NaN, or with numbers that are no values of the column."""
     numbers = values.to_numpy(zero_copy_only=False)
-    width = {16: np.float16, 32: np.float32, 64: np.float64}[column.stored.bit_width]
+    width = {16: np.float16, 32: np.float32, 64: np.float64}[column.seen.bit_width]
     with np.errstate(over="ignore"):
         exact = numbers == numbers.astype(width).astype(numbers.dtype)
     # NaN is unequal to itself.
     if not exact.all():
-        raise Inexact(f"the set holds NaN, or numbers that are no {column.stored}")
+        raise Inexact(f"the set holds NaN, or numbers that are no {column.seen}")
 
 
 def _is_float(number: float | int, type_: pa.DataType) -> bool:
@@ -278,6 +312,12 @@ def _is_float(number: float | int, type_: pa.DataType) -> bool:
     except (OverflowError, struct.error):
         return False
     return Decimal(rounded) == Decimal(number)
+
+
+@functools.cache
+def _before_2() -> bool:
+    """Whether Polars is older than the version that ended some of its traps."""
+    return int(metadata.version("polars").split(".")[0]) < 2
 
 
 def _ticks(type_: pa.DataType) -> int:
