@@ -28,6 +28,7 @@ from zonebloom.index.search import Search, Searcher
 from zonebloom.index.stats import ranges_of
 from zonebloom.plan import FragmentPlan, IndexUse, ScanPlan
 from zonebloom.predicates import Predicate, RowFilter
+from zonebloom.predicates.literals import zone_refusal
 from zonebloom.ranges import (
     MAX_ROWS_PER_FRAGMENT,
     OFFSET_BITS,
@@ -275,10 +276,17 @@ class Planner:
             When no index is on the column, or the column is of another type by now.
         FragmentUnreadable
             When a file is gone, unless the source leaves those out.
+        InvalidArgument
+            When the column holds times with a zone and the keys are without, or the other way
+            around.
         """
         state = self._readable()
         coverage = state.coverage
         index, leaf = self._index_on(column)
+        for key in keys[:1]:
+            refusal = zone_refusal(f"keys of {column!r}", leaf, key)
+            if refusal is not None:
+                raise InvalidArgument(refusal)
         view = self._searcher(state).view(index)
         self._warn_of_gaps(coverage, [index.entry.name])
         uncovered = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import operator
+import re
 from decimal import Decimal
 from fractions import Fraction
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zonebloom.errors import FilterError
 from zonebloom.predicates import (
     And,
     Compares,
@@ -243,7 +245,7 @@ def selected(expression):
 @settings(max_examples=1500, deadline=None)
 @given(expressions)
 def test_no_selected_row_is_ruled_out(expression):
-    predicate = to_predicate(expression, TABLE.schema)
+    predicate = predicate_of(expression)
     for row in selected(expression) or []:
         assert bounds(predicate, row)[0], f"row {row} is lost by {predicate!r}"
 
@@ -262,8 +264,17 @@ def test_every_pair_of_a_column_and_a_literal(name):
             check_nothing_lost(column.cast(target, safe=False) == literal)
 
 
+def predicate_of(expression):
+    """What an index answers; nothing of what is refused since one side alone has a zone."""
+    try:
+        return to_predicate(expression, TABLE.schema)
+    except FilterError as error:
+        assert re.search("without a zone|local_timestamp", str(error))
+        return Unknown(str(expression), str(error))
+
+
 def check_nothing_lost(expression):
-    predicate = to_predicate(expression, TABLE.schema)
+    predicate = predicate_of(expression)
     for row in selected(expression) or []:
         assert bounds(predicate, row)[0], f"row {row} is lost: {expression} -> {predicate!r}"
 

@@ -34,6 +34,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, literals
 
 # An IPC file begins with its name, padded to eight bytes, and the schema's message.
@@ -130,7 +131,12 @@ def to_predicate(expression: pc.Expression, schema: pa.Schema) -> ast.Predicate:
     Returns
     -------
     Predicate
-        Whatever cannot be answered is `Unknown` with a reason. No filter raises.
+        Whatever cannot be answered is `Unknown` with a reason.
+
+    Raises
+    ------
+    FilterError
+        A time without a zone is compared with one that has a zone.
 
     Examples
     --------
@@ -140,6 +146,8 @@ def to_predicate(expression: pc.Expression, schema: pa.Schema) -> ast.Predicate:
     """
     try:
         return _condition(_tree(expression, schema))
+    except FilterError:
+        raise
     except Exception as error:  # noqa: BLE001 - a filter is never the reason to fail
         detail = f": {error}" if str(error) else ""
         return ast.Unknown(
@@ -339,6 +347,7 @@ def _equal(args: list[_Node]) -> ast.Predicate | str:
             return ast.Constant(None)
     if isinstance(left, pa.Scalar):
         left, right = right, left
+    _check_zones(left, right)
     if isinstance(left, _Column) and isinstance(right, pa.Scalar):
         if not literals.equal_is_exact(left.type, right.type):
             return f"comparing {left.type} with {right.type} may round"
@@ -358,6 +367,7 @@ def _compares(args: list[_Node], operator: str) -> ast.Predicate | str:
             return ast.Constant(None)
     if isinstance(left, pa.Scalar):
         left, right, operator = right, left, _FLIPPED[operator]
+    _check_zones(left, right)
     if isinstance(left, _Column) and isinstance(right, pa.Scalar):
         if not literals.equal_is_exact(left.type, right.type):
             return f"comparing {left.type} with {right.type} may round"
@@ -368,6 +378,21 @@ def _compares(args: list[_Node], operator: str) -> ast.Predicate | str:
         if isinstance(meaning, str):
             return meaning
     return "only a column compared with a literal is known to an index"
+
+
+def _check_zones(left: object, right: object) -> None:
+    """Refuse what PyArrow compares in UTC unasked, or refuses when it reads."""
+    if isinstance(left, _Column) and isinstance(right, pa.Scalar):
+        refusal = literals.zone_refusal(ast.column_text(left.path), left.type, right)
+        if refusal is not None:
+            raise FilterError(refusal)
+    if not isinstance(left, _Column) or not isinstance(right, _Column):
+        return
+    if literals.zones_differ(left.type, right.type):
+        names = ast.column_text(left.path), ast.column_text(right.path)
+        raise FilterError(
+            f"{names[0]} is {left.type} and {names[1]} is {right.type}; {literals.ZONE_FUNCTIONS}"
+        )
 
 
 def _is_in(node: _Node) -> ast.Predicate | str:
@@ -386,6 +411,8 @@ def _is_in(node: _Node) -> ast.Predicate | str:
     # null row ever in the set, and only if the set holds a null.
     null_matches = _option(node, "null_matching_behavior") == 0 and values.null_count > 0
     values = values.drop_null()
+    if len(values):
+        _check_zones(column, values[0])
     if len(values) and not literals.lookup_is_exact(column.type, values):
         return f"looking {column.type} up in a set of {values.type} may round"
     return ast.IsIn(column.path, values, null_matches)

@@ -88,6 +88,8 @@ def _is_in(
     path: ColumnPath, values: pa.Array, null_matches: bool, schema: pa.Schema
 ) -> pc.Expression:
     column, type_ = _column(path, schema)
+    if len(values):
+        _check_zones(path, type_, values[0])
     if len(values) and not literals.lookup_is_exact(type_, values):
         raise _rounds(path, type_, values.type)
     if pa.types.is_floating(values.type):
@@ -101,9 +103,16 @@ def _is_in(
 
 def _comparable(path: ColumnPath, value: pa.Scalar, schema: pa.Schema) -> pc.Expression:
     column, type_ = _column(path, schema)
+    _check_zones(path, type_, value)
     if not literals.equal_is_exact(type_, value.type):
         raise _rounds(path, type_, value.type)
     return column
+
+
+def _check_zones(path: ColumnPath, column: pa.DataType, value: pa.Scalar) -> None:
+    refusal = literals.zone_refusal(column_text(path), column, value)
+    if refusal is not None:
+        raise FilterError(refusal)
 
 
 def _column(path: ColumnPath, schema: pa.Schema) -> tuple[pc.Expression, pa.DataType]:

@@ -19,6 +19,7 @@ import math
 import re
 import struct
 import uuid
+import zoneinfo
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -40,6 +41,10 @@ _TIMESTAMP = re.compile(
     r"(?P<day>\d{4}-\d{2}-\d{2})"
     r"([T ](?P<clock>\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?) ?(?P<zone>Z|UTC|[+-]\d{2}(:?\d{2})?)?)?",
     re.ASCII,
+)
+ZONE_FUNCTIONS = (
+    'pyarrow.compute.assume_timezone(field, "UTC") makes instants of times, and '
+    "local_timestamp(field) times of instants"
 )
 _KIND_NAMES = {"text": "string", "bool": "truth value", "bytes": "binary literal"}
 _ADVICE = {
@@ -176,6 +181,10 @@ def _is_zoneless(type_: pa.DataType) -> bool:
     return pt.is_date(type_) or (pt.is_timestamp(type_) and type_.tz is None)
 
 
+def _is_instant(type_: pa.DataType) -> bool:
+    return pt.is_timestamp(type_) and type_.tz is not None
+
+
 def _is_extension(type_: pa.DataType) -> bool:
     return isinstance(type_, pa.BaseExtensionType)
 
@@ -187,6 +196,68 @@ def _is_flat(type_: pa.DataType) -> bool:
         or pt.is_run_end_encoded(type_)
         or _is_extension(type_)
     )
+
+
+def zones_differ(one: pa.DataType, other: pa.DataType) -> bool:
+    """Tell whether one is an instant and the other a date or time that may be of any zone."""
+    one, other = plain(one), plain(other)
+    return (_is_zoneless(one) and _is_instant(other)) or (_is_instant(one) and _is_zoneless(other))
+
+
+def zone_trouble(column: pa.DataType, literal: pa.Scalar, form: str) -> tuple[str, str]:
+    """What is wrong with a time beside a column of which one alone has a zone; what to write.
+
+    Parameters
+    ----------
+    column : pyarrow.DataType
+    literal : pyarrow.Scalar
+        A date or timestamp.
+    form : str
+        How a time is written: ``"TIMESTAMP {!r}"``.
+
+    Examples
+    --------
+    >>> time = pa.scalar(0, pa.timestamp("s"))
+    >>> print(zone_trouble(pa.timestamp("s", "Asia/Tokyo"), time, "{!r}")[0])
+    1970-01-01 00:00:00, without a zone, is compared with a column of timestamp[s, tz=Asia/Tokyo]
+    """
+    column, zone = plain(column), getattr(literal.type, "tz", None)
+    known = "without a zone" if zone is None else f"of {zone}"
+    try:
+        # A date is the day's first moment, and what is finer than Python's times is not told.
+        naive = pa.timestamp("us")
+        moment = literal.cast(naive, safe=False).as_py()
+        here = _zone(column.tz if zone is None else zone)
+    except (ValueError, OverflowError, KeyError, pa.ArrowException):
+        what = f"a time {known} is compared with a column of {column}"
+        return what, f"write it as {column}"
+    if zone is None:
+        what = f"{moment}, {known}, is compared with a column of {column}"
+        whose, other = column.tz, moment.replace(tzinfo=here)
+        moment, holder = moment.replace(tzinfo=datetime.UTC), "it is"
+    else:
+        local = moment.replace(tzinfo=datetime.UTC).astimezone(here)
+        what = f"{local}, {known}, is compared with a column of {column}, without a zone"
+        whose, other, holder = zone, local.replace(tzinfo=None), "the column holds"
+    advice = f"write {form.format(str(moment))} if {holder} UTC"
+    if str(other) != str(moment):
+        advice += f", {form.format(str(other))} if {holder} the time in {whose}"
+    return what, advice
+
+
+def zone_refusal(name: str, column: pa.DataType, literal: pa.Scalar) -> str | None:
+    """Why a Python time is not compared with a column, None where the two may be."""
+    if not zones_differ(column, literal.type):
+        return None
+    what, advice = zone_trouble(column, literal, "datetime.fromisoformat({!r})")
+    return f"{name}: {what}; {advice}"
+
+
+def _zone(name: str) -> datetime.tzinfo:
+    """A zone by its name, or by its distance from UTC as in +01:00."""
+    if name[0] in "+-":
+        return datetime.datetime.strptime(name, "%z").tzinfo or datetime.UTC
+    return zoneinfo.ZoneInfo(name)
 
 
 class Misplaced(Exception):
@@ -289,14 +360,11 @@ def _in_units(literal: Literal, type_: pa.DataType) -> Fraction:
     elif pt.is_timestamp(type_) or pt.is_date(type_):
         if kind == "text":
             kind, value = timestamp(value)
-        zoned = pt.is_timestamp(type_) and type_.tz is not None
-        if kind in ("date", "timestamp") or (kind == "instant" and zoned):
+        if (kind == "instant") == _is_instant(type_) and kind in ("date", "timestamp", "instant"):
             return value
-        if kind == "instant":
-            raise Misplaced(
-                f"a timestamp with a zone is compared with a column of type {type_}, without one",
-                "write the timestamp as the column holds it, without a zone",
-            )
+        if kind in ("date", "timestamp", "instant"):
+            zone = "UTC" if kind == "instant" else None
+            raise Misplaced(*zone_trouble(type_, _timestamp_scalar(value, zone), "TIMESTAMP {!r}"))
     elif pt.is_time(type_):
         if kind == "text":
             kind, value = "time", time_of_day(value)
@@ -308,6 +376,10 @@ def _in_units(literal: Literal, type_: pa.DataType) -> Fraction:
         f"a {_KIND_NAMES.get(kind, kind)} is compared with a column of type {type_}",
         _ADVICE.get(_family(type_), "write that part as a pyarrow.compute expression"),
     )
+
+
+def _timestamp_scalar(seconds: Fraction, zone: str | None) -> pa.Scalar:
+    return pa.scalar(seconds * 10**6 // 1, pa.int64()).cast(pa.timestamp("us", zone))
 
 
 def _place_on_ticks(value: Fraction, type_: pa.DataType) -> Placed:
@@ -362,10 +434,13 @@ def cast(literal: Literal, type_: pa.DataType) -> Literal:
         return Literal("bool", value.lower() == "true")
     elif pt.is_timestamp(type_) and kind in ("text", "date", "timestamp", "instant"):
         found, value = timestamp(value) if kind == "text" else (kind, value)
-        zoned = type_.tz is not None or found == "instant"
-        return Literal("instant" if zoned else "timestamp", value)
+        if found != "instant" and type_.tz is not None:
+            raise Misplaced(*zone_trouble(type_, _timestamp_scalar(value, None), "TIMESTAMP {!r}"))
+        return Literal("instant" if found == "instant" else "timestamp", value)
     elif pt.is_date(type_) and kind in ("text", "timestamp"):
-        _, value = timestamp(value) if kind == "text" else (kind, value)
+        found, value = timestamp(value) if kind == "text" else (kind, value)
+        if found == "instant":
+            raise Misplaced(*zone_trouble(type_, _timestamp_scalar(value, "UTC"), "DATE {!r}"))
         return Literal("date", value // _DAY * Fraction(_DAY))
     elif pt.is_time(type_) and kind == "text":
         return Literal("time", time_of_day(value))

@@ -7,8 +7,9 @@ stay PyArrow's `is_in`, which says false for a null. Below NOT or IS the differe
 the longer form is written. That is the flag `exact` of the methods below.
 
 Names are matched exactly, then without regard to case if one column fits. Literals take their
-type from the column. A timestamp without a zone beside a column with one is UTC. LIKE escapes
-with a backslash unless ESCAPE says otherwise. NaN equals nothing, itself included.
+type from the column. A time without a zone beside a column with one, or the other way around, is
+refused: engines differ in the zone they take for it. LIKE escapes with a backslash unless ESCAPE
+says otherwise. NaN equals nothing, itself included.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from zonebloom.predicates.literals import Literal, Misplaced, Placed
 # pa.scalar(None) would import pandas to look for its nulls.
 _NULL = pc.scalar(pa.nulls(1, pa.bool_())[0])
 _ELSEWHERE = "write that part as a pyarrow.compute expression"
+_ZONES = f"{_ELSEWHERE}: {literals.ZONE_FUNCTIONS}"
 _MIRRORED = {"eq": "eq", "neq": "neq", "lt": "gt", "lte": "gte", "gt": "lt", "gte": "lte"}
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "eq": lambda a, b: a == b,
@@ -289,6 +291,8 @@ class _Translator:
                 return other
         if pt.is_date(a) and pt.is_date(b):
             return pa.date64()
+        if literals.zones_differ(a, b):
+            self._fail(f"columns of types {a} and {b} are compared", _ZONES, node)
         for family in (pt.is_time, pt.is_duration):
             if family(a) and family(b):
                 unit = max(a.unit, b.unit, key=["s", "ms", "us", "ns"].index)
@@ -457,6 +461,8 @@ class _Translator:
         if isinstance(literals.plain(value.type), pa.UuidType) and target != value.type:
             self._fail("a column of UUIDs cannot be cast", "compare it with UUID '...'", node)
         expression, type_ = self._plain(value)
+        if literals.zones_differ(type_, target):
+            self._fail(f"a cast from {type_} to {target} depends on a zone", _ZONES, node)
         if pt.is_null(type_) or type_ != target:
             expression = expression.cast(target)
         return _Operand(expression, target, node)

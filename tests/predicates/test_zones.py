@@ -1,0 +1,162 @@
+"""Times of which one alone has a zone: refused in every language, with spellings that work."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import zonebloom as zb
+from zonebloom.errors import FilterError, InvalidArgument
+from zonebloom.predicates import Compares, Equals, IsIn, Not, to_predicate
+
+NOON = dt.datetime(2024, 7, 1, 12)
+HOUR = 3_600_000_000
+MICROS = int(NOON.replace(tzinfo=dt.UTC).timestamp()) * 10**6
+ZONES = ["Europe/Paris", "America/New_York", "UTC", "+05:30"]
+# Each hour of two days around noon: zones apart by whole and half hours meet them.
+TICKS = [MICROS + hour * HOUR // 2 for hour in range(-48, 48)]
+
+
+def ticks(kind):
+    return pa.array(TICKS, pa.int64()).cast(kind)
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory):
+    opened = {}
+    for zone in ZONES:
+        folder = tmp_path_factory.mktemp("zones")
+        table = pa.table(
+            {
+                "at": ticks(pa.timestamp("us", zone)),
+                "local": ticks(pa.timestamp("us")),
+                "day": ticks(pa.timestamp("us")).cast(pa.date32(), safe=False),
+                "row": range(len(TICKS)),
+            }
+        )
+        pq.write_table(table, folder / "part.parquet")
+        opened[zone] = zb.dataset(folder)
+        for column in ("at", "local", "day"):
+            opened[zone].create_scalar_index(column, "BLOOMFILTER", number_of_items=8, spark=False)
+    return opened
+
+
+def rows(ds, filter):
+    return ds.to_table(filter=filter)["row"].to_pylist()
+
+
+INSTANT = NOON.replace(tzinfo=dt.UTC)
+SQL = [
+    "{c} = '{v}'", "'{v}' = {c}", "{c} = TIMESTAMP '{v}'", "{c} <> '{v}'", "{c} < '{v}'",
+    "{c} >= '{v}'", "{c} <=> '{v}'", "{c} IN ('{v}')", "NOT {c} IN (NULL, '{v}')",
+    "{c} BETWEEN '{v}' AND '{v}'", "row = 1 OR {c} = '{v}'", "{c} = CAST('{v}' AS TIMESTAMP)",
+]  # fmt: skip
+CODE = [
+    lambda c, v: pc.field(c) == v,
+    lambda c, v: pc.scalar(v) >= pc.field(c),
+    lambda c, v: ~(pc.field(c) != v),
+    lambda c, v: (pc.field("row") == 1) | (pc.field(c) < v),
+    lambda c, v: pc.field(c).isin([v]),
+    lambda c, v: [(c, "=", v)],
+    lambda c, v: [[("row", "=", 1)], [(c, "in", [v])]],
+    lambda c, v: Equals((c,), pa.scalar(v)),
+    lambda c, v: Not(Compares((c,), "<", pa.scalar(v))),
+    lambda c, v: IsIn((c,), pa.array([v])),
+]
+SIDES = [("at", NOON), ("local", INSTANT), ("at", NOON.date()), ("day", INSTANT)]
+
+
+@pytest.mark.parametrize(("column", "value"), SIDES)
+@pytest.mark.parametrize("form", [*SQL, *CODE], ids=str)
+def test_neither_side_takes_a_zone_unasked(datasets, form, column, value):
+    filter = form.format(c=column, v=value) if isinstance(form, str) else form(column, value)
+    ds = datasets["Europe/Paris"]
+    for ask in (ds.search, rows_of(ds), lambda filter: ds.count_rows(filter=filter)):
+        with pytest.raises(
+            FilterError, match=r"(?s)without a zone.*[wW]rite (TIMESTAMP|datetime)"
+        ) as e:
+            ask(filter)
+        assert e.value.__cause__ is None
+
+
+def rows_of(ds):
+    return lambda filter: rows(ds, filter)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["at = local", "at < day", "local >= at", "CAST(at AS TIMESTAMP) = '2024-07-01'",
+     "CAST(local AS TIMESTAMPTZ) = '2024-07-01 00:00:00Z'", "CAST(at AS DATE) = '2024-07-01'"],
+)  # fmt: skip
+def test_columns_of_both_kinds_are_refused(datasets, text):
+    with pytest.raises(FilterError, match="assume_timezone"):
+        datasets["UTC"].search(text)
+
+
+@pytest.mark.parametrize("text", ["TIMESTAMPTZ '2024-07-01 12:00:00'", "DATE '2024-07-01 12:00Z'"])
+def test_a_literal_takes_no_zone_unasked(datasets, text):
+    for column in ("at", "local", "day"):
+        with pytest.raises(FilterError, match="without a zone"):
+            datasets["UTC"].search(f"{column} = {text}")
+
+
+def test_two_columns_in_pyarrow_are_refused():
+    schema = pa.schema({"at": pa.timestamp("s", "UTC"), "local": pa.timestamp("s")})
+    with pytest.raises(FilterError, match="assume_timezone"):
+        to_predicate(pc.field("at") == pc.field("local"), schema)
+    # What says its zone is the user's own word.
+    said = pc.assume_timezone(pc.field("local"), "Europe/Paris")
+    assert to_predicate(pc.field("at") == said, schema) is not None
+
+
+@pytest.mark.parametrize(("column", "value"), SIDES)
+def test_keys_are_refused(datasets, column, value):
+    for keys in ([value], pa.array([value, None])):
+        with pytest.raises(InvalidArgument, match=rf"{column}.*without a zone.*write datetime"):
+            datasets["UTC"].search_many(column, keys)
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_both_spellings_mean_what_they_say(datasets, zone):
+    ds = datasets[zone]
+    with pytest.raises(FilterError) as e:
+        ds.search(f"at = '{NOON}'")
+    spelled = re.findall(r"TIMESTAMP '([^']*)'", str(e.value).rpartition("Write")[2])
+    assert len(spelled) == (1 if zone == "UTC" else 2)
+    # DuckDB takes the session's zone for a time without one.
+    session = zone if "/" in zone else "UTC"
+    for text, taken in zip(spelled, ("UTC", session), strict=False):
+        if zone == "+05:30" and text != spelled[0]:
+            expected = [rows(ds, pc.field("at") == dt.datetime.fromisoformat(f"{NOON}+05:30"))]
+        else:
+            with duckdb.connect() as db:
+                db.execute(f"SET TimeZone='{taken}'")
+                everything = ds.to_table()  # noqa: F841
+                found = db.execute(f"SELECT row FROM everything WHERE \"at\" = TIMESTAMP '{NOON}'")
+                expected = [[row for (row,) in found.fetchall()]]
+        assert [rows(ds, f"at = TIMESTAMP '{text}'")] == expected
+        assert [rows(ds, pc.field("at") == dt.datetime.fromisoformat(text))] == expected
+        assert len(expected[0]) == 1
+
+
+def test_polars_answers_as_polars_does(datasets):
+    ds = datasets["Europe/Paris"]
+    # A date it reads as the first moment of the day in UTC; a time it refuses.
+    day = pl.col("at") == NOON.date()
+    assert rows(ds, day) == ds.to_polars().filter(day).collect()["row"].to_list()
+    with pytest.raises(FilterError, match="Polars refuses"):
+        rows(ds, pl.col("at") == NOON)
+
+
+def test_times_that_python_has_not():
+    schema = pa.schema({"at": pa.timestamp("s", "Europe/Paris")})
+    late = pa.scalar(2**40, pa.timestamp("s"))
+    with pytest.raises(FilterError, match="write it as"):
+        to_predicate(pc.field("at") == late, schema)
