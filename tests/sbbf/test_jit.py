@@ -141,3 +141,29 @@ def test_what_others_may_have_put_there_is_not_used(tmp_path, monkeypatch, trap)
     with lock.held() as held:
         assert not held
     assert not list(tmp_path.glob("*/elsewhere/*"))
+
+
+FORK = """
+import os, sys
+import zonebloom.sbbf.xxh64
+
+child = os.fork()
+if not child:
+    import zonebloom.storage.parquet.locations
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_loads_more_kernels():
+    """As servers and data loaders do, that fork when all is imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORK],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

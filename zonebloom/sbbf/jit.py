@@ -30,7 +30,7 @@ from typing import Any
 import numba
 import numba.extending
 import xxhash
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from zonebloom.errors import ZoneBloomWarning
 
@@ -76,23 +76,25 @@ class CacheLock:
     def __init__(self, seconds: float = 60.0):
         self.seconds = seconds
         self.path = _lock_path()
-        self._lock = FileLock(self.path) if self.path is not None else None
+        self._is_given_up = self.path is None
 
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
         """Hold the lock, or do not: the cache may be used only when it is held."""
-        is_held = self._acquire()
+        lock = self._acquired()
         try:
-            yield is_held
+            yield lock is not None
         finally:
-            if is_held and self._lock is not None:
-                self._lock.release()
+            if lock is not None:
+                lock.release()
 
-    def _acquire(self) -> bool:
-        if self._lock is None:
-            return False
+    def _acquired(self) -> BaseFileLock | None:
+        if self.path is None or self._is_given_up:
+            return None
+        # A new one each time: a process that was forked may not use those of before.
+        lock = FileLock(self.path)
         try:
-            self._lock.acquire(timeout=self.seconds)
+            lock.acquire(timeout=self.seconds)
         except Timeout:
             warnings.warn(
                 f"another process has held {self.path} for {self.seconds:g} seconds, so kernels "
@@ -104,10 +106,10 @@ class CacheLock:
             # A file system without locks.
             pass
         else:
-            return True
+            return lock
         # The next kernel does not wait again.
-        self._lock = None
-        return False
+        self._is_given_up = True
+        return None
 
 
 LOCK = CacheLock()
