@@ -582,6 +582,17 @@ def test_a_well_formed_forgery_is_read(local, written_as):
     assert local.latest().fragments == known
 
 
+def test_listings_hold_all_that_tells_files_apart(local):
+    local.commit(adding("a"))
+    row = (1, "x", 5, 6, 7, 8, "tag", 2**64 - 1, "digest", 9)
+    forge_listing(local, 1, [row], FRAGMENT_FIELDS + IDENTITY_FIELDS)
+    identity = FileIdentity(5, 6, 8, "tag", 2**64 - 1)
+    assert local.latest().fragments == {"x": KnownFragment(1, "x", identity, 7, "digest", 9)}
+    known = local.latest().fragments
+    local.commit(lambda latest: replace(latest, fragments=known))
+    assert local.latest().fragments == known
+
+
 # Folders that cannot be written
 
 
