@@ -80,11 +80,29 @@ def test_head_refuses_a_negative_number(folder: Path) -> None:
         zb.dataset(folder).head(-1)
 
 
-def test_a_filter_that_raises_is_named_beside_the_file(tmp_path: Path) -> None:
-    ds = zb.dataset(plain_dataset(tmp_path, 100))
+def test_a_filter_that_raises_is_told_from_a_file_that_does(tmp_path: Path) -> None:
+    folder = plain_dataset(tmp_path, 100)
+    ds = zb.dataset(folder)
     value: pc.Expression = pc.field("value")
-    with pytest.raises(errors.FragmentUnreadable, match=r"divide by zero.*correct the filter"):
+    with pytest.raises(errors.FilterError, match=r"value.*divide by zero; correct it"):
         ds.to_table(filter=value / value == 1)
+    with pytest.raises(errors.InvalidArgument, match="cannot be computed.*divide by zero"):
+        ds.to_table({"x": value / value})
+    path = folder / "part-001.parquet"
+    path.write_bytes(path.read_bytes()[:40] + bytes(200) + path.read_bytes()[240:])
+    with pytest.raises(errors.FragmentUnreadable, match="repair or remove the file"):
+        ds.to_table(filter=value / 2 == 1)
+
+
+def test_a_file_of_other_types_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+    """Nothing is to be repaired in a file that pyarrow has no conversion for."""
+    pq.write_table(pa.table({"row": [1, 2], "key": [1, 2]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"row": [3], "key": [[5]]}), tmp_path / "1.parquet")
+    ds = zb.dataset(tmp_path)
+    for asked in ({}, {"filter": "key = 2"}, {"filter": pc.field("key") == 2}):
+        with pytest.raises(errors.SchemaMismatch, match=r"1\.parquet holds column 'key' as list"):
+            ds.to_table(**asked)
+    assert ds.to_table(["row"])["row"].to_pylist() == [1, 2, 3]
 
 
 # Files that change meanwhile

@@ -17,14 +17,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from zonebloom.errors import FragmentChanged, FragmentUnreadable
+from zonebloom.errors import (
+    FragmentChanged,
+    FragmentUnreadable,
+    SchemaMismatch,
+    ZoneBloomError,
+)
 from zonebloom.plan import FragmentPlan, Request, ScanPlan, ScanStats
 from zonebloom.predicates import columns_of
 from zonebloom.predicates.pruning import prunable
 from zonebloom.ranges import RowRanges
 from zonebloom.recheck import holds_views, matching_rows, project, recheck, rows_of
+from zonebloom.storage.columns import same_values
 from zonebloom.storage.files import ReadCounter, counted, identities
-from zonebloom.storage.fragments import Source
+from zonebloom.storage.fragments import Fragment, Source
 from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.rows import FragmentRows, open_rows
 from zonebloom.threads import cores, in_order
@@ -124,31 +130,36 @@ class Execution:
             ],
             self._filesystem(),
         )
-        name = plans[0].fragment.path if len(plans) == 1 else f"{len(plans)} fragments"
+        fragments = [plan.fragment for plan in plans]
         request = self._request
         pruned = self._pruned_by()
+        computed = isinstance(request.columns, dict)
+        evaluates = pruned is not None or (request.filter is None and computed)
         given = 0
-        for asked in [None] if pruned is None else [pruned, None]:
+        for by_arrow in [True, False] if evaluates else [False]:
             # Batches come in order: the first rows are those that were given already.
             left = given
-            is_whole = asked is request.filter
+            asked = pruned if by_arrow else None
+            is_whole = asked is request.filter and (by_arrow or not computed)
             scanner = dataset.scanner(
                 columns=request.columns if is_whole else self._needed(),
                 filter=asked,
                 batch_size=request.batch_size,
             )
             try:
-                for batch in _naming(name, scanner.to_batches(), asked is not None):
+                for batch in self._naming(fragments, scanner.to_batches(), by_arrow):
                     for kept in [batch] if is_whole else self._recheck(batch):
                         skipped = min(left, kept.num_rows)
                         left -= skipped
                         given += kept.num_rows - skipped
                         yield kept.slice(skipped)
                 return
-            except pa.ArrowNotImplementedError:
+            except pa.ArrowException:
                 # Arrow filters a file by the file's own types. Those may be views, as deltalake
                 # writes them, for which it has no comparison; the dataset's types it can filter.
-                if asked is None:
+                # Or an expression fails on a value, or a file is damaged: one after the other
+                # they say which.
+                if not by_arrow:
                     raise
 
     def _recheck(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -271,7 +282,7 @@ class Execution:
             self._count(fragments_read=1)
         opened = self._source.open(part.fragment, self._filesystem())
         if isinstance(opened, pads.ParquetFileFragment):
-            with _Naming(part.fragment.path):
+            with _Naming(self._source, [part.fragment], self._needed()):
                 if row_group is None:
                     opened, rows, groups = _kept_row_groups(opened, rows)
                 else:
@@ -286,13 +297,22 @@ class Execution:
             batch_size=self._request.batch_size,
         )
         at = 0
-        for batch in _naming(part.fragment.path, batches):
+        for batch in self._naming([part.fragment], batches):
             kept = [batch.slice(a, b - a) for a, b in rows.window(at, at + batch.num_rows)]
             at += batch.num_rows
             if kept:
                 table = pa.Table.from_batches(kept)
                 self._count(rows_read=table.num_rows)
                 yield recheck(table, self._request.filter, self._request.columns)
+
+    def _naming(
+        self,
+        fragments: Sequence[Fragment],
+        batches: Iterator[pa.RecordBatch],
+        evaluates: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        with _Naming(self._source, fragments, self._needed(), evaluates):
+            yield from batches
 
     def _count(self, fragments_read: int = 0, row_groups_read: int = 0, rows_read: int = 0) -> None:
         with self._lock:
@@ -325,27 +345,60 @@ def _kept_row_groups(opened: Any, rows: RowRanges) -> tuple[Any, RowRanges, int]
 
 
 class _Naming:
-    """Names the file in what pyarrow raises while it is read."""
+    """Names the file in what pyarrow raises while it is read.
 
-    def __init__(self, name: str, filtered: bool = False):
-        self._name = name
-        # The filter may be what raised: pyarrow reads and filters in one.
-        self._advice = ", or correct the filter" if filtered else ""
+    Parameters
+    ----------
+    source : Source
+    fragments : sequence of Fragment
+        Read together.
+    columns : sequence of str
+        Read of them.
+    evaluates : bool
+        Whether pyarrow reads and filters, or computes, in one: of what it raises then, the file
+        need not be the cause.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        fragments: Sequence[Fragment],
+        columns: Sequence[str],
+        evaluates: bool = False,
+    ):
+        self._source = source
+        self._fragments = fragments
+        self._columns = columns
+        self._evaluates = evaluates
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | pa.ArrowInvalid) and not isinstance(
-            error, FragmentUnreadable
-        ):
-            raise FragmentUnreadable(
-                f"cannot read {self._name}: {error}; repair or remove the file{self._advice}"
-            ) from error
+        is_arrows = isinstance(error, pa.ArrowException)
+        if isinstance(error, ZoneBloomError) or not (is_arrows or isinstance(error, OSError)):
+            return
+        if is_arrows and self._evaluates:
+            return
+        count = len(self._fragments)
+        name = self._fragments[0].path if count == 1 else f"{count} fragments"
+        raise (self._mismatch(error) if is_arrows else None) or FragmentUnreadable(
+            f"cannot read {name}: {error}; repair or remove the file"
+        ) from None
 
-
-def _naming(
-    name: str, batches: Iterator[pa.RecordBatch], filtered: bool = False
-) -> Iterator[pa.RecordBatch]:
-    with _Naming(name, filtered):
-        yield from batches
+    def _mismatch(self, error: object) -> SchemaMismatch | None:
+        """What to say when a file holds a column as a type of other values than the dataset's."""
+        schema = self._source.schema
+        for fragment in self._fragments:
+            try:
+                stored = self._source.open(fragment, self._source.filesystem).physical_schema
+            except (pa.ArrowException, OSError):
+                continue
+            for name in set(self._columns).intersection(stored.names):
+                held, wanted = stored.field(name).type, schema.field(name).type
+                if not same_values(held, wanted):
+                    return SchemaMismatch(
+                        f"{fragment.path} holds column {name!r} as {held}, the dataset's schema "
+                        f"says {wanted}: {error}; rewrite the file, or read other columns"
+                    )
+        return None

@@ -8,12 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.errors import FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter
 
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
 # Up to here runs of rows are sliced; beyond it a gather is quicker.
 _SLICED_RUNS = 32
+_SHOWN_TEXT = 200
 
 
 def recheck(table: pa.Table, filter: RowFilter | None, columns: Columns) -> pa.Table:
@@ -41,7 +43,14 @@ def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
     """Numbers of the rows a filter is true for, ascending."""
     if not isinstance(filter, pc.Expression):
         return filter.matching_rows(table)
-    mask = _evaluate(table, [filter], ["mask"]).column(0)
+    try:
+        mask = _evaluate(table, [filter], ["mask"]).column(0)
+    except pa.ArrowException as error:
+        # What the filter cannot do at all was refused before: this is of some row's value.
+        raise FilterError(
+            f"the filter {filter_text(filter)} fails on values of the rows: {error}; correct it, "
+            "or read without it and filter the table"
+        ) from None
     # Null is not true.
     return np.flatnonzero((mask.fill_null(False) if mask.null_count else mask).to_numpy())
 
@@ -51,7 +60,13 @@ def project(table: pa.Table, columns: Columns) -> pa.Table:
     if columns is None:
         return table
     if isinstance(columns, Mapping):
-        return _evaluate(table, list(columns.values()), list(columns))
+        try:
+            return _evaluate(table, list(columns.values()), list(columns))
+        except pa.ArrowException as error:
+            raise InvalidArgument(
+                f"the columns {', '.join(columns)} cannot be computed from values of the rows: "
+                f"{error}; correct the expressions, or compute from the table"
+            ) from None
     return table.select(list(columns))
 
 
@@ -76,7 +91,7 @@ def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
         rows_only = pa.array([{}] * rows.size, pa.struct([]))
         return pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows_only)], schema)
     if holds_views(schema):
-        return table.cast(_without_views(schema)).take(pa.array(rows)).cast(schema)
+        return table.cast(without_views(schema)).take(pa.array(rows)).cast(schema)
     return table.take(pa.array(rows))
 
 
@@ -89,11 +104,17 @@ def _evaluate(table: pa.Table, expressions: list[pc.Expression], names: list[str
     from pyarrow import acero
 
     if holds_views(table.schema):
-        table = table.cast(_without_views(table.schema))
+        table = table.cast(without_views(table.schema))
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     projected = acero.Declaration("project", acero.ProjectNodeOptions(expressions, names))
     # One thread: for few rows that is quickest, and it keeps their order.
     return acero.Declaration.from_sequence([source, projected]).to_table(use_threads=False)
+
+
+def filter_text(filter: RowFilter) -> str:
+    """A filter as messages show it, cut where it is long."""
+    text = str(filter)
+    return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
 
 
 def _is_view(arrow_type: pa.DataType) -> bool:
@@ -107,7 +128,8 @@ def _holds_view(arrow_type: pa.DataType) -> bool:
     return _is_view(arrow_type)
 
 
-def _without_views(schema: pa.Schema) -> pa.Schema:
+def without_views(schema: pa.Schema) -> pa.Schema:
+    """The schema of the same values in types that Arrow can filter and gather."""
     return pa.schema(map(_plain, schema), metadata=schema.metadata)
 
 

@@ -207,7 +207,7 @@ class ColumnsReader:
     def _as_dataset_type(self, values: pa.Array, column: Column) -> pa.Array:
         if values.type == column.type:
             return values
-        if not _same_values(values.type, column.type):
+        if not same_values(values.type, column.type):
             raise SchemaMismatch(
                 f"{self._path} holds column {column.name!r} as {values.type}, the dataset's "
                 f"schema says {column.type}; rewrite the file, or open the dataset with a "
@@ -260,7 +260,7 @@ class _Reading:
             ) from error
 
 
-def _same_values(stored: pa.DataType, wanted: pa.DataType) -> bool:
+def same_values(stored: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether casting from one type to the other keeps every value what it is, or fails."""
     t = pa.types
     if hash_domain(stored) == hash_domain(wanted) or t.is_null(stored):
