@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom import arguments
 from zonebloom.advice import FROM_PATHS, NOT_INDEXABLE, Advice, Advices, Figures, judge
+from zonebloom.binding import no_column, require_column
 from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch, UnsupportedType
 from zonebloom.execute import Execution
 from zonebloom.index.coverage import PresentFragment
@@ -32,7 +34,6 @@ from zonebloom.plan import Request, ScanStats
 from zonebloom.ranges import OFFSET_BITS
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.sizing import false_positive_probability
-from zonebloom.scan import require_column
 from zonebloom.storage.columns import Column, ColumnsReader, TableColumns
 from zonebloom.storage.files import ReadCounter, counted
 from zonebloom.storage.memory import TableSource
@@ -86,12 +87,10 @@ def advise(
     """
     started = time.perf_counter()
     parameters = ZoneParameters(number_of_items, probability)
-    names = [columns] if isinstance(columns, str) else columns
-    candidates = [
-        each
-        for name in (ds.schema.names if names is None else names)
-        for each in _leaves(ds.schema, name)
-    ]
+    names = ds.schema.names
+    if columns is not None:
+        names = [columns] if isinstance(columns, str) else arguments.names(columns, "columns")
+    candidates = [each for name in names for each in _leaves(ds.schema, name)]
     sample = _Sample(ds._source, ds._planner, parameters)
     refused = {each: _refusal(each, ds._source) for each in candidates}
     measured = {}
@@ -121,8 +120,7 @@ def _leaves(schema: pa.Schema, name: str) -> Iterator[Column]:
     found = leaf_type(schema, path)
     if found is None:
         if schema.names.count(path[0]) < 2:
-            known = ", ".join(schema.names[:20])
-            raise ColumnNotFound(f"there is no column {name!r}; the dataset has {known}")
+            raise ColumnNotFound(no_column(name, schema))
         # Of several columns of one name none can be meant.
         found = schema.field(schema.names.index(path[0])).type
     yield from _below(path, found)

@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+from zonebloom import arguments
+from zonebloom.binding import Binding, require_column
 from zonebloom.builder import Builder, Refreshed, Wanted
 from zonebloom.errors import (
     ColumnNotFound,
@@ -46,15 +48,16 @@ from zonebloom.index.stats import index_statistics
 from zonebloom.index.zones import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
 from zonebloom.plan import (
     DEFAULT_BATCH_ROWS,
+    MOST_BATCH_ROWS,
     Request,
     ScanPlan,
     ScanStats,
 )
-from zonebloom.planner import Planner, as_addresses
-from zonebloom.predicates import Predicate, translate
+from zonebloom.planner import Planner
+from zonebloom.predicates import Predicate, RowFilter, translate
 from zonebloom.ranges import SearchResult
-from zonebloom.recheck import gather
-from zonebloom.scan import Scanner, check_columns, require_column
+from zonebloom.recheck import Columns, gather
+from zonebloom.scan import Scanner
 from zonebloom.storage.columns import Column
 from zonebloom.storage.delta import is_delta, open_delta
 from zonebloom.storage.fragments import (
@@ -77,7 +80,6 @@ if TYPE_CHECKING:
     from zonebloom.index.validate import ValidatedIndex
 
 Filter: TypeAlias = "str | pc.Expression | Sequence[Any] | pl.Expr | Predicate | None"
-Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +151,16 @@ def dataset(
 
     Raises
     ------
-    NoFragments, FragmentUnreadable, SchemaMismatch, SourceError
+    NoFragments, FragmentUnreadable, SchemaMismatch, SourceError, InvalidArgument
     """
     if isinstance(source, pa.Table) or is_delta(source) or is_iceberg(source):
         require_no_schema(source, schema)
+    if index_dir is not None:
+        index_dir = arguments.path(index_dir, "index_dir")
     if isinstance(source, pa.Table):
         return _in_memory(source, index_dir)
-    if stale not in get_args(Stale):
-        raise InvalidArgument(
-            f"stale is {stale!r}; it is one of {', '.join(map(repr, get_args(Stale)))}"
-        )
-    title = os.fspath(source) if isinstance(source, str | os.PathLike) else None
+    arguments.choice(stale, "stale", get_args(Stale))
+    title = arguments.path(source, "source") if isinstance(source, str | os.PathLike) else None
     if title is not None and filesystem is None and "://" not in title:
         # It means the same after the process went to another folder.
         source = os.path.abspath(os.path.expanduser(title))
@@ -252,8 +253,10 @@ class DatasetOptimizer:
         """
         require_layout(layout)
         opened = self._dataset
+        _check_progress(progress)
+        asked = None if index_names is None else arguments.names(index_names, "index_names")
         opened._renew()
-        names = opened._builder.own_indices() if index_names is None else list(index_names)
+        names = opened._builder.own_indices() if asked is None else asked
         return opened._optimize(names, layout, spark, progress)
 
 
@@ -276,7 +279,9 @@ class Dataset:
         self._use(catalog.latest(), source)
 
     def _use(self, version: Version, source: Source | None = None) -> None:
-        self._source = source or self._source
+        if source is not None:
+            self._source = source
+            self._binding = Binding(source.schema)
         self._version = version
         self._planner = Planner(self._source, self._catalog, version, self._asks_embedded)
         self._builder = Builder(self._source, self._catalog, self._planner)
@@ -425,12 +430,17 @@ class Dataset:
         FragmentUnreadable, SchemaMismatch
             And nothing is left behind.
         """
-        names = [column] if isinstance(column, str) else list(column)
+        names = [column] if isinstance(column, str) else arguments.names(column, "column")
         if not names:
             raise InvalidArgument("column is an empty list; name at least one")
+        if name is not None:
+            arguments.text(name, "name")
         if name is not None and len(names) > 1:
             raise InvalidArgument("several columns take their default names; leave name out")
         require_layout(layout)
+        _check_progress(progress)
+        replace = arguments.flag(replace, "replace")
+        global_filter = arguments.flag(global_filter, "global_filter")
         parameters = _parameters(
             index_type,
             {
@@ -446,7 +456,7 @@ class Dataset:
         over_all = self._global_size(global_filter, expected_num_items, global_probability)
         work = [
             Wanted(
-                self._checked_name(name or f"{each}_idx", replace),
+                self._checked_name(f"{each}_idx" if name is None else name, replace),
                 self._column(each),
                 parameters,
                 over_all,
@@ -479,13 +489,15 @@ class Dataset:
         """Parameters whose probability is that of so many zones read in vain."""
         if parameters.probability != DEFAULT_PROBABILITY:
             raise InvalidArgument("give probability or max_false_zones, not both")
-        if not most > 0:
-            raise InvalidArgument(f"max_false_zones is {most!r}; give a number above 0")
+        if isinstance(most, bool) or not isinstance(most, int | float) or not most > 0:
+            raise InvalidArgument(
+                f"max_false_zones is {arguments.shown(most)}; give a number above 0"
+            )
         items = parameters.number_of_items
         present = self._planner.coverage().present
-        zones = sum(-(-self._planner.count_rows(each) // items) for each in present)
+        zones = sum(-(-self._planner.count_rows(each) // items) for each in present) or 1
         # A filter that lets half through is hardly one.
-        return replace_fields(parameters, probability=min(most / max(zones, 1), 0.5))
+        return replace_fields(parameters, probability=min(min(most, zones) / zones, 0.5))
 
     @property
     def optimize(self) -> DatasetOptimizer:
@@ -546,7 +558,8 @@ class Dataset:
     def _checked_name(self, name: str, replace: bool) -> str:
         if not name or len(name) > 255 or not name.isprintable() or "/" in name:
             raise InvalidArgument(
-                f"{name!r} cannot name an index; give up to 255 printable characters without '/'"
+                f"{arguments.shown(name)} cannot name an index; give up to 255 printable "
+                "characters without '/'"
             )
         if name in self._version.indices and not replace:
             raise IndexExists(
@@ -562,7 +575,8 @@ class Dataset:
         if found is None:
             known = ", ".join(self.schema.names[:20])
             raise ColumnNotFound(
-                f"there is no column {name!r}, or more than one; the dataset has {known}"
+                f"there is no column {arguments.shown(name)}, or more than one; the dataset has "
+                f"{known}"
             )
         require_indexable(found, name)
         if path[0] in self._source.partition_columns():
@@ -600,7 +614,7 @@ class Dataset:
         Vacuumed
             What was deleted.
         """
-        return vacuum(self._catalog, older_than)
+        return vacuum(self._catalog, arguments.of_type(older_than, timedelta, "older_than"))
 
     # Describing
 
@@ -725,7 +739,7 @@ class Dataset:
         from zonebloom.index.lance import to_lance
         from zonebloom.index.sliced_rows import to_rows
 
-        entry = self._entry(name)
+        entry, path = self._entry(name), arguments.path(path, "path")
         tables = self._planner.loaded[name].tables()
         if len(tables) < len(entry.tables):
             raise CorruptIndex(
@@ -737,9 +751,9 @@ class Dataset:
         )
 
     def _entry(self, name: str) -> IndexEntry:
-        if name not in self._version.indices:
+        if arguments.text(name, "name") not in self._version.indices:
             known = ", ".join(self._version.indices) or "none"
-            raise IndexNotFound(f"there is no index {name!r}; there is: {known}")
+            raise IndexNotFound(f"there is no index {arguments.shown(name)}; there is: {known}")
         return self._version.indices[name]
 
     # Querying
@@ -760,7 +774,7 @@ class Dataset:
         ------
         FilterError
         """
-        _, predicate = translate(filter, self.schema)
+        _, predicate = self._translate(filter)
         return self._planner.search(predicate)
 
     def search_many(
@@ -827,21 +841,30 @@ class Dataset:
         ------
         ColumnNotFound, FilterError, InvalidArgument
         """
-        if batch_size < 1 or (limit is not None and limit < 0):
-            raise InvalidArgument(
-                f"batch_size is {batch_size}, limit {limit}; give at least 1 and at least 0"
-            )
-        expression, predicate = translate(filter, self.schema)
-        checked = check_columns(columns, self.schema)
+        if limit is not None:
+            limit = arguments.whole(limit, "limit")
+        batch_size = arguments.whole(batch_size, "batch_size", 1, MOST_BATCH_ROWS)
+        asking = arguments.flag(use_scalar_index, "use_scalar_index")
+        callback = arguments.function(scan_stats_callback, "scan_stats_callback")
+        checked = self._binding.checked_columns(columns)
+        expression, predicate = self._translate(filter)
         request = Request(checked, expression, limit, batch_size)
         names = tuple(self.schema.names if checked is None else checked)
 
-        asked = predicate if use_scalar_index else None
+        asked = predicate if asking else None
 
         def plan(described: bool) -> ScanPlan:
             return self._planner.plan(names, expression, asked, described=described)
 
-        return Scanner(self._source, request, plan, scan_stats_callback)
+        return Scanner(self._source, request, plan, callback)
+
+    def _translate(self, filter: Filter) -> tuple[RowFilter | None, Predicate]:
+        """A filter as what is applied to rows, and what an index can answer of it."""
+        expression, predicate = translate(filter, self.schema)
+        if not isinstance(filter, str):
+            # A SQL text was held against the schema when it was read.
+            self._binding.check_filter(expression)
+        return expression, predicate
 
     def to_table(self, columns: Columns = None, filter: Filter = None, **options: Any) -> pa.Table:
         """Read as a table; the parameters are those of `scanner`."""
@@ -882,8 +905,8 @@ class Dataset:
         InvalidArgument
             When an address is of no row of the files as they are now.
         """
-        checked = check_columns(columns, self.schema)
-        addresses = as_addresses(row_addresses)
+        checked = self._binding.checked_columns(columns)
+        addresses = arguments.whole_numbers(row_addresses, "row_addresses").astype(np.int64)
         request = Request(checked, None)
         wanted, order = np.unique(addresses, return_inverse=True)
         plan, read = self._planner.plan_rows(wanted)
@@ -959,17 +982,28 @@ def _index_line(each: IndexDescription) -> str:
     )
 
 
+def _check_progress(progress: object) -> None:
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
+        raise InvalidArgument(
+            f"progress is {arguments.shown(progress)}; give True, False or a function"
+        )
+
+
 def _parameters(index_type: str | IndexConfig, given: dict[str, Any]) -> ZoneParameters:
     if isinstance(index_type, IndexConfig):
-        given = {**given, **index_type.parameters}
+        more = arguments.of_type(index_type.parameters, Mapping, "parameters of an IndexConfig")
+        given = {**given, **more}
         index_type = index_type.index_type
     if not isinstance(index_type, str) or index_type.upper() != INDEX_TYPE:
-        raise InvalidArgument(f"index_type is {index_type!r}; zonebloom builds {INDEX_TYPE!r}")
+        raise InvalidArgument(
+            f"index_type is {arguments.shown(index_type)}; zonebloom builds {INDEX_TYPE!r}"
+        )
     known = [each.name for each in fields(ZoneParameters)]
     unknown = [name for name in given if name not in known]
     if unknown:
         raise InvalidArgument(
-            f"unknown parameter {', '.join(map(repr, unknown))}; there is {', '.join(known)}"
+            f"unknown parameter {', '.join(map(arguments.shown, unknown))}; there is "
+            f"{', '.join(known)}"
         )
     return ZoneParameters(**given)
 

@@ -13,6 +13,8 @@ from zonebloom.storage.fragments import Fragment
 from zonebloom.storage.parquet.pagemap import FilePages
 
 DEFAULT_BATCH_ROWS = 1 << 17
+# What pyarrow takes.
+MOST_BATCH_ROWS = (1 << 31) - 1
 
 
 @dataclass(slots=True)

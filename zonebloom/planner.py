@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zonebloom import arguments
 from zonebloom.errors import (
     FragmentUnreadable,
     IndexNotFound,
@@ -303,10 +304,14 @@ class Planner:
 
     def _index_on(self, column: str) -> tuple[LoadedIndex, pa.DataType]:
         """The index that answers for a column, and the column's type."""
+        arguments.text(column, "column")
         path = (column,) if column in self._source.schema.names else tuple(column.split("."))
         index = self._searcher(self._current()).index(path)
         if isinstance(index, str):
-            raise IndexNotFound(f"keys of {column!r} cannot be looked up: {index}")
+            raise IndexNotFound(
+                f"column {arguments.shown(column)} cannot be looked up: {index}; call "
+                "create_scalar_index on it"
+            )
         leaf = leaf_type(self._source.schema, path)
         assert leaf is not None
         return index, leaf
@@ -417,10 +422,10 @@ class Planner:
             opened = self._source.open(each.fragment, self._source.filesystem)
             try:
                 self._row_counts[key] = opened.count_rows()
-            except (OSError, pa.ArrowInvalid) as error:
+            except (OSError, pa.ArrowException) as error:
                 raise FragmentUnreadable(
                     f"cannot read {each.fragment.path}: {error}; repair or remove the file"
-                ) from error
+                ) from None
         return self._row_counts[key]
 
     def _warn_of_gaps(self, coverage: Coverage, used: Iterable[str]) -> None:
@@ -447,24 +452,6 @@ class Planner:
 
 def _ids(coverage: Coverage) -> list[int]:
     return [each.fragment_id for each in coverage.present]
-
-
-def as_addresses(row_addresses: Sequence[int] | np.ndarray | pa.Array) -> np.ndarray:
-    """Row addresses as int64, shape (n,).
-
-    Raises
-    ------
-    InvalidArgument
-        When they are not whole numbers of 0 to 2**63 - 1.
-    """
-    values = np.asarray(row_addresses)
-    if values.size == 0:
-        return np.empty(0, dtype=np.int64)
-    if values.ndim != 1 or values.dtype.kind not in "iu" or int(values.min()) < 0:
-        raise InvalidArgument("row_addresses are a list of whole numbers, 0 or more")
-    if int(values.max()) >= 1 << 63:
-        raise InvalidArgument(f"there is no row address {int(values.max())}")
-    return values.astype(np.int64)
 
 
 def _why_whole(each: PresentFragment, rows: RowRanges, found: Search, covered: bool) -> str:

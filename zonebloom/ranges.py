@@ -8,17 +8,19 @@ one ``RowRanges`` holds ranges of one fragment (plain offsets) or of a whole dat
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
 
 OFFSET_BITS = 32
 MAX_ROWS_PER_FRAGMENT = (1 << OFFSET_BITS) - 1
 
+_MOST_OFFSET = 2**63 - 1
 _EMPTY = np.empty(0, dtype=np.int64)
 
 
@@ -44,12 +46,19 @@ class RowRanges:
     stops: np.ndarray
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()):
-        pairs = np.array(list(ranges), dtype=np.int64).reshape(-1, 2)
-        made = RowRanges.from_arrays(pairs[:, 0], pairs[:, 1])
+        try:
+            pairs = [(start, stop) for start, stop in ranges]
+        except (TypeError, ValueError):
+            raise InvalidArgument(
+                f"ranges is {arguments.shown(ranges)}; give pairs: [(start, stop), ...]"
+            ) from None
+        made = RowRanges.from_arrays([each[0] for each in pairs], [each[1] for each in pairs])
         self.starts, self.stops = made.starts, made.stops
 
     @classmethod
-    def from_arrays(cls, starts: np.ndarray, stops: np.ndarray) -> RowRanges:
+    def from_arrays(
+        cls, starts: np.ndarray | Sequence[int], stops: np.ndarray | Sequence[int]
+    ) -> RowRanges:
         """Make a set of ranges in any order, overlapping or empty ones too.
 
         Parameters
@@ -61,8 +70,9 @@ class RowRanges:
         InvalidArgument
             For a negative start or a stop before its start.
         """
-        starts = np.asarray(starts, dtype=np.int64)
-        stops = np.asarray(stops, dtype=np.int64)
+        starts, stops = _offsets(starts, "starts"), _offsets(stops, "stops")
+        if starts.size != stops.size:
+            raise InvalidArgument(f"there are {starts.size} starts and {stops.size} stops")
         if starts.size == 0:
             return cls._of(_EMPTY, _EMPTY)
         if (starts < 0).any() or (stops < starts).any():
@@ -119,11 +129,15 @@ class RowRanges:
         return self.starts.size
 
     def __and__(self, other: RowRanges) -> RowRanges:
+        if not isinstance(other, RowRanges):
+            return NotImplemented
         if not self or not other:
             return _NOTHING
         return self._sweep(other, lambda inside: inside == 3)
 
     def __or__(self, other: RowRanges) -> RowRanges:
+        if not isinstance(other, RowRanges):
+            return NotImplemented
         if not self:
             return other
         if not other:
@@ -133,13 +147,15 @@ class RowRanges:
         )
 
     def __sub__(self, other: RowRanges) -> RowRanges:
+        if not isinstance(other, RowRanges):
+            return NotImplemented
         if not self or not other:
             return self
         return self._sweep(other, lambda inside: inside == 1)
 
     def issubset(self, other: RowRanges) -> bool:
         """Whether every row of this set is in the other."""
-        return not (self - other)
+        return not (self - arguments.of_type(other, RowRanges, "other"))
 
     def _sweep(self, other: RowRanges, wanted) -> RowRanges:
         """Walk both sets' bounds; ``inside`` is 1 within self, 2 within other, 3 in both."""
@@ -157,6 +173,7 @@ class RowRanges:
 
     def window(self, start: int, stop: int) -> RowRanges:
         """The rows in ``[start, stop)``, counted from ``start``."""
+        start, stop = arguments.whole(start, "start"), arguments.whole(stop, "stop")
         low = int(np.searchsorted(self.stops, start, side="right"))
         high = int(np.searchsorted(self.starts, stop, side="left"))
         if low >= high or start >= stop:
@@ -166,6 +183,7 @@ class RowRanges:
 
     def rows_at(self, numbers: np.ndarray) -> np.ndarray:
         """Rows of the set by their number, counted from 0 in ascending order."""
+        numbers = arguments.whole_numbers(numbers, "numbers", len(self) - 1)
         counts = self.stops - self.starts
         firsts = np.cumsum(counts) - counts
         within = np.searchsorted(firsts, numbers, side="right") - 1
@@ -173,6 +191,11 @@ class RowRanges:
 
     def shift(self, rows: int) -> RowRanges:
         """The same ranges, ``rows`` further on."""
+        if not self:
+            return self
+        rows = arguments.whole(
+            rows, "rows", -int(self.starts[0]), _MOST_OFFSET - int(self.stops[-1])
+        )
         return RowRanges._of(self.starts + rows, self.stops + rows)
 
     def __repr__(self) -> str:
@@ -180,6 +203,18 @@ class RowRanges:
             return f"RowRanges({list(self)})"
         shown = ", ".join(str(pair) for pair in list(self.window(0, int(self.stops[5])))[:6])
         return f"RowRanges([{shown}, ... {self.num_ranges - 6} more])"
+
+
+def _offsets(values: Any, parameter: str) -> np.ndarray:
+    """Row numbers as int64, shape (n,)."""
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
+        return values
+    # Those below 0 are refused as ranges.
+    return arguments.whole_numbers(values, parameter, least=-_MOST_OFFSET).astype(np.int64)
+
+
+def _rows(value: object, parameter: str) -> RowRanges:
+    return arguments.of_type(value, RowRanges, parameter)
 
 
 _NOTHING = RowRanges()
@@ -219,15 +254,19 @@ class SearchResult:
         null_free: bool = True,
     ):
         self.null_free = null_free
-        self.universe = universe
-        self.at_most = universe if at_most is None else at_most
-        self.at_least = _NOTHING if at_least is None else at_least
-        self.paths = paths or {}
+        self.universe = _rows(universe, "universe")
+        self.at_most = universe if at_most is None else _rows(at_most, "at_most")
+        self.at_least = _NOTHING if at_least is None else _rows(at_least, "at_least")
+        self.paths = {} if paths is None else arguments.of_type(paths, Mapping, "paths")
 
     def __and__(self, other: SearchResult) -> SearchResult:
+        if not isinstance(other, SearchResult):
+            return NotImplemented
         return self._with(self.at_most & other.at_most, self.at_least & other.at_least, other)
 
     def __or__(self, other: SearchResult) -> SearchResult:
+        if not isinstance(other, SearchResult):
+            return NotImplemented
         return self._with(self.at_most | other.at_most, self.at_least | other.at_least, other)
 
     def __invert__(self) -> SearchResult:

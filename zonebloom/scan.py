@@ -9,52 +9,18 @@ those of ``pyarrow.dataset`` with the same filter.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from zonebloom.errors import ColumnNotFound, InvalidArgument
+from zonebloom import arguments
+from zonebloom.binding import Binding
 from zonebloom.execute import Execution
 from zonebloom.plan import Request, ScanPlan, ScanStats
 from zonebloom.recheck import recheck
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.fragments import Source
-
-
-def check_columns(
-    columns: Sequence[str] | Mapping[str, pc.Expression] | None, schema: pa.Schema
-) -> list[str] | dict[str, pc.Expression] | None:
-    """Refuse a projection of columns that are not there.
-
-    Raises
-    ------
-    ColumnNotFound
-    InvalidArgument
-    """
-    if columns is None:
-        return None
-    if isinstance(columns, Mapping):
-        return dict(columns)
-    if isinstance(columns, str):
-        raise InvalidArgument(f"columns is {columns!r}; give a list: [{columns!r}]")
-    for name in columns:
-        require_column(name, schema)
-    return list(columns)
-
-
-def require_column(name: str, schema: pa.Schema) -> None:
-    """Refuse the name of a column that is not there.
-
-    Raises
-    ------
-    ColumnNotFound
-        Naming the columns there are.
-    """
-    if name not in schema.names:
-        known = ", ".join(schema.names[:20]) + (", ..." if len(schema.names) > 20 else "")
-        raise ColumnNotFound(f"there is no column {name!r}; the dataset has {known}")
 
 
 class Scanner:
@@ -93,10 +59,7 @@ class Scanner:
         if not isinstance(columns, dict):
             return pa.schema([whole.field(name) for name in columns], whole.metadata)
         if self._projected is None:
-            import pyarrow.dataset as pads
-
-            empty = pads.dataset(whole.empty_table())
-            self._projected = empty.scanner(columns=columns).projected_schema
+            self._projected = Binding(whole).projected(columns)
         return self._projected
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -121,8 +84,7 @@ class Scanner:
         ------
         InvalidArgument
         """
-        if num_rows < 0:
-            raise InvalidArgument(f"num_rows is {num_rows}; give 0 or more")
+        num_rows = arguments.whole(num_rows, "num_rows")
         request = Request(
             self._request.columns, self._request.filter, num_rows, self._request.batch_size
         )

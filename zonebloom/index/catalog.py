@@ -33,6 +33,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.errors import (
+    CatalogError,
     CommitConflict,
     CorruptIndex,
     IndexNotUsedWarning,
@@ -453,10 +454,13 @@ class Catalog:
             try:
                 found = self.filesystem.get_file_info(selector)
                 break
-            except FileNotFoundError:
+            except OSError as error:
                 # pyarrow looks twice: a folder another writer made in between is no error.
-                if last:
-                    raise
+                if last or not isinstance(error, FileNotFoundError):
+                    raise CatalogError(
+                        f"{self.folder} cannot be listed ({error}); make it readable, or give "
+                        "another index_dir"
+                    ) from None
         names = (_VERSION_NAME.fullmatch(info.base_name) for info in found)
         return [int(name[1]) for name in names if name]
 

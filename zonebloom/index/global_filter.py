@@ -15,12 +15,13 @@ from itertools import compress
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.arguments import shown
 from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index.catalog import Catalog, GlobalFilterEntry, IndexEntry
 from zonebloom.index.coverage import PresentFragment
 from zonebloom.index.table import read_file
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.sbbf.sizing import MAX_LOG2_BYTES, size_for
+from zonebloom.sbbf.sizing import MAX_LOG2_BYTES, size_for, validate_target
 
 # A key that passes in vain is shuffled, which costs more than half as many bits again.
 DEFAULT_PROBABILITY = 0.001
@@ -62,16 +63,16 @@ class GlobalSize:
         InvalidArgument
             When it would be over 128 MiB.
         """
+        names = ("expected_num_items", "global_probability")
+        validate_target(self.num_items, self.probability, names)
         try:
             return size_for(self.num_items, self.probability, "exact")
-        except InvalidArgument as error:
-            if "MiB" not in str(error):
-                raise
+        except InvalidArgument:
             raise InvalidArgument(
-                f"a global filter of {self.num_items:,} keys at a false positive probability of "
-                f"{self.probability} would be over {1 << MAX_LOG2_BYTES - 20} MiB; give a larger "
-                "global_probability, or fewer expected_num_items if keys repeat"
-            ) from error
+                f"a global filter of {shown(self.num_items)} keys at a false positive probability "
+                f"of {self.probability} would be over {1 << MAX_LOG2_BYTES - 20} MiB; give a "
+                "larger global_probability, or fewer expected_num_items if keys repeat"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

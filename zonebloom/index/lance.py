@@ -61,13 +61,16 @@ def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[st
     joined = [tables] if isinstance(tables, ZoneTable) else list(tables)
     items, probability = _shared_parameters(joined)
     _require_disjoint(joined)
-    writer = files.LanceFileWriter(os.fspath(path), table_schema(items, probability))
-    with writer:
-        for table in joined:
-            rows = table.to_table()
-            step = max(1, _BATCH_BYTES // max(1, table.num_bytes // max(1, len(table))))
-            for at in range(0, len(rows), step):
-                writer.write_batch(rows.slice(at, step))
+    try:
+        writer = files.LanceFileWriter(os.fspath(path), table_schema(items, probability))
+        with writer:
+            for table in joined:
+                rows = table.to_table()
+                step = max(1, _BATCH_BYTES // max(1, table.num_bytes // max(1, len(table))))
+                for at in range(0, len(rows), step):
+                    writer.write_batch(rows.slice(at, step))
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"cannot write {path} ({error}); give a path to write to") from None
     return int(writer.size_bytes or 0)
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.errors import InvalidArgument
+from zonebloom import arguments
 from zonebloom.index.catalog import Catalog, Segment
 from zonebloom.index.key_ranges import stored_ranges, to_file
 from zonebloom.index.loaded import open_table
@@ -34,8 +34,7 @@ def require_layout(layout: str) -> None:
     ------
     InvalidArgument
     """
-    if layout not in LAYOUTS:
-        raise InvalidArgument(f"layout is {layout!r}; it is one of {', '.join(LAYOUTS)}")
+    arguments.choice(layout, "layout", LAYOUTS)
 
 
 def layout_for(layout: str, segments: Sequence[Segment]) -> str:

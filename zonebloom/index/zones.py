@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.hashing import Hashes, hash_array
 from zonebloom.sbbf.sizing import SIZINGS, size_for
@@ -53,8 +54,10 @@ class ZoneParameters:
     def __post_init__(self) -> None:
         if isinstance(self.number_of_items, int) and self.number_of_items > 1 << 32:
             raise InvalidArgument(
-                f"number_of_items is {self.number_of_items}; a fragment has at most 2**32 rows"
+                f"number_of_items is {arguments.shown(self.number_of_items)}; a fragment has at "
+                "most 2**32 rows"
             )
+        arguments.flag(self.fold, "fold")
         size_for(self.number_of_items, self.probability, self.sizing)
 
     @property

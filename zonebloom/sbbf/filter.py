@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf import sizing as _sizing
 from zonebloom.sbbf.hashing import hash_array
@@ -40,6 +41,7 @@ class Sbbf:
     __slots__ = ("_words",)
 
     def __init__(self, ndv: int, probability: float = 0.00057, *, sizing: str = "log2"):
+        _sizing.validate_target(ndv, probability, ("ndv", "probability"))
         self._words = np.zeros(_sizing.size_for(ndv, probability, sizing) // 4, dtype=np.uint32)
 
     @classmethod
@@ -51,7 +53,7 @@ class Sbbf:
         InvalidArgument
             When the bytes are not one or more whole blocks, or over 128 MiB.
         """
-        words = np.frombuffer(data, dtype=np.uint8)
+        words = np.frombuffer(_bytes(data), dtype=np.uint8)
         if not 0 < words.size <= 1 << _sizing.MAX_LOG2_BYTES or words.size % 32:
             raise InvalidArgument(
                 f"{words.size} bytes are not a filter: that is whole blocks of 32 bytes, at most "
@@ -81,7 +83,7 @@ class Sbbf:
             When the header is malformed, of another algorithm, hash or compression, claims
             over 128 MiB or no whole blocks, or when there are fewer bytes than it claims.
         """
-        view = memoryview(data).cast("B")
+        view = _bytes(data)
         num_bytes, start = decode_header(view[:MAX_HEADER_BYTES].tobytes())
         blocks = view[start : start + num_bytes]
         if len(blocks) < num_bytes:
@@ -144,7 +146,8 @@ class Sbbf:
         """Insert values by their XXH64, uint64, shape (n,)."""
         from zonebloom.sbbf import blocks
 
-        blocks.insert(self._words, np.ascontiguousarray(hashes, dtype=np.uint64))
+        found = arguments.whole_numbers(hashes, "hashes", 2**64 - 1)
+        blocks.insert(self._words, np.ascontiguousarray(found, dtype=np.uint64))
 
     def check(self, values: pa.Array | pa.ChunkedArray | Iterable[Any]) -> np.ndarray:
         """Tell which values may be in: False is certain, True is not.
@@ -181,6 +184,7 @@ class Sbbf:
         """
         from zonebloom.sbbf import blocks
 
+        arguments.of_type(other, Sbbf, "other")
         if other.num_blocks != self.num_blocks:
             raise InvalidArgument(
                 f"filters of {self.num_blocks} and {other.num_blocks} blocks cannot be merged; "
@@ -230,4 +234,11 @@ def _chunks(values: Any) -> list[pa.Array]:
         return [values]
     if isinstance(values, pa.ChunkedArray):
         return values.chunks
-    return _chunks(pa.array(values))
+    return _chunks(arguments.array(values, "values"))
+
+
+def _bytes(data: Any) -> memoryview:
+    try:
+        return memoryview(data).cast("B")
+    except TypeError:
+        raise InvalidArgument(f"data is {arguments.shown(data)}; give bytes") from None

@@ -16,6 +16,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import exp, lgamma, log
 
+from zonebloom.arguments import choice, shown
 from zonebloom.errors import InvalidArgument
 
 BITS_PER_BLOCK = 256
@@ -77,24 +78,32 @@ def false_positive_probability(ndv: int, num_bytes: int) -> float:
     return min(total, 1.0)
 
 
-def validate_target(ndv: int, probability: float) -> None:
+def validate_target(
+    ndv: int, probability: float, names: tuple[str, str] = ("number_of_items", "probability")
+) -> None:
     """Refuse an ndv or a probability no filter can be made for.
+
+    Parameters
+    ----------
+    names : (str, str)
+        What the caller calls the two.
 
     Raises
     ------
     InvalidArgument
     """
-    if isinstance(ndv, bool) or not isinstance(ndv, int) or ndv < 1:
-        raise InvalidArgument(f"number_of_items is {ndv!r}; give a whole number of at least 1")
+    if isinstance(ndv, bool) or not isinstance(ndv, int) or not 1 <= ndv < 1 << 63:
+        raise InvalidArgument(
+            f"{names[0]} is {shown(ndv)}; give a whole number of at least 1, and below 2**63"
+        )
     if isinstance(probability, bool) or not isinstance(probability, int | float):
-        raise InvalidArgument(f"probability is {probability!r}; give a number between 0 and 1")
+        raise InvalidArgument(f"{names[1]} is {shown(probability)}; give a number between 0 and 1")
     if not 0.0 < probability < 1.0:
         raise InvalidArgument(
-            f"probability is {probability!r}; give a number between 0 and 1, both excluded"
+            f"{names[1]} is {shown(probability)}; give a number between 0 and 1, both excluded"
         )
 
 
-@lru_cache(maxsize=256, typed=True)
 def size_for(ndv: int, probability: float, sizing: str = "log2") -> int:
     """Bytes of the smallest filter whose false positive probability is at most a target.
 
@@ -123,16 +132,20 @@ def size_for(ndv: int, probability: float, sizing: str = "log2") -> int:
     (32768, 19328)
     """
     validate_target(ndv, probability)
-    if sizing not in SIZINGS:
-        raise InvalidArgument(f"sizing is {sizing!r}; it is one of {', '.join(SIZINGS)}")
+    return _size_for(ndv, probability, choice(sizing, "sizing", SIZINGS))
+
+
+@lru_cache(maxsize=256)
+def _size_for(ndv: int, probability: float, sizing: str) -> int:
     for log2_bytes in range(MIN_LOG2_BYTES, MAX_LOG2_BYTES + 1):
         num_bytes = 1 << log2_bytes
         if false_positive_probability(ndv, num_bytes) <= probability:
             break
     else:
         raise InvalidArgument(
-            f"{ndv} items at a false positive probability of {probability} need a filter of more "
-            f"than {1 << MAX_LOG2_BYTES - 20} MiB; give fewer items a zone or a larger probability"
+            f"{shown(ndv)} items at a false positive probability of {probability} need a filter of "
+            f"more than {1 << MAX_LOG2_BYTES - 20} MiB; give fewer items a zone or a larger "
+            "probability"
         )
     if sizing == "log2" or num_bytes == BYTES_PER_BLOCK:
         return num_bytes

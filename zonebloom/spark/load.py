@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyspark.sql import types as st
 
+from zonebloom.binding import check_columns
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import FilterError, InvalidArgument, SchemaMismatch, SourceError
 from zonebloom.plan import ScanPlan
@@ -23,7 +24,6 @@ from zonebloom.predicates.ast import columns as columns_in
 from zonebloom.predicates.expression import from_predicate
 from zonebloom.predicates.literals import lookup_is_exact, plain
 from zonebloom.predicates.spark import SparkFilter, to_spark_filter
-from zonebloom.scan import check_columns
 from zonebloom.spark.calendars import Calendars, columns_of_old, without_old_times
 from zonebloom.spark.names import hidden_by_case
 from zonebloom.spark.options import Options

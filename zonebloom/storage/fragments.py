@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom import arguments
 from zonebloom.errors import (
     FragmentUnreadable,
     InvalidArgument,
@@ -39,6 +40,7 @@ Stale: TypeAlias = Literal["read", "ignore-missing"]
 _FORMATS = ("parquet", "ipc", "arrow", "feather", "csv", "json", "orc")
 # Footers read side by side: each is a round trip and little else.
 _READERS = 16
+_PARTITIONINGS = ("auto", "hive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +219,10 @@ def open_source(
     if isinstance(source, pads.Dataset):
         require_no_schema(source, schema)
         return _from_dataset(source, None)
-    if format not in _FORMATS:
-        raise InvalidArgument(f"format is {format!r}; it is one of {', '.join(_FORMATS)}")
+    arguments.choice(format, "format", _FORMATS)
     if not (schema is None or schema == "union" or isinstance(schema, pa.Schema)):
         raise InvalidArgument(f'schema is {schema!r}; give a pyarrow.Schema, "union" or None')
+    partitioning = _checked(partitioning)
     given = schema if isinstance(schema, pa.Schema) else None
     found = _from_files(source, format, as_arrow_filesystem(filesystem), partitioning, given)
     if schema is None:
@@ -249,9 +251,10 @@ def _from_files(
     schema: pa.Schema | None,
 ) -> Source:
     if isinstance(source, str | os.PathLike):
-        return _open_path(os.fspath(source), format, filesystem, partitioning, schema)
+        path = arguments.path(source, "source")
+        return _open_path(path, format, filesystem, partitioning, schema)
     if isinstance(source, Sequence) and source and not isinstance(source, bytes):
-        paths = [os.fspath(each) for each in source]
+        paths = [arguments.path(each, "an item of source") for each in source]
         return _not_of_tables(open_files(paths, format, filesystem, partitioning, schema), None)
     if isinstance(source, Sequence) and not isinstance(source, bytes):
         raise NoFragments("the list of files is empty; give at least one file")
@@ -308,6 +311,24 @@ def _united(source: Source) -> Source:
     return replace(source, schema=schema, types="shared" if is_shared else "cast")
 
 
+def _checked(partitioning: Any) -> Partitioning:
+    """What `pyarrow.dataset.dataset` takes for partitioning, refused here if it is not that."""
+    import pyarrow.dataset as pads
+
+    if partitioning is None or isinstance(
+        partitioning, pads.Partitioning | pads.PartitioningFactory
+    ):
+        return partitioning
+    if isinstance(partitioning, str):
+        return arguments.choice(partitioning, "partitioning", _PARTITIONINGS)
+    if isinstance(partitioning, list) and partitioning:
+        return arguments.names(partitioning, "partitioning")
+    raise InvalidArgument(
+        f"partitioning is {arguments.shown(partitioning)}; give 'auto', 'hive', a list of column "
+        "names, a pyarrow.dataset.Partitioning, or None"
+    )
+
+
 def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
     """A file system of pyarrow's, or fsspec's made one."""
     if filesystem is None or isinstance(filesystem, pafs.FileSystem):
@@ -327,7 +348,13 @@ def _open_path(
     schema: pa.Schema | None,
 ) -> Source:
     if filesystem is None and "://" in path:
-        filesystem, path = pafs.FileSystem.from_uri(path)
+        try:
+            filesystem, path = pafs.FileSystem.from_uri(path)
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError(
+                f"{arguments.shown(path)} cannot be opened ({error}); correct the URI, or give "
+                "filesystem"
+            ) from None
     elif filesystem is None:
         filesystem = pafs.LocalFileSystem()
         path = os.path.abspath(os.path.expanduser(path))
@@ -388,12 +415,12 @@ def _open(
                 raise
             return _with_types_of_files(paths, format, filesystem)
     except FileNotFoundError as error:
-        raise NoFragments(f"{error}; check the path") from error
+        raise NoFragments(f"{error}; check the path") from None
     except (pa.ArrowException, OSError) as error:
         raise FragmentUnreadable(
             f"cannot read the schema of {paths if isinstance(paths, str) else paths[0]}: {error}; "
             f"check that every file there is {format}, or name the files to use"
-        ) from error
+        ) from None
 
 
 def _with_types_of_files(
@@ -429,11 +456,11 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
     try:
         # The order of a scan is that of get_fragments; `files` may be sorted otherwise.
         found = list(dataset.get_fragments())
-    except ValueError as error:
+    except ValueError:
         raise SourceError(
             "the dataset carries a filter of its own; give the dataset it was made of, and the "
             "filter to the scan"
-        ) from error
+        ) from None
     if not found:
         raise NoFragments(
             f"{root or 'the source'} holds no data file; write some first, or check the path"
@@ -464,7 +491,7 @@ def _is_part_of_file(fragment: pads.Fragment) -> bool:
 def _common_folder(paths: Iterable[str]) -> str:
     try:
         return posixpath.commonpath([posixpath.dirname(path) for path in paths]) or "/"
-    except ValueError as error:
+    except ValueError:
         raise SourceError(
             "the files do not share a folder; give an index_dir, or one dataset for each place"
-        ) from error
+        ) from None

@@ -1,0 +1,431 @@
+"""Every public function given values of wrong kinds: one error of ours, naming what was given.
+
+The list of functions and the list of values are multiplied, so whatever a function does not
+expect it meets here. A value that is right for one function is wrong for the next: a call may
+answer, but may not fail with an error of pyarrow, NumPy, or of our own code's insides.
+"""
+
+from __future__ import annotations
+
+import io
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.cli import main
+from zonebloom.polars import scan
+
+ROWS = 400
+
+
+class Opaque:
+    """A value of a type nobody knows."""
+
+
+WRONG: dict[str, Any] = {
+    "None": None,
+    "True": True,
+    "5": 5,
+    "-1": -1,
+    "2**70": 2**70,
+    "an integer of 5000 digits": 10**5000,
+    "1.5": 1.5,
+    "nan": float("nan"),
+    "text": "abc",
+    "no text": "",
+    "half a character": "a\ud800b",
+    "a zero byte": "a\0b",
+    "long text": "x" * 1000,
+    "bytes": b"abc",
+    "no list": [],
+    "a list of None": [None],
+    "a list of text": ["abc"],
+    "a list of numbers": [5],
+    "a list of lists": [[1]],
+    "mixed": ["a", 5],
+    "no dict": {},
+    "a dict": {"a": 1},
+    "a dict of numbers": {5: 5},
+    "a tuple": ("id", "=", 5),
+    "a set": {"id"},
+    "an object": Opaque(),
+    "a class": Opaque,
+    "floats of NumPy": np.array([1.5]),
+    "texts of NumPy": np.array(["a"]),
+    "a matrix": np.zeros((2, 2)),
+    "an array": pa.array([1]),
+    "a table": pa.table({"a": [1]}),
+    "an unknown column": pc.field("nope") == 1,
+    "other types": pc.field("id") == "x",
+    "no such sum": pc.field("name") + 1,
+    "no condition": pc.field("id"),
+    "a Polars condition": pl.col("id") == 1,
+    "an unknown column of Polars": pl.col("nope") == 1,
+    "no condition of Polars": pl.col("id") + 1,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("errors") / "data"
+    folder.mkdir()
+    numbers = range(ROWS)
+    table = pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "name": [f"k{each}" for each in numbers],
+            "value": [each / 2 for each in numbers],
+            "raw": pa.array([each.to_bytes(16, "big") for each in numbers], pa.binary(16)),
+            "st": [{"x": each} for each in numbers],
+            "tags": [[each] for each in numbers],
+        }
+    )
+    pq.write_table(table, folder / "0.parquet", row_group_size=100)
+    ds = zb.dataset(folder)
+    columns = ["id", "name", "value", "raw"]
+    ds.create_scalar_index(columns, spark=False, number_of_items=50)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ds(folder: Path) -> zb.Dataset:
+    return zb.dataset(folder)
+
+
+def drained(found: Any) -> Any:
+    """Read what is lazy."""
+    if hasattr(found, "read_all"):
+        return found.read_all()
+    return list(found) if hasattr(found, "__next__") else found
+
+
+def refused(call: Callable[[], Any], parameter: str | None = None) -> BaseException | None:
+    """The error of a call, which must be of ours, come alone, and say what was given."""
+    try:
+        drained(call())
+    except errors.ZoneBloomError as error:
+        text = str(error)
+        assert text.strip() and text.encode()
+        assert len(text) < 5000
+        assert parameter is None or parameter in text, text
+        shown = io.StringIO()
+        traceback.print_exception(error, file=shown)
+        assert shown.getvalue().count("Traceback (most recent call last)") == 1, shown.getvalue()
+        return error
+    return None
+
+
+# What changes an index is tried on one of the same file that nobody else reads.
+
+
+def built(ds: zb.Dataset, **given: Any) -> None:
+    ds.create_scalar_index(**{"column": "id", "spark": False, "replace": True, **given})
+
+
+BUILDS = [
+    "column",
+    "index_type",
+    "name",
+    "replace",
+    "number_of_items",
+    "probability",
+    "sizing",
+    "fold",
+    "max_false_zones",
+    "layout",
+    "global_filter",
+    "expected_num_items",
+    "global_probability",
+    "spark",
+    "progress",
+]
+SCANS = ["columns", "filter", "limit", "batch_size", "use_scalar_index", "scan_stats_callback"]
+RUNS: dict[str, Callable[[zb.Dataset, dict[str, Any]], Any]] = {
+    "to_table": lambda ds, given: ds.to_table(**given),
+    "to_batches": lambda ds, given: ds.to_batches(**given),
+    "count_rows": lambda ds, given: ds.count_rows(**given),
+    "head": lambda ds, given: ds.head(3, **given),
+    "to_reader": lambda ds, given: ds.scanner(**given).to_reader(),
+    "explain_plan": lambda ds, given: ds.scanner(**given).explain_plan(),
+    "analyze_plan": lambda ds, given: ds.scanner(**given).analyze_plan(),
+    "schema": lambda ds, given: ds.scanner(**given).schema,
+    "without an index": lambda ds, given: ds.to_table(**{"use_scalar_index": False, **given}),
+}
+RANGES = zb.RowRanges([(0, 10), (20, 30)])
+
+
+def one_filter() -> zb.Sbbf:
+    return zb.Sbbf(100)
+
+
+CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
+    **{
+        f"create_scalar_index({name})": lambda ds, v, name=name: built(ds, **{name: v})
+        for name in BUILDS
+    },
+    "create_scalar_index(expected_num_items) of a global filter": lambda ds, v: built(
+        ds, global_filter=True, expected_num_items=v
+    ),
+    "create_scalar_index(global_probability) of a global filter": lambda ds, v: built(
+        ds, global_filter=True, global_probability=v
+    ),
+    "IndexConfig(index_type)": lambda ds, v: built(ds, index_type=zb.IndexConfig(v)),
+    "IndexConfig(parameters)": lambda ds, v: built(ds, index_type=zb.IndexConfig(parameters=v)),
+    **{
+        f"optimize_indices({name})": lambda ds, v, name=name: ds.optimize.optimize_indices(
+            **{"spark": False, name: v}
+        )
+        for name in ("index_names", "layout", "spark", "progress")
+    },
+    **{
+        name: lambda ds, v, name=name: getattr(ds, name)(v)
+        for name in (
+            "drop_index",
+            "index_statistics",
+            "prewarm_index",
+            "validate_index",
+            "key_ranges",
+            "global_filter",
+            "vacuum",
+            "search",
+            "head",
+            "take",
+        )
+    },
+    "index_to_lance(name)": lambda ds, v: ds.index_to_lance(v, "x.lance"),
+    "index_to_lance(path)": lambda ds, v: ds.index_to_lance("name_idx", v),
+    **{
+        f"advise({name})": lambda ds, v, name=name: ds.advise(**{"columns": ["id"], name: v})
+        for name in ("columns", "number_of_items", "probability")
+    },
+    "search_many(column)": lambda ds, v: ds.search_many(v, [1]),
+    **{
+        f"{name}({given})": lambda ds, v, run=run, given=given: run(ds, {given: v})
+        for name, run in RUNS.items()
+        for given in SCANS
+    },
+    "computed columns": lambda ds, v: ds.to_table({"x": v}),
+    "computed columns, all in one": lambda ds, v: ds.to_table({"id": pc.field("id"), "x": v}),
+    "take(columns)": lambda ds, v: ds.take([1], v),
+    "Scanner.head": lambda ds, v: ds.scanner().head(v),
+    "RowRanges": lambda ds, v: zb.RowRanges(v),
+    "RowRanges of one": lambda ds, v: zb.RowRanges([v]),
+    "RowRanges(start)": lambda ds, v: zb.RowRanges([(v, 5)]),
+    "from_arrays(starts)": lambda ds, v: zb.RowRanges.from_arrays(v, np.array([1])),
+    "from_arrays(stops)": lambda ds, v: zb.RowRanges.from_arrays(np.array([1]), v),
+    "issubset": lambda ds, v: RANGES.issubset(v),
+    "rows_at": lambda ds, v: RANGES.rows_at(v),
+    "shift": lambda ds, v: RANGES.shift(v),
+    "window(start)": lambda ds, v: RANGES.window(v, 5),
+    "window(stop)": lambda ds, v: RANGES.window(0, v),
+    "in": lambda ds, v: v in RANGES,
+    "SearchResult(universe)": lambda ds, v: zb.SearchResult(v),
+    "SearchResult(at_most)": lambda ds, v: zb.SearchResult(RANGES, at_most=v),
+    "SearchResult(at_least)": lambda ds, v: zb.SearchResult(RANGES, at_least=v),
+    "SearchResult(paths)": lambda ds, v: zb.SearchResult(RANGES, paths=v),
+    "Sbbf(ndv)": lambda ds, v: zb.Sbbf(v),
+    "Sbbf(probability)": lambda ds, v: zb.Sbbf(10, v),
+    "Sbbf(sizing)": lambda ds, v: zb.Sbbf(10, sizing=v),
+    **{
+        f"Sbbf.{name}": lambda ds, v, name=name: getattr(one_filter(), name)(v)
+        for name in ("insert", "insert_hashes", "check", "merge", "fold")
+    },
+    "Sbbf.from_bytes": lambda ds, v: zb.Sbbf.from_bytes(v),
+    "Sbbf.from_parquet_bytes": lambda ds, v: zb.Sbbf.from_parquet_bytes(v),
+    "dataset": lambda ds, v: zb.dataset(v).to_table(),
+    "dataset(list)": lambda ds, v: zb.dataset([v]).to_table(),
+    "dataset(URI)": lambda ds, v: zb.dataset(v + "://abc" if isinstance(v, str) else v),
+    "dataset(format)": lambda ds, v: zb.dataset(ds.files[0], v),
+    "dataset(filesystem)": lambda ds, v: zb.dataset(ds.files[0], filesystem=v),
+    "dataset(partitioning)": lambda ds, v: zb.dataset(ds.files, partitioning=v),
+    "dataset(stale)": lambda ds, v: zb.dataset(ds.files[0], stale=v),
+    "dataset(index_dir)": lambda ds, v: zb.dataset(ds.files[0], index_dir=v),
+    "polars.scan": lambda ds, v: scan(v),
+    "polars.scan(index_dir)": lambda ds, v: scan(ds.files[0], index_dir=v),
+}
+
+# What fails in a function that the user gave is the user's.
+_CALLBACKS = ("progress", "scan_stats_callback")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_values_are_refused_by_name(
+    ds: zb.Dataset, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kind, value in WRONG.items():
+        if kind == "a class" and any(each in name for each in _CALLBACKS):
+            continue
+        if kind == "half a character" and (name == "search" or "filter)" in name):
+            continue
+        try:
+            refused(lambda value=value: CALLS[name](ds, value))
+        except BaseException as error:
+            raise AssertionError(f"{name}, given {kind}: {error!r}") from error
+
+
+NAMED = {
+    "optimize_indices(index_names)": "index_names is",
+    "create_scalar_index(column)": "column is",
+    "to_table(limit)": "limit is",
+    "to_table(batch_size)": "batch_size is",
+    "to_table(use_scalar_index)": "use_scalar_index is",
+    "to_table(columns)": "columns is",
+    "take": "row_addresses is",
+    "vacuum": "older_than is",
+    "Sbbf(ndv)": "ndv is",
+    "Sbbf.merge": "other is",
+    "SearchResult(universe)": "universe is",
+    "dataset(index_dir)": "index_dir is",
+    "create_scalar_index(replace)": "replace is",
+    "create_scalar_index(name)": "name is",
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_message_names_the_parameter(ds: zb.Dataset, name: str) -> None:
+    found = refused(lambda: CALLS[name](ds, Opaque()), NAMED[name])
+    assert isinstance(found, errors.InvalidArgument)
+    assert "of type Opaque" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda ds: ds.to_table("id = 5"), errors.InvalidArgument, "filter='id = 5'"),
+        (lambda ds: ds.to_table("id"), errors.InvalidArgument, r"give a list: \['id'\]"),
+        (lambda ds: ds.take([1], "id"), errors.InvalidArgument, r"give a list: \['id'\]"),
+        (lambda ds: ds.take(5), errors.InvalidArgument, "row_addresses is 5; give a list"),
+        (
+            lambda ds: ds.optimize.optimize_indices("id_idx"),
+            errors.InvalidArgument,
+            r"give a list: \['id_idx'\]",
+        ),
+        (lambda ds: ds.create_scalar_index(""), errors.ColumnNotFound, "no column ''"),
+        (lambda ds: ds.create_scalar_index("id", name=""), errors.InvalidArgument, "cannot name"),
+        (
+            lambda ds: ds.to_table(filter=pc.field("nope") == 1),
+            errors.FilterError,
+            r"nope == 1.*no column 'nope'; the dataset has id, name",
+        ),
+        (
+            lambda ds: ds.search([("nope", "=", 1)]),
+            errors.FilterError,
+            r"no column 'nope'; the dataset has id, name",
+        ),
+        (
+            lambda ds: ds.count_rows(pc.field("id") == "x"),
+            errors.FilterError,
+            r'id == "x".*\(int64, string\).*give the literal as the column',
+        ),
+        (
+            lambda ds: ds.head(1, pc.field("id")),
+            errors.FilterError,
+            "is of type int64, not a condition",
+        ),
+        (
+            lambda ds: ds.to_table({"x": pc.field("nope")}),
+            errors.ColumnNotFound,
+            "column 'x' cannot be computed as nope: there is no column 'nope'",
+        ),
+        (
+            lambda ds: ds.to_table({"id": pc.field("id"), "x": pc.field("name") + 1}),
+            errors.InvalidArgument,
+            "column 'x' cannot be computed",
+        ),
+        (
+            lambda ds: ds.to_table({"x": "id"}),
+            errors.InvalidArgument,
+            "column 'x' is to be computed from 'id'; give a pyarrow Expression",
+        ),
+        (lambda ds: zb.Sbbf("many"), errors.InvalidArgument, "ndv is 'many'"),  # pyright: ignore
+    ],
+)
+def test_the_message_says_what_to_write(
+    ds: zb.Dataset, call: Callable[[zb.Dataset], Any], kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        call(ds)
+    assert type(caught.value) is kind
+
+
+def test_values_that_are_right_stay_right(ds: zb.Dataset) -> None:
+    """Of NumPy's types too, and beyond what pyarrow counts to."""
+    table = ds.to_table(limit=np.int64(3), batch_size=np.int32(2))
+    assert table["id"].to_pylist() == [0, 1, 2]
+    assert ds.to_table(limit=2**70, batch_size=2**70).num_rows == ROWS
+    assert ds.to_table(np.array(["id"]), use_scalar_index=np.bool_(False)).num_columns == 1
+    assert ds.to_table(("id", "name")).column_names == ["id", "name"]
+    assert ds.head(np.uint8(2))["id"].to_pylist() == [0, 1]
+    assert ds.head(2**70).num_rows == ROWS
+    assert len(zb.RowRanges(np.array([[0, 5], [7, 9]]))) == 7
+
+
+def test_what_python_refuses_stays_pythons(ds: zb.Dataset) -> None:
+    """A call that is no call of the function, and operators between strangers."""
+    calls: list[Callable[[], Any]] = [
+        lambda: ds.scanner(None, None, None, 1, True, None, 5),  # pyright: ignore
+        lambda: ds.scanner(nope=1),  # pyright: ignore
+        lambda: ds.to_table(nope=1),
+        lambda: RANGES & 5,  # pyright: ignore
+        lambda: RANGES | None,  # pyright: ignore
+        lambda: RANGES - [(0, 1)],  # pyright: ignore
+        lambda: ds.search("id = 5") & 5,  # pyright: ignore
+        lambda: ds.search("id = 5") | 5,  # pyright: ignore
+    ]
+    for call in calls:
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert not isinstance(caught.value, errors.ZoneBloomError)
+
+
+COMMANDS = [
+    ["build", "{path}", "--column", "{}", "--engine", "local"],
+    ["build", "{path}", "--column", "id", "--engine", "local", "--name", "{}"],
+    ["build", "{path}", "--column", "id", "--engine", "local", "--probability", "{}"],
+    ["build", "{path}", "--column", "id", "--engine", "local", "--number-of-items", "{}"],
+    ["build", "{path}", "--column", "id", "--engine", "local", "--max-false-zones", "{}"],
+    ["build", "{path}", "--column", "id", "--engine", "{}"],
+    ["refresh", "{path}", "--engine", "local", "--name", "{}"],
+    ["validate", "{path}", "--name", "{}"],
+    ["lookup", "{path}", "{}"],
+    ["lookup", "{path}", "id = 5", "--columns", "{}"],
+    ["lookup", "{path}", "id = 5", "--limit", "{}"],
+    ["lookup", "{}", "id = 5"],
+    ["lookup", "{path}", "id = 5", "--format", "{}"],
+    ["lookup", "{path}", "id = 5", "--index-dir", "{}"],
+    ["explain", "{path}", "{}", "--analyze"],
+    ["stats", "{path}", "--column", "{}"],
+    ["advise", "{path}", "--column", "{}"],
+    ["advise", "{path}", "--probability", "{}"],
+    ["{}"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: " ".join(each)[:60])
+def test_commands_say_errors_in_a_line(
+    folder: Path,
+    command: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in ("", "abc", "-1", "nan", "5", "1e400", "id =", "x" * 1000, "a/b", "'", "nope = 1"):
+        line = [part.replace("{path}", str(folder)).replace("{}", given) for part in command]
+        code = main(line)
+        shown = capsys.readouterr()
+        assert code in (0, 1, 2, 3), line
+        assert "Traceback" not in shown.err, line
+        if code in (1, 2):
+            assert "Error: " in shown.err, line

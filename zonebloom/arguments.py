@@ -1,0 +1,155 @@
+"""What callers give, checked where they give it: a value of another kind is refused by name.
+
+Each check returns the value as the code below wants it, and raises `InvalidArgument` with the
+parameter, what was given and what to give. So no function further down has to expect a value of
+any type, and no error of its own reaches the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import InvalidArgument
+
+Kind = TypeVar("Kind")
+
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 80
+# Of other types the repr may be of many lines.
+_SHOWN_TYPES = (str, bytes, int, float, list, tuple, dict, set, frozenset, type, type(None))
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: on one line, and short."""
+    if not isinstance(value, _SHOWN_TYPES):
+        return f"of type {type(value).__name__}"
+    try:
+        text = " ".join(_SHOWN.repr(value).split())
+    except ValueError:
+        # Python writes no integer of more than 4300 digits.
+        return f"a {type(value).__name__} too long to be shown"
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def text(value: object, parameter: str) -> str:
+    """Text that can be written as UTF-8."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{parameter} is {shown(value)}; give text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(
+            f"{parameter} is {shown(value)}, which holds half a character (a lone surrogate); "
+            "give text that can be written as UTF-8"
+        ) from None
+    return value
+
+
+def path(value: object, parameter: str) -> str:
+    """A path of a file system, as text."""
+    if not isinstance(value, str | os.PathLike):
+        raise InvalidArgument(f"{parameter} is {shown(value)}; give a path")
+    found = text(os.fspath(value), parameter)
+    if not found or "\0" in found:
+        raise InvalidArgument(f"{parameter} is {shown(found)}, which names no file; give a path")
+    return found
+
+
+def names(value: object, parameter: str, advice: str = "") -> list[str]:
+    """A list of texts; text alone would be taken for the list of its characters.
+
+    Parameters
+    ----------
+    advice : str
+        For text alone; to put it into a list by default.
+    """
+    if isinstance(value, str | bytes):
+        advice = advice or f"give a list: [{shown(value)}]"
+        raise InvalidArgument(f"{parameter} is {shown(value)}; {advice}")
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        raise InvalidArgument(f"{parameter} is {shown(value)}; give a list of names")
+    return [text(each, f"an item of {parameter}") for each in value]
+
+
+def whole(value: object, parameter: str, least: int = 0, most: int = 2**63 - 1) -> int:
+    """A whole number from ``least``; of one beyond ``most``, that."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InvalidArgument(
+            f"{parameter} is {shown(value)}; give a whole number of at least {least}"
+        )
+    return min(int(value), most)
+
+
+def flag(value: object, parameter: str) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidArgument(f"{parameter} is {shown(value)}; give True or False")
+    return bool(value)
+
+
+def choice(value: object, parameter: str, among: Sequence[str]) -> str:
+    """One of some texts."""
+    if not isinstance(value, str) or value not in among:
+        raise InvalidArgument(f"{parameter} is {shown(value)}; it is one of {', '.join(among)}")
+    return value
+
+
+def function(value: Any, parameter: str) -> Callable[..., Any] | None:
+    """A function, or None."""
+    if value is not None and not callable(value):
+        raise InvalidArgument(f"{parameter} is {shown(value)}; give a function, or None")
+    return value
+
+
+def of_type(value: object, kind: type[Kind], parameter: str) -> Kind:
+    """An object of a type."""
+    if not isinstance(value, kind):
+        raise InvalidArgument(f"{parameter} is {shown(value)}; give a {kind.__name__}")
+    return value
+
+
+def whole_numbers(
+    values: Any, parameter: str, most: int = 2**63 - 1, *, least: int = 0
+) -> np.ndarray:
+    """Whole numbers between bounds, as they lie if they are an array of them, shape (n,)."""
+    try:
+        found = np.asarray(values)
+    except (TypeError, ValueError, OverflowError, NotImplementedError):
+        # Rows of unequal length, or what only looks like an array.
+        found = np.asarray(None)
+    if found.ndim == 1 and found.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or int(found.min()) < least:
+        bound = ", 0 or more" if least == 0 else ""
+        raise InvalidArgument(
+            f"{parameter} is {shown(values)}; give a list of whole numbers{bound}"
+        )
+    if int(found.max()) > most:
+        raise InvalidArgument(f"{parameter} holds {int(found.max())}; the most is {most}")
+    return found
+
+
+def array(values: Any, parameter: str) -> pa.Array | pa.ChunkedArray:
+    """Values as pyarrow takes them from a sequence, an array of NumPy's or a series."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    if isinstance(values, str | bytes):
+        raise InvalidArgument(
+            f"{parameter} is {shown(values)}, a single value; give a list: [{shown(values)}]"
+        )
+    # In what a set or a dictionary holds there is no order to answer in.
+    if isinstance(values, Mapping | Set) or not isinstance(values, Iterable):
+        raise InvalidArgument(f"{parameter} is {shown(values)}; give a list or an array")
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(
+            f"{parameter} is {shown(values)}, of which pyarrow makes no array ({error}); give "
+            "values of one type"
+        ) from None
