@@ -210,6 +210,10 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
     },
     "search_many(column)": lambda ds, v: ds.search_many(v, [1]),
     **{
+        f"search_many({name})": lambda ds, v, name=name: ds.search_many(name, v)
+        for name in ("id", "name", "value", "raw")
+    },
+    **{
         f"{name}({given})": lambda ds, v, run=run, given=given: run(ds, {given: v})
         for name, run in RUNS.items()
         for given in SCANS
@@ -283,6 +287,7 @@ NAMED = {
     "to_table(columns)": "columns is",
     "take": "row_addresses is",
     "vacuum": "older_than is",
+    "search_many(id)": "keys is",
     "Sbbf(ndv)": "ndv is",
     "Sbbf.merge": "other is",
     "SearchResult(universe)": "universe is",
@@ -311,6 +316,7 @@ def test_the_message_names_the_parameter(ds: zb.Dataset, name: str) -> None:
             errors.InvalidArgument,
             r"give a list: \['id_idx'\]",
         ),
+        (lambda ds: ds.search_many("name", "k5"), errors.InvalidArgument, r"give a list: \['k5'\]"),
         (lambda ds: ds.create_scalar_index(""), errors.ColumnNotFound, "no column ''"),
         (lambda ds: ds.create_scalar_index("id", name=""), errors.InvalidArgument, "cannot name"),
         (

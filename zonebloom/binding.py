@@ -113,6 +113,9 @@ class Binding:
         unknown = self._unknown(expression)
         if unknown:
             return no_column(unknown[0], self._schema)
+        for name in sorted(columns_of(expression) or ()):
+            if isinstance(self._schema.field(name).type, pa.UuidType):
+                return f"PyArrow compares no UUIDs; write it in SQL: {name} = UUID '...'"
         first = str(error).strip().splitlines()[0]
         return f"{first}; cast the column, or give the literal as the column's type"
 

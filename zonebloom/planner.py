@@ -23,13 +23,12 @@ from zonebloom.index.catalog import Catalog, Version
 from zonebloom.index.coverage import Coverage, PresentFragment, cover
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.loaded import LoadedIndex
-from zonebloom.index.many import hash_keys, null_keys, search_many
+from zonebloom.index.many import hash_keys, keys_for, null_keys, search_many
 from zonebloom.index.paths import PathValues
 from zonebloom.index.search import Search, Searcher
 from zonebloom.index.stats import ranges_of
 from zonebloom.plan import FragmentPlan, IndexUse, ScanPlan
 from zonebloom.predicates import Predicate, RowFilter
-from zonebloom.predicates.literals import zone_refusal
 from zonebloom.ranges import (
     MAX_ROWS_PER_FRAGMENT,
     OFFSET_BITS,
@@ -268,7 +267,7 @@ class Planner:
             else (),
         )
 
-    def search_many(self, column: str, keys: pa.Array) -> Iterator[pa.RecordBatch]:
+    def search_many(self, column: str, values: Any) -> Iterator[pa.RecordBatch]:
         """Pair keys with the zones of an indexed column that may hold them.
 
         Raises
@@ -278,16 +277,13 @@ class Planner:
         FragmentUnreadable
             When a file is gone, unless the source leaves those out.
         InvalidArgument
-            When the column holds times with a zone and the keys are without, or the other way
-            around.
+            When the keys are of a type that is not compared with the column's, or one of both
+            holds times with a zone and the other without.
         """
         state = self._readable()
         coverage = state.coverage
         index, leaf = self._index_on(column)
-        for key in keys[:1]:
-            refusal = zone_refusal(f"keys of {column!r}", leaf, key)
-            if refusal is not None:
-                raise InvalidArgument(refusal)
+        keys = keys_for(values, column, leaf)
         view = self._searcher(state).view(index)
         self._warn_of_gaps(coverage, [index.entry.name])
         uncovered = [

@@ -118,55 +118,87 @@ def leaf_type(schema: pa.Schema, column: tuple[str, ...]) -> pa.DataType | None:
     return current
 
 
+# Which literals are compared exactly with the values of a column, by what both are.
+_COMPARABLE = {
+    "int": ("int", "float", "decimal"),
+    "float": ("int", "float", "decimal"),
+    "decimal": ("int", "decimal"),
+    "string": ("string",),
+    "binary": ("binary",),
+    "date": ("date", "timestamp"),
+    "timestamp": ("date", "timestamp"),
+    "instant": ("instant",),
+    "time": ("time",),
+    "duration": ("duration",),
+}
+
+
+def _family(arrow_type: pa.DataType) -> str | None:
+    """What values of a type are, None for types no literal is read of."""
+    kind = value_type(arrow_type)
+    t = pa.types
+    if t.is_integer(kind):
+        return "int"
+    if t.is_floating(kind):
+        return "float"
+    if t.is_decimal(kind):
+        return "decimal"
+    if hash_domain(kind) in ("string", "binary"):
+        return hash_domain(kind)
+    if t.is_fixed_size_binary(kind):
+        return "binary"
+    if t.is_date32(kind):
+        return "date"
+    if t.is_timestamp(kind):
+        # With a zone it is an instant; without one nobody knows which.
+        return "timestamp" if kind.tz is None else "instant"
+    if t.is_date64(kind):
+        return "timestamp"
+    if t.is_time(kind):
+        return "time"
+    return "duration" if t.is_duration(kind) else None
+
+
+def is_comparable(column: pa.DataType, literal: pa.DataType) -> bool:
+    """Whether values of one type may equal those of a column that is indexed.
+
+    >>> is_comparable(pa.int32(), pa.float64()), is_comparable(pa.int32(), pa.string())
+    (True, False)
+    """
+    return _family(literal) in _COMPARABLE.get(_family(column) or "", ())
+
+
 @dataclass(frozen=True, slots=True)
 class _Literal:
     """A literal as an exact Python value of a family.
 
     Families: int, float (``bits`` wide), decimal, string, binary, date (days), time,
-    timestamp, duration (all nanoseconds); ``zoned`` for an instant.
+    timestamp, instant, duration (all nanoseconds).
     """
 
     family: str
     value: Any
     bits: int = 0
-    zoned: bool = False
 
 
 def _read(scalar: pa.Scalar) -> _Literal | None:
-    kind = scalar.type
-    t = pa.types
     while isinstance(scalar, pa.ExtensionScalar):
         scalar = scalar.value
-        kind = scalar.type
+    kind: Any = scalar.type
+    t = pa.types
     if t.is_dictionary(kind):
         return _read(scalar.value)  # pyright: ignore[reportAttributeAccessIssue]
-    if t.is_integer(kind):
-        return _Literal("int", scalar.as_py())
-    if t.is_floating(kind):
-        return _Literal("float", float(scalar.as_py()), kind.bit_width)
-    if t.is_decimal(kind):
-        return _Literal("decimal", scalar.as_py())
-    if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
-        return _Literal("string", scalar.as_py())
-    if (
-        t.is_binary(kind)
-        or t.is_large_binary(kind)
-        or t.is_binary_view(kind)
-        or t.is_fixed_size_binary(kind)
-    ):
-        return _Literal("binary", scalar.as_py())
+    family = _family(kind)
+    if family is None:
+        return None
+    if family == "float":
+        return _Literal(family, float(scalar.as_py()), kind.bit_width)
+    if family in ("int", "decimal", "string", "binary"):
+        return _Literal(family, scalar.as_py())
+    value: int = scalar.value  # pyright: ignore[reportAttributeAccessIssue]
     if t.is_date32(kind):
-        return _Literal("date", scalar.value)  # pyright: ignore[reportAttributeAccessIssue]
-    if t.is_date64(kind):
-        return _Literal("timestamp", scalar.value * 10**6)  # pyright: ignore[reportAttributeAccessIssue]
-    if t.is_time(kind):
-        return _Literal("time", scalar.value * _NANOSECONDS[kind.unit])  # pyright: ignore[reportAttributeAccessIssue]
-    if t.is_timestamp(kind):
-        nanoseconds = scalar.value * _NANOSECONDS[kind.unit]  # pyright: ignore[reportAttributeAccessIssue]
-        return _Literal("timestamp", nanoseconds, zoned=kind.tz is not None)
-    if t.is_duration(kind):
-        return _Literal("duration", scalar.value * _NANOSECONDS[kind.unit])  # pyright: ignore[reportAttributeAccessIssue]
-    return None
+        return _Literal(family, value)
+    return _Literal(family, value * (10**6 if t.is_date64(kind) else _NANOSECONDS[kind.unit]))
 
 
 def hash_bytes(data: bytes) -> int:
@@ -242,21 +274,20 @@ def _integer_bounds(integer_type: pa.DataType) -> tuple[int, int]:
 def _encode(column: pa.DataType, literal: _Literal) -> list[bytes] | Probe:
     """Bytes a literal is hashed as in a column, or the probe that needs none."""
     t = pa.types
-    if t.is_integer(column):
+    family = _family(column)
+    if literal.family not in _COMPARABLE.get(family or "", ()):
+        return _misfit(column, literal)
+    if family == "int":
         return _encode_integer(column, literal)
-    if t.is_floating(column):
+    if family == "float":
         return _encode_float(column, literal)
-    if t.is_decimal(column):
+    if family == "decimal":
         return _encode_decimal(column, literal)
-    if hash_domain(column) == "string":
-        return [literal.value.encode()] if literal.family == "string" else _misfit(column, literal)
-    if hash_domain(column) == "binary":
-        return [literal.value] if literal.family == "binary" else _misfit(column, literal)
-    if t.is_fixed_size_binary(column):
-        if literal.family != "binary":
-            return _misfit(column, literal)
-        return [literal.value] if len(literal.value) == column.byte_width else _NO_ROW
-    return _encode_temporal(column, literal)
+    if family == "string":
+        return [literal.value.encode()]
+    if t.is_fixed_size_binary(column) and len(literal.value) != column.byte_width:
+        return _NO_ROW
+    return [literal.value] if family == "binary" else _encode_temporal(column, literal)
 
 
 def _encode_integer(column: pa.DataType, literal: _Literal) -> list[bytes] | Probe:
@@ -266,8 +297,6 @@ def _encode_integer(column: pa.DataType, literal: _Literal) -> list[bytes] | Pro
             return _maybe("engines disagree on NaN")
         if abs(value) >= _EXACT_INTEGERS[literal.bits] and abs(value) != float("inf"):
             return _maybe(f"{value!r} is compared as floating point, which rounds large integers")
-    elif literal.family not in ("int", "decimal"):
-        return _misfit(column, literal)
     if abs(value) == float("inf") or value != int(value):
         return _NO_ROW
     low, high = _integer_bounds(column)
@@ -277,8 +306,6 @@ def _encode_integer(column: pa.DataType, literal: _Literal) -> list[bytes] | Pro
 
 
 def _encode_float(column: pa.DataType, literal: _Literal) -> list[bytes] | Probe:
-    if literal.family not in ("int", "float", "decimal"):
-        return _misfit(column, literal)
     value = literal.value
     if math.isnan(value):
         return _maybe("engines disagree on NaN")
@@ -296,8 +323,6 @@ def _encode_float(column: pa.DataType, literal: _Literal) -> list[bytes] | Probe
 
 
 def _encode_decimal(column: pa.DataType, literal: _Literal) -> list[bytes] | Probe:
-    if literal.family not in ("int", "decimal"):
-        return _misfit(column, literal)
     value = Decimal(literal.value)
     if not value.is_finite():
         return _misfit(column, literal)
@@ -321,22 +346,10 @@ def _encode_temporal(column: pa.DataType, literal: _Literal) -> list[bytes] | Pr
     nanoseconds = literal.value
     if literal.family == "date":
         nanoseconds = literal.value * _DAY_NANOSECONDS
-    if t.is_date(column) and literal.family in ("date", "timestamp") and not literal.zoned:
+    if t.is_date(column):
         unit = _DAY_NANOSECONDS if t.is_date32(column) else 10**6
-    elif (
-        (
-            t.is_timestamp(column)
-            and (
-                (literal.family == "timestamp" and literal.zoned == (column.tz is not None))
-                or (literal.family == "date" and column.tz is None)
-            )
-        )
-        or (t.is_time(column) and literal.family == "time")
-        or (t.is_duration(column) and literal.family == "duration")
-    ):
-        unit = _NANOSECONDS[column.unit]
     else:
-        return _misfit(column, literal)
+        unit = _NANOSECONDS[column.unit]
     value, rest = divmod(nanoseconds, unit)
     bits = column.bit_width
     if rest or not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):

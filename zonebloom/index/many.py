@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import index
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom import arguments
+from zonebloom.errors import InvalidArgument
 from zonebloom.index.view import IndexView
+from zonebloom.predicates.literals import zone_refusal
 from zonebloom.sbbf.hashing import hash_array, value_type
-from zonebloom.values import hash_domain, probe
+from zonebloom.values import hash_domain, is_comparable, probe
 
 _NO_HASHES = np.empty(0, dtype=np.uint64)
 _NO_NUMBERS = np.empty(0, dtype=np.int64)
@@ -45,6 +52,70 @@ class Keys:
     numbers: np.ndarray
     several: list[tuple[int, np.ndarray]]
     anywhere: np.ndarray
+
+
+def keys_for(values: Any, column: str, column_type: pa.DataType) -> pa.Array:
+    """Keys as an array of values that may equal those of a column, none of them rounded.
+
+    Parameters
+    ----------
+    values
+        A pyarrow array, or whatever pyarrow makes one of. For a column of UUIDs also their text.
+    column : str
+        Its name, for messages.
+    column_type : pyarrow.DataType
+
+    Raises
+    ------
+    InvalidArgument
+        When no array can be made of the values, or it is of a type that is not compared with the
+        column's; times with a zone are not with times without one.
+    """
+    made = _array(values, column_type)
+    keys = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+    if isinstance(column_type, pa.UuidType) and hash_domain(keys.type) == "string":
+        return _from_text(keys)
+    for key in keys[:1]:
+        refusal = zone_refusal(f"keys of {column!r}", column_type, key)
+        if refusal is not None:
+            raise InvalidArgument(refusal)
+    if not pa.types.is_null(keys.type) and not is_comparable(column_type, keys.type):
+        raise InvalidArgument(
+            f"keys are {keys.type}, column {column!r} is {column_type}; "
+            f"{_advice(column_type, keys.type)}"
+        )
+    return keys
+
+
+def _array(values: Any, column_type: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    try:
+        return arguments.array(values, "keys")
+    except InvalidArgument:
+        # Of Python's integers pyarrow makes int64, which does not hold all of such a column's.
+        if pa.types.is_uint64(value_type(column_type)) and isinstance(values, Sequence):
+            with contextlib.suppress(pa.ArrowException, TypeError, OverflowError):
+                whole = [None if key is None else index(key) for key in values]
+                return pa.array(whole, pa.uint64())
+        raise
+
+
+def _from_text(keys: pa.Array) -> pa.Array:
+    """The bytes of UUIDs given as text."""
+    try:
+        read = [None if key is None else uuid.UUID(key).bytes for key in keys.to_pylist()]
+    except ValueError:
+        raise InvalidArgument(
+            "keys hold text that is no UUID; write '00000000-0000-0000-0000-000000000000'"
+        ) from None
+    return pa.array(read, pa.binary(16))
+
+
+def _advice(column_type: pa.DataType, key_type: pa.DataType) -> str:
+    if is_comparable(pa.binary(), column_type) and is_comparable(pa.string(), key_type):
+        return "give bytes, and for the text of a UUID uuid.UUID(text)"
+    if is_comparable(pa.string(), column_type):
+        return "give text"
+    return f"give values of type {column_type}"
 
 
 def hash_keys(column: pa.DataType, keys: pa.Array) -> Keys:

@@ -7,6 +7,7 @@ any of them                           -> predicate, what an index can answer of 
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +32,9 @@ from zonebloom.predicates.ast import (
 )
 from zonebloom.predicates.engine import EngineFilter, RowFilter
 from zonebloom.predicates.expression import from_predicate
+from zonebloom.predicates.literals import is_uuid_of_bytes
 from zonebloom.predicates.sql import to_expression
+from zonebloom.values import leaf_type
 
 __all__ = [
     "And",
@@ -99,7 +102,7 @@ def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predica
     elif isinstance(filter, pc.Expression):
         expression = filter
     elif isinstance(filter, (list, tuple)):
-        expression = _from_dnf(filter)
+        expression = _from_dnf(_with_bytes_of_uuids(filter, schema))
     elif isinstance(filter, Predicate):
         return from_predicate(filter, schema), filter
     elif type(filter).__module__.split(".")[0] == "polars":
@@ -116,6 +119,34 @@ def columns_of(filter: RowFilter) -> set[str] | None:
     if isinstance(filter, pc.Expression):
         return referenced_columns(filter)
     return None if filter.columns is None else set(filter.columns)
+
+
+def _with_bytes_of_uuids(filter: Any, schema: pa.Schema) -> Any:
+    """DNF tuples with the 16 bytes of their UUIDs, which is what PyArrow compares.
+
+    Raises
+    ------
+    FilterError
+        The text of a UUID stands beside a column of such bytes.
+    """
+    if isinstance(filter, tuple) and len(filter) == 3 and isinstance(filter[0], str):
+        name, operator, value = filter
+        several = isinstance(value, list | tuple | set | frozenset)
+        column = leaf_type(schema, (name,))
+        values = [_bytes_of_uuid(each, column) for each in (value if several else [value])]
+        return name, operator, values if several else values[0]
+    if isinstance(filter, list | tuple):
+        return [_with_bytes_of_uuids(each, schema) for each in filter]
+    return filter
+
+
+def _bytes_of_uuid(value: Any, column: pa.DataType | None) -> Any:
+    if isinstance(value, str) and column is not None and is_uuid_of_bytes(value, column):
+        raise FilterError(
+            f"{value!r} is the text of a UUID and the column is {column}, of its bytes; give "
+            f"uuid.UUID({value!r})"
+        )
+    return value.bytes if isinstance(value, uuid.UUID) else value
 
 
 def _from_dnf(filter: list[Any] | tuple[Any, ...]) -> pc.Expression:

@@ -353,9 +353,10 @@ def _in_units(literal: Literal, type_: pa.DataType) -> Fraction:
         if kind == "number" and isinstance(value, Fraction):
             return value
         if kind == "text":
+            is_number = _NUMBER.fullmatch(str(value).strip())
             raise Misplaced(
                 f"a string is compared with a column of type {type_}",
-                f"write the number without quotes: {value}",
+                f"write the number without quotes: {value if is_number else 42}",
             )
     elif pt.is_timestamp(type_) or pt.is_date(type_):
         if kind == "text":
@@ -458,6 +459,21 @@ def uuid_bytes(text: str) -> Literal:
         raise Misplaced(
             f"{text!r} is no UUID", "write '00000000-0000-0000-0000-000000000000'"
         ) from None
+
+
+def is_uuid_of_bytes(text: str, column: pa.DataType) -> bool:
+    """Tell whether text is that of a UUID, and a column of the 16 bytes it stands for.
+
+    The text is longer than the column's values: as text it would equal none of them.
+    """
+    column = plain(column)
+    if not pt.is_fixed_size_binary(column) or column.byte_width != 16:
+        return False
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
 
 
 def number(text: str | Fraction) -> Fraction:

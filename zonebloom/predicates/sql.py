@@ -591,8 +591,16 @@ class _Translator:
 
     def _as_stored(self, literal: Literal, column: pa.DataType, node: Any) -> Literal:
         """A literal as the bytes a column of UUIDs holds; any other is left as it is."""
-        if literal.kind == "text" and isinstance(literals.plain(column), pa.UuidType):
+        if literal.kind != "text":
+            return literal
+        if isinstance(literals.plain(column), pa.UuidType):
             return self._guard(lambda: literals.uuid_bytes(literal.value), node)
+        if literals.is_uuid_of_bytes(literal.value, column):
+            self._fail(
+                f"the text of a UUID is compared with a column of type {column}, of its bytes",
+                f"write UUID '{literal.value}'",
+                node,
+            )
         return literal
 
     def _guard(self, make: Callable[[], Any], node: Any) -> Any:

@@ -1,0 +1,244 @@
+"""Keys of other types than their column's: compared exactly, or refused with what to give."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import zonebloom as zb
+from zonebloom import errors
+
+ROWS = 1000
+ITEMS = 20
+IDS = [uuid.UUID(int=each * 12345678901234567890123 + 7) for each in range(ROWS)]
+RAW = pa.array([each.bytes for each in IDS], pa.binary(16))
+TIMES = pa.array([each * 86_400_000_000 for each in range(ROWS)], pa.int64())
+
+COLUMNS: dict[str, pa.Array] = {
+    "int32": pa.array(range(ROWS), pa.int32()),
+    "uint64": pa.array([2**64 - 1 - each for each in range(ROWS)], pa.uint64()),
+    "double": pa.array([each / 4 for each in range(ROWS)]),
+    "decimal": pa.array([Decimal(each) / 4 for each in range(ROWS)], pa.decimal128(12, 2)),
+    "string": pa.array([f"k{each}" for each in range(ROWS)]),
+    "dictionary": pa.array([f"k{each}" for each in range(ROWS)]).dictionary_encode(),
+    "binary": pa.array([f"k{each}".encode() for each in range(ROWS)]),
+    "raw": RAW,
+    "uuid": pa.ExtensionArray.from_storage(pa.uuid(), RAW),
+    "date": pa.array(range(ROWS), pa.date32()),
+    "naive": TIMES.cast(pa.timestamp("us")),
+    "zoned": TIMES.cast(pa.timestamp("us", "UTC")),
+    "duration": TIMES.cast(pa.duration("us")),
+}
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory: pytest.TempPathFactory) -> zb.Dataset:
+    folder = tmp_path_factory.mktemp("keys")
+    pq.write_table(pa.table(COLUMNS), folder / "0.parquet", row_group_size=200)
+    ds = zb.dataset(folder)
+    ds.create_scalar_index(list(COLUMNS), spark=False, number_of_items=ITEMS)
+    return ds
+
+
+def zones(ds: zb.Dataset, column: str, keys: Any) -> set[tuple[int, int | None]]:
+    found = ds.search_many(column, keys).read_all()
+    return set(zip(found["key_index"].to_pylist(), found["zone"].to_pylist(), strict=True))
+
+
+DAY = datetime.date(1970, 1, 1) + datetime.timedelta(days=77)
+NOON = datetime.datetime(1970, 3, 19)
+SAME: list[tuple[str, Any]] = [
+    ("int32", [77]),
+    ("int32", [77.0]),
+    ("int32", [Decimal(77)]),
+    ("int32", np.array([77], np.uint8)),
+    ("int32", pa.array([77], pa.uint64())),
+    ("uint64", [2**64 - 78]),
+    ("uint64", [2**64 - 78, 1, None]),
+    ("double", [19.25]),
+    ("double", [Decimal("19.25")]),
+    ("double", pa.array([19.25], pa.float32())),
+    ("decimal", [Decimal("19.250")]),
+    ("string", ["k77"]),
+    ("string", pa.array(["k77"]).dictionary_encode()),
+    ("dictionary", ["k77"]),
+    ("dictionary", pa.array(["k77"], pa.string_view())),
+    ("binary", [b"k77"]),
+    ("raw", [IDS[77]]),
+    ("raw", [IDS[77].bytes]),
+    ("uuid", [IDS[77]]),
+    ("uuid", [str(IDS[77])]),
+    ("uuid", [IDS[77].hex, None]),
+    ("uuid", [IDS[77].bytes]),
+    ("date", [DAY]),
+    ("date", [NOON]),
+    ("naive", [NOON]),
+    ("naive", [DAY]),
+    ("naive", [np.datetime64("1970-03-19", "s")]),
+    ("zoned", [NOON.replace(tzinfo=datetime.UTC)]),
+    ("zoned", [datetime.datetime.fromisoformat("1970-03-19T05:00:00+05:00")]),
+    ("duration", [datetime.timedelta(days=77)]),
+]
+
+
+@pytest.mark.parametrize(("column", "keys"), SAME, ids=lambda each: str(each)[:40])
+def test_keys_are_found_whatever_their_type(ds: zb.Dataset, column: str, keys: Any) -> None:
+    found = zones(ds, column, keys)
+    assert (0, 77 // ITEMS) in found
+    # Of 50 zones a key that is compared exactly is in one, but for false positives.
+    assert len([zone for key, zone in found if key == 0]) < 5
+
+
+ABSENT: list[tuple[str, Any, str]] = [
+    ("int32", [5.5], "int32 = 5.5"),
+    ("int32", [Decimal("5.5")], "int32 = 5.5"),
+    ("int32", [2**40], f"int32 = {2**40}"),
+    ("uint64", [-1], "uint64 = -1"),
+    ("decimal", [Decimal("0.125")], "decimal = 0.125"),
+    ("raw", [b"short"], "raw = X'0102'"),
+    ("naive", pa.array([1], pa.timestamp("ns")), "naive = '1970-01-01 00:00:00.000000001'"),
+    ("int32", [None], "int32 = NULL"),
+    ("int32", [], "FALSE"),
+]
+
+
+@pytest.mark.parametrize(("column", "keys", "sql"), ABSENT, ids=lambda each: str(each)[:40])
+def test_keys_that_cannot_be_in_a_column_are_nowhere_as_in_sql(
+    ds: zb.Dataset, column: str, keys: Any, sql: str
+) -> None:
+    assert zones(ds, column, keys) == set()
+    assert ds.count_rows(sql) == 0
+
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("string", "k5", r"keys is 'k5', a single value; give a list: \['k5'\]"),
+    ("binary", b"k5", r"give a list: \[b'k5'\]"),
+    ("int32", 5, "keys is 5; give a list"),
+    ("int32", {5}, "give a list"),
+    ("int32", ["a"], "keys are string, column 'int32' is int32; give values of type int32"),
+    ("int32", [True], "keys are bool"),
+    ("int32", [[5]], "keys are list"),
+    ("int32", ["a", 5], "pyarrow makes no array"),
+    ("int32", [2**70], "pyarrow makes no array"),
+    ("uint64", [2**63, -1], "pyarrow makes no array"),
+    ("string", [5], "keys are int64, column 'string' is string; give text"),
+    ("string", [b"k5"], "keys are binary"),
+    ("dictionary", [5], "give text"),
+    ("binary", ["k5"], "keys are string, column 'binary' is binary; give bytes"),
+    ("raw", [str(IDS[5])], r"give bytes, and for the text of a UUID uuid\.UUID\(text\)"),
+    ("uuid", ["k5"], "no UUID; write '00000000-"),
+    ("uuid", [5], "keys are int64"),
+    ("decimal", [0.5], r"keys are double, column 'decimal' is decimal128\(12, 2\)"),
+    ("naive", [NOON.replace(tzinfo=datetime.UTC)], r"tz=UTC\], column 'naive' is timestamp\[us\]"),
+    ("zoned", [NOON], r"keys are timestamp\[us\], column 'zoned'"),
+    ("zoned", [DAY], "keys are date32"),
+    ("duration", [5], "keys are int64"),
+]
+
+
+@pytest.mark.parametrize(("column", "keys", "words"), REFUSED, ids=lambda each: str(each)[:40])
+def test_keys_of_other_kinds_are_refused(
+    ds: zb.Dataset, column: str, keys: Any, words: str
+) -> None:
+    with pytest.raises(errors.InvalidArgument, match=words):
+        ds.search_many(column, keys)
+
+
+def equal_rows(values: pa.Array, key: pa.Scalar) -> list[int]:
+    """By PyArrow, or by Python, which compares numbers of all types exactly."""
+    plain = key.value if isinstance(key, pa.ExtensionScalar) else key
+    stored = values.storage if isinstance(values, pa.ExtensionArray) else values
+    try:
+        equal = pc.equal(stored, plain)  # pyright: ignore[reportAttributeAccessIssue]
+    except pa.ArrowException:
+        equal = pa.array([each == plain.as_py() for each in stored.to_pylist()])
+    return np.flatnonzero(equal.to_numpy(zero_copy_only=False)).tolist()
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("of", COLUMNS)
+def test_no_key_is_lost(ds: zb.Dataset, column: str, of: str) -> None:
+    """Rows equal to a key of another column are in its zones, or the keys are refused."""
+    keys = COLUMNS[of].slice(70, 9)
+    try:
+        found = zones(ds, column, keys)
+    except errors.InvalidArgument:
+        assert column != of
+        return
+    values = COLUMNS[column]
+    for number, key in enumerate(keys):
+        for row in equal_rows(values, key):
+            assert (number, row // ITEMS) in found or (number, None) in found
+
+
+# UUIDs in filters
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        f"uuid = '{IDS[77]}'",
+        f"uuid IN ('{IDS[77]}')",
+        f"uuid = UUID '{IDS[77]}'",
+        f"raw = UUID '{IDS[77]}'",
+        f"raw = X'{IDS[77].hex}'",
+        f"raw IN (UUID '{IDS[77]}')",
+        [("raw", "=", IDS[77])],
+        [("raw", "in", [IDS[77]])],
+        [("raw", "in", (IDS[77].bytes,))],
+        [[("raw", "==", IDS[77].bytes)], [("int32", "=", 77)]],
+        pc.field("raw") == IDS[77].bytes,
+    ],
+    ids=str,
+)
+def test_uuids_are_found_in_any_spelling_that_is_read(ds: zb.Dataset, filter: Any) -> None:
+    found = ds.to_table(["int32"], filter)
+    assert found["int32"].to_pylist() == [77]
+    assert ds.to_table(["int32"], filter, use_scalar_index=False).equals(found)
+
+
+@pytest.mark.parametrize(
+    ("filter", "words"),
+    [
+        (f"raw = '{IDS[77]}'", rf"[Ww]rite UUID '{IDS[77]}'"),
+        (f"raw <> '{IDS[77].hex}'", r"[Ww]rite UUID"),
+        (f"raw IN (X'00', '{IDS[77]}')", r"[Ww]rite UUID"),
+        ([("raw", "=", str(IDS[77]))], rf"give uuid\.UUID\('{IDS[77]}'\)"),
+        ([[("raw", "not in", {str(IDS[77])})]], r"give uuid\.UUID"),
+        ([("uuid", "=", IDS[77])], r"PyArrow compares no UUIDs; write it in SQL: uuid = UUID '"),
+        (pc.field("uuid") == IDS[77], r"PyArrow compares no UUIDs; write it in SQL: uuid = UUID '"),
+    ],
+    ids=str,
+)
+def test_uuids_in_other_spellings_are_refused(ds: zb.Dataset, filter: Any, words: str) -> None:
+    """Their text is 36 bytes, and as such in no column of 16: nothing would be found."""
+    with pytest.raises(errors.FilterError, match=words):
+        ds.to_table(filter=filter)
+
+
+@pytest.mark.parametrize("text", ["abc", "N14228", "5x", ""])
+def test_text_beside_a_number_is_not_advised_to_lose_its_quotes(ds: zb.Dataset, text: str) -> None:
+    with pytest.raises(errors.FilterError, match="a string is compared") as caught:
+        ds.count_rows(f"int32 = '{text}'")
+    assert "without quotes: 42" in str(caught.value)
+    with pytest.raises(errors.FilterError, match="without quotes: 5"):
+        ds.count_rows("int32 = '5'")
+
+
+def test_keys_in_memory_and_from_other_libraries(tmp_path: Path) -> None:
+    import pandas as pd
+    import polars as pl
+
+    ds = zb.dataset(pa.table({"id": range(100)}))
+    ds.create_scalar_index("id", spark=False, number_of_items=10)
+    for keys in (range(55, 56), (55,), pd.Series([55]), pl.Series([55]), iter([55])):
+        assert (0, 5) in zones(ds, "id", keys)
