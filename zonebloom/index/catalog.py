@@ -541,7 +541,7 @@ class Catalog:
         except OSError as error:
             # A file that is not there will not come back; anything else may pass.
             kind = CorruptIndex if isinstance(error, FileNotFoundError) else _NotRead
-            raise kind(f"{path} cannot be read ({error}); the version before it is used") from error
+            raise kind(f"{path} cannot be read ({error}); the version before it is used") from None
         except (
             ValueError,
             KeyError,
@@ -553,7 +553,7 @@ class Catalog:
         ) as error:
             raise CorruptIndex(
                 f"{path} cannot be read ({error}); the version before it is used"
-            ) from error
+            ) from None
 
 
 def _plain_name(name: Any) -> str:

@@ -191,7 +191,7 @@ def load(catalog: Catalog, entry: GlobalFilterEntry) -> Sbbf:
     try:
         return Sbbf.from_parquet_bytes(data)
     except InvalidArgument as error:
-        raise CorruptIndex(f"{path} is not a filter ({error}); build the index again") from error
+        raise CorruptIndex(f"{path} is not a filter ({error}); build the index again") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -171,7 +171,7 @@ def stored_ranges(buffer: pa.Buffer, where: str) -> pa.Table:
         table.validate(full=True)
         return table.cast(schema_for(table.schema.field("minimum").type))
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        raise CorruptIndex(f"{where} does not hold key ranges ({error})") from error
+        raise CorruptIndex(f"{where} does not hold key ranges ({error})") from None
 
 
 def read_ranges(buffer: pa.Buffer, arrow_type: pa.DataType, where: str) -> pa.Table:
@@ -195,4 +195,4 @@ def read_ranges(buffer: pa.Buffer, arrow_type: pa.DataType, where: str) -> pa.Ta
         # Text may have been a string then and be a large one now.
         return table.cast(schema_for(arrow_type))
     except (pa.ArrowException, ValueError) as error:
-        raise CorruptIndex(f"{where} does not hold such key ranges ({error})") from error
+        raise CorruptIndex(f"{where} does not hold such key ranges ({error})") from None

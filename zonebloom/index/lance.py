@@ -110,7 +110,7 @@ def from_lance(path: str | os.PathLike[str]) -> ZoneTable:
         raise CorruptIndex(
             f"{where} is not a bloomfilter table of Lance ({error}); check the path, or build the "
             "index in Lance again"
-        ) from error
+        ) from None
     return ZoneTable(sink.getvalue(), where)
 
 

@@ -102,7 +102,7 @@ class SlicedTable:
         except (OSError, ValueError) as error:
             raise CorruptIndex(
                 f"{path} is not a sliced bloomfilter table ({error}); build the index again"
-            ) from error
+            ) from None
         self.num_bytes = self.file.num_bytes
         self.number_of_items = self.directory.number_of_items
         self.probability = self.directory.probability
@@ -265,7 +265,7 @@ class SlicedTable:
                 stop = min(start + step, self._directory_at)
                 content.update(self.file.read([(start, stop)])[0])
         except OSError as error:
-            raise self._corrupt(f"it cannot be read ({error})") from error
+            raise self._corrupt(f"it cannot be read ({error})") from None
         return content.intdigest()
 
     def _corrupt(self, what: str) -> CorruptIndex:

@@ -240,7 +240,7 @@ class ZoneTable:
         except (pa.ArrowException, ValueError, KeyError, OSError) as error:
             raise CorruptIndex(
                 f"{where} is not a bloomfilter table ({error}); build the index again"
-            ) from error
+            ) from None
 
     def __len__(self) -> int:
         return self.starts.size
@@ -370,7 +370,7 @@ def read_file(
         with opened as file:
             buffer = file.read_buffer()
     except OSError as error:
-        raise CorruptIndex(f"cannot open {path} ({error}); build the index again") from error
+        raise CorruptIndex(f"cannot open {path} ({error}); build the index again") from None
     if buffer.size != num_bytes:
         raise CorruptIndex(
             f"{path} has {buffer.size:,} bytes, {num_bytes:,} were written; build the index again"

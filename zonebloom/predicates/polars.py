@@ -180,7 +180,7 @@ class PolarsFilter:
             raise FilterError(
                 f"Polars refuses the filter {self}: {error}; correct the filter, or read without "
                 "it and filter the frame"
-            ) from error
+            ) from None
         mask = masks[0].fill_null(False)
         if len(mask) == 1 and frame.height != 1:
             return np.arange(frame.height if mask[0] else 0, dtype=np.int64)

@@ -257,7 +257,7 @@ class _Reading:
         if isinstance(error, pa.ArrowException | OSError):
             raise FragmentUnreadable(
                 f"cannot read {self._path}: {error}; repair or remove the file, then build again"
-            ) from error
+            ) from None
 
 
 def same_values(stored: pa.DataType, wanted: pa.DataType) -> bool:

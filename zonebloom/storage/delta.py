@@ -120,7 +120,7 @@ def _deltalake() -> Iterator[None]:
     try:
         yield
     except DeltaError as error:
-        raise SourceError(f"cannot read the log of the Delta table: {error}") from error
+        raise SourceError(f"cannot read the log of the Delta table: {error}") from None
 
 
 def _require_plain(table: DeltaTable, name: str) -> None:
@@ -237,7 +237,7 @@ def _place(table: DeltaTable, filesystem: pafs.FileSystem | None) -> tuple[pafs.
         raise SourceError(
             f"pyarrow cannot open {uri}: {error}; give zb.dataset a filesystem of pyarrow.fs or "
             "fsspec that reads it"
-        ) from error
+        ) from None
     return opened, root
 
 
@@ -271,5 +271,5 @@ def _s3(options: Mapping[str, str], bucket: str) -> pafs.FileSystem:
             raise SourceError(
                 f"cannot find the region of bucket {bucket}: {error}; give AWS_REGION in the "
                 "table's storage_options"
-            ) from error
+            ) from None
     return pafs.S3FileSystem(**arguments)

@@ -82,7 +82,7 @@ def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
     except (TypeError, ValueError, NotImplementedError) as error:
         raise SourceError(
             f"the schema of the {name} has no counterpart in Arrow: {error}"
-        ) from error
+        ) from None
     arrow = pa.schema([each.with_type(_narrow(each.type)) for each in arrow])
     where, root, paths = _places(
         table, [each.file_path for each in files], as_arrow_filesystem(filesystem), name
@@ -223,7 +223,7 @@ def _check_files(
             with filesystem.open_input_file(path) as file:
                 return dict(_stored_ids(pq.read_schema(file)))
         except (pa.ArrowException, OSError) as error:
-            raise FragmentUnreadable(f"cannot read {path} of the {name}: {error}") from error
+            raise FragmentUnreadable(f"cannot read {path} of the {name}: {error}") from None
 
     with ThreadPoolExecutor(_READERS) as pool:
         for path, names in zip(paths, pool.map(stored, paths), strict=True):
@@ -308,7 +308,7 @@ def _partition_values(
             raise SourceError(
                 f"partition value {value!r} of {file.file_path} in the {name} is no {wanted}: "
                 f"{error}"
-            ) from error
+            ) from None
     return values
 
 
@@ -330,7 +330,7 @@ def _places(
             raise SourceError(
                 f"cannot open the file system of the {name}: {error}; give zb.dataset a filesystem "
                 "of pyarrow.fs or fsspec that reads it"
-            ) from error
+            ) from None
         if not all(first.equals(other) for other in others):
             raise SourceError(
                 f"the files of the {name} lie in several file systems; give zb.dataset a "

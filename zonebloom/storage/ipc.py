@@ -95,7 +95,7 @@ class IpcRows:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise FragmentUnreadable(
                 f"cannot read {self._path}: {error}; repair or remove the file"
-            ) from error
+            ) from None
 
     def _head(self, number: int) -> BatchHead:
         if number not in self._heads:

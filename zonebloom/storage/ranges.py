@@ -71,7 +71,7 @@ class RangeFile:
                 raise
             raise FragmentUnreadable(
                 f"cannot open {path}: {error}; check that it is there"
-            ) from error
+            ) from None
 
     @property
     def coalesce(self) -> int:

@@ -76,7 +76,7 @@ def parse_footer(data: bytes, file_bytes: int) -> Footer:
             first_row += group.num_rows
         claimed = _integer(metadata, 3)
     except _MALFORMED as error:
-        raise FragmentUnreadable(f"its footer is malformed ({error!r})") from error
+        raise FragmentUnreadable(f"its footer is malformed ({error!r})") from None
     if first_row != claimed:
         raise FragmentUnreadable(f"its row groups have {first_row} rows, it claims {claimed}")
     return Footer(schema, tuple(groups), first_row)
@@ -205,7 +205,7 @@ def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> Pages:
         rows = [_integer(each, 3) for each in locations]
         first_rows = np.array([*rows, num_rows], dtype=np.int64)
     except _MALFORMED as error:
-        raise FragmentUnreadable(f"an offset index is malformed ({error!r})") from error
+        raise FragmentUnreadable(f"an offset index is malformed ({error!r})") from None
     return checked_pages(starts, sizes, first_rows, chunk)
 
 

@@ -303,7 +303,7 @@ class PageMap:
             self.table.validate(full=True)
             ids = self.table["fragment_id"].to_numpy()
         except (pa.ArrowException, ValueError, OSError) as error:
-            raise CorruptIndex(f"{where} is not a page map ({error})") from error
+            raise CorruptIndex(f"{where} is not a page map ({error})") from None
         self._where = where
         self._rows: dict[int, list[int]] = {}
         for row, fragment_id in enumerate(ids.tolist()):
@@ -323,7 +323,7 @@ class PageMap:
             try:
                 self._files[key] = _MappedPages(self.table, self._rows[fragment_id], file_bytes)
             except (ValueError, IndexError, FragmentUnreadable) as error:
-                raise CorruptIndex(f"{self._where} does not hold ({error})") from error
+                raise CorruptIndex(f"{self._where} does not hold ({error})") from None
         return self._files.get(key)
 
 

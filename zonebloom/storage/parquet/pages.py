@@ -198,7 +198,7 @@ class RowGroupReader:
             table = decoded.read(use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
             names = ", ".join(self._schema.names[field] for field in fields)
-            raise FragmentUnreadable(f"pages of {names} cannot be decoded: {error}") from error
+            raise FragmentUnreadable(f"pages of {names} cannot be decoded: {error}") from None
         if table.num_rows != num_rows or table.num_columns != len(fields):
             raise FragmentUnreadable(
                 f"pages hold {table.num_rows} rows where {num_rows} were to be"

@@ -121,4 +121,4 @@ def _cast(values: pa.ChunkedArray, wanted: pa.DataType, name: str) -> pa.Chunked
     try:
         return values.cast(wanted)
     except pa.ArrowException as error:
-        raise FragmentUnreadable(f"column {name!r} is no {wanted} in it: {error}") from error
+        raise FragmentUnreadable(f"column {name!r} is no {wanted} in it: {error}") from None

@@ -193,4 +193,4 @@ def _pruned_arrow_schema(encoded: bytes, fields: tuple[int, ...]) -> bytes:
         pruned = pa.schema([whole.field(field) for field in fields])
         return base64.b64encode(pruned.serialize())
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-        raise FragmentUnreadable(f"its Arrow schema cannot be read ({error})") from error
+        raise FragmentUnreadable(f"its Arrow schema cannot be read ({error})") from None
