@@ -293,6 +293,18 @@ def test_an_index_of_another_type_is_not_used(tmp_path: Path) -> None:
         assert ds.count_rows(f"id = {41 + (1 << 40)}") == 1
 
 
+def test_a_file_that_comes_later_may_widen_the_union(tmp_path: Path) -> None:
+    path = written(tmp_path, [first()])
+    ds = zb.dataset(path, schema="union")
+    build(ds, "row", number_of_items=10)
+    pq.write_table(second(), path / "part-1.parquet")
+    ds.refresh()
+    assert ds.schema == UNION
+    build(ds, "id", number_of_items=10)
+    assert ds.validate_index("id_idx", sample="all")
+    assert ds.to_table(filter=f"id = {41 + (1 << 40)}")["later"].to_pylist() == ["name 41"]
+
+
 def test_a_build_tells_of_columns_the_first_file_lacks(tmp_path: Path) -> None:
     path = written(tmp_path, [first().drop_columns(["id"]), second().drop_columns(["id"])])
     with pytest.warns(zb.errors.HiddenColumnsWarning, match="'later' of .*part-1"):
