@@ -138,9 +138,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("uuid", ["k5"], "no UUID; write '00000000-"),
     ("uuid", [5], "keys are int64"),
     ("decimal", [0.5], r"keys are double, column 'decimal' is decimal128\(12, 2\)"),
-    ("naive", [NOON.replace(tzinfo=datetime.UTC)], r"tz=UTC\], column 'naive' is timestamp\[us\]"),
-    ("zoned", [NOON], r"keys are timestamp\[us\], column 'zoned'"),
-    ("zoned", [DAY], "keys are date32"),
+    ("naive", [NOON.replace(tzinfo=datetime.UTC)], "'naive': .*, of UTC, is compared"),
+    ("zoned", [NOON], "'zoned': .*, without a zone, is compared"),
+    ("zoned", [DAY], "'zoned': .*, without a zone, is compared"),
     ("duration", [5], "keys are int64"),
 ]
 
