@@ -52,6 +52,7 @@ class RangeFile:
         counter: ReadCounter,
     ):
         self._counter = counter
+        self._path = path
         self.num_bytes = identity.size
         self._handle: int | None = None
         try:
@@ -79,22 +80,33 @@ class RangeFile:
         return LOCAL_COALESCE if self._handle is not None else REMOTE_COALESCE
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of some (start, stop) ranges; fewer where the file ends before."""
+        """The bytes of some (start, stop) ranges; fewer where the file ends before.
+
+        Raises
+        ------
+        FragmentUnreadable
+        """
+        try:
+            found = self._read(ranges)
+        except OSError as error:
+            raise FragmentUnreadable(f"cannot read {self._path}: {error}; try again") from error
+        for data in found:
+            self._counter.add(len(data))
+        return found
+
+    def _read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         if self._handle is not None and hasattr(os, "pread"):
-            found = [os.pread(self._handle, stop - start, start) for start, stop in ranges]
-        elif self._handle is not None:
+            return [os.pread(self._handle, stop - start, start) for start, stop in ranges]
+        if self._handle is not None:
             found = []
             for start, stop in ranges:
                 os.lseek(self._handle, start, os.SEEK_SET)
                 found.append(os.read(self._handle, stop - start))
-        elif len(ranges) == 1:
-            found = [self._remote(ranges[0])]
-        else:
-            with ThreadPoolExecutor(min(_REMOTE_THREADS, len(ranges))) as pool:
-                found = list(pool.map(self._remote, ranges))
-        for data in found:
-            self._counter.add(len(data))
-        return found
+            return found
+        if len(ranges) == 1:
+            return [self._remote(ranges[0])]
+        with ThreadPoolExecutor(min(_REMOTE_THREADS, len(ranges))) as pool:
+            return list(pool.map(self._remote, ranges))
 
     def _remote(self, span: tuple[int, int]) -> bytes:
         return self._file.read_at(span[1] - span[0], span[0])

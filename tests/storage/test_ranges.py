@@ -1,0 +1,31 @@
+"""Ranged reads of a file that the system refuses."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+import pytest
+from e2e_helpers import build, plain_dataset
+from trust.injection import ERRORS, PythonCalls
+from trust.small import quiet
+
+import zonebloom as zb
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=list(ERRORS))
+def test_a_refused_read_is_tried_by_pyarrow(tmp_path, error):
+    plain_dataset(tmp_path, write_page_index=True, max_rows_per_page=100)
+    ds = zb.dataset(tmp_path)
+    build(ds, "id", number_of_items=100)
+    calls = PythonCalls(tmp_path)
+    with calls.armed():
+        assert ds.to_table(filter=pc.field("id") == 12340).num_rows == 1
+    refused = 0
+    for at in range(calls.count):
+        with quiet(), calls.armed(at, error):
+            try:
+                found = ds.to_table(filter=pc.field("id") == 12340)
+            except zb.errors.ZoneBloomError:
+                refused += 1
+                continue
+        assert found["row"].to_pylist() == [1234]
+    assert refused < calls.count
