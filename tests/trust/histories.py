@@ -30,11 +30,15 @@ KEYS = 60
 
 @dataclass
 class Reader:
-    """A dataset or a Polars frame, and the files it has listed."""
+    """A dataset, or a Polars frame of one, which sees the files that one has listed."""
 
     opened: Any
-    files: set[str]
+    of: zb.Dataset
     born: int
+
+    @property
+    def files(self) -> set[str]:
+        return {os.path.basename(each) for each in self.of.files}
 
 
 class History:
@@ -168,27 +172,25 @@ class History:
 
     def reopen(self) -> None:
         ds = zb.dataset(self.folder)
-        self.readers.append(Reader(ds, set(self.rows), self.step))
+        self.readers.append(Reader(ds, ds, self.step))
+        self.listed(self.readers[-1])
 
     def pin_frame(self) -> None:
         reader = self.dataset()
-        self.readers.append(Reader(reader.opened.to_polars(), set(reader.files), self.step))
+        self.readers.append(Reader(reader.opened.to_polars(), reader.of, self.step))
 
     def refresh(self) -> None:
         reader = self.dataset()
-        if hasattr(reader.opened, "refresh"):
-            reader.opened.refresh()
-            self.listed(reader)
+        reader.opened.refresh()
+        self.listed(reader)
 
     def listed(self, reader: Reader) -> None:
-        """A reader lists the files anew, which frames made of it see, or do not."""
-        if {os.path.basename(each) for each in reader.opened.files} == set(self.rows):
-            reader.files = set(self.rows)
+        """Hold what a reader has listed against what is there."""
+        if reader.files != set(self.rows):
+            raise AssertionError(f"it lists {reader.files ^ set(self.rows)} wrongly")
 
     def checkout(self) -> None:
-        reader = self.dataset()
-        reader.opened.checkout_latest()
-        self.listed(reader)
+        self.dataset().opened.checkout_latest()
 
     # Holding answers against the files
 
