@@ -89,7 +89,7 @@ class RangeFile:
         try:
             found = self._read(ranges)
         except OSError as error:
-            raise FragmentUnreadable(f"cannot read {self._path}: {error}; try again") from error
+            raise FragmentUnreadable(f"cannot read {self._path}: {error}; try again") from None
         for data in found:
             self._counter.add(len(data))
         return found
