@@ -7,6 +7,7 @@ answer, but may not fail with an error of pyarrow, NumPy, or of our own code's i
 
 from __future__ import annotations
 
+import inspect
 import io
 import traceback
 from collections.abc import Callable
@@ -23,7 +24,9 @@ import pytest
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.cli import main
+from zonebloom.dataset import DatasetOptimizer
 from zonebloom.polars import scan
+from zonebloom.scan import Scanner
 
 ROWS = 400
 
@@ -202,6 +205,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
             "take",
         )
     },
+    "validate_index(sample)": lambda ds, v: ds.validate_index("name_idx", sample=v),
     "index_to_lance(name)": lambda ds, v: ds.index_to_lance(v, "x.lance"),
     "index_to_lance(path)": lambda ds, v: ds.index_to_lance("name_idx", v),
     **{
@@ -242,7 +246,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
     "Sbbf(sizing)": lambda ds, v: zb.Sbbf(10, sizing=v),
     **{
         f"Sbbf.{name}": lambda ds, v, name=name: getattr(one_filter(), name)(v)
-        for name in ("insert", "insert_hashes", "check", "merge", "fold")
+        for name in ("insert", "insert_hashes", "check", "check_hashes", "merge", "fold")
     },
     "Sbbf.from_bytes": lambda ds, v: zb.Sbbf.from_bytes(v),
     "Sbbf.from_parquet_bytes": lambda ds, v: zb.Sbbf.from_parquet_bytes(v),
@@ -252,6 +256,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
     "dataset(format)": lambda ds, v: zb.dataset(ds.files[0], v),
     "dataset(filesystem)": lambda ds, v: zb.dataset(ds.files[0], filesystem=v),
     "dataset(partitioning)": lambda ds, v: zb.dataset(ds.files, partitioning=v),
+    "dataset(embedded_filters)": lambda ds, v: zb.dataset(ds.files[0], embedded_filters=v),
     "dataset(stale)": lambda ds, v: zb.dataset(ds.files[0], stale=v),
     "dataset(index_dir)": lambda ds, v: zb.dataset(ds.files[0], index_dir=v),
     "polars.scan": lambda ds, v: scan(v),
@@ -276,6 +281,23 @@ def test_wrong_values_are_refused_by_name(
             refused(lambda value=value: CALLS[name](ds, value))
         except BaseException as error:
             raise AssertionError(f"{name}, given {kind}: {error!r}") from error
+
+
+def test_no_function_is_left_out() -> None:
+    """Every parameter of what is public stands in a call above, by its function's name."""
+    # Those of `scanner` are tried in every way to run it.
+    asked = {name.partition("(")[0].rpartition(".")[2] for name in CALLS} | {"scanner"}
+    kinds = (zb.Dataset, Scanner, DatasetOptimizer, zb.RowRanges, zb.SearchResult, zb.Sbbf)
+    for kind in kinds:
+        for name, method in inspect.getmembers(kind, callable):
+            takes = [] if name.startswith("_") else list(inspect.signature(method).parameters)[1:]
+            assert not takes or name in asked, f"{kind.__name__}.{name}"
+    assert set(inspect.signature(zb.dataset).parameters) - {"source"} <= {
+        name.partition("(")[2].rstrip(")") for name in CALLS if name.startswith("dataset(")
+    }
+    built = inspect.signature(zb.Dataset.create_scalar_index).parameters
+    assert set(built) - {"self"} == set(BUILDS)
+    assert set(inspect.signature(zb.Dataset.scanner).parameters) - {"self"} == set(SCANS)
 
 
 NAMED = {

@@ -160,6 +160,7 @@ def dataset(
     if isinstance(source, pa.Table):
         return _in_memory(source, index_dir)
     arguments.choice(stale, "stale", get_args(Stale))
+    embedded_filters = arguments.flag(embedded_filters, "embedded_filters")
     title = arguments.path(source, "source") if isinstance(source, str | os.PathLike) else None
     if title is not None and filesystem is None and "://" not in title:
         # It means the same after the process went to another folder.

@@ -7,7 +7,8 @@ import posixpath
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.errors import CorruptIndex, InvalidArgument
+from zonebloom import arguments
+from zonebloom.errors import CorruptIndex
 from zonebloom.index.catalog import Catalog, IndexEntry, Version
 from zonebloom.index.coverage import Coverage
 from zonebloom.index.freshness import last_seen
@@ -101,8 +102,10 @@ def validate(
         the rows of their fragments, or a value in the files that the index denies.
     FragmentUnreadable, SchemaMismatch
     """
-    if sample != "all" and (not isinstance(sample, int) or isinstance(sample, bool) or sample < 0):
-        raise InvalidArgument(f'sample is {sample!r}; give "all", or a number of zones from 0 on')
+    if isinstance(sample, str):
+        arguments.choice(sample, "sample", ("all",))
+    else:
+        sample = arguments.whole(sample, "sample")
     rows = {known.fragment_id: known.num_rows for known in version.fragments.values()}
     leaf = leaf_type(source.schema, entry.column)
     if leaf is None or hash_domain(leaf) != entry.domain:

@@ -146,8 +146,7 @@ class Sbbf:
         """Insert values by their XXH64, uint64, shape (n,)."""
         from zonebloom.sbbf import blocks
 
-        found = arguments.whole_numbers(hashes, "hashes", 2**64 - 1)
-        blocks.insert(self._words, np.ascontiguousarray(found, dtype=np.uint64))
+        blocks.insert(self._words, _hashes(hashes))
 
     def check(self, values: pa.Array | pa.ChunkedArray | Iterable[Any]) -> np.ndarray:
         """Tell which values may be in: False is certain, True is not.
@@ -170,8 +169,9 @@ class Sbbf:
         """Tell of values given by their XXH64, uint64, shape (n,), which may be in."""
         from zonebloom.sbbf import blocks
 
-        out = np.empty(hashes.size, dtype=bool)
-        blocks.check(self._words, hashes, out)
+        found = _hashes(hashes)
+        out = np.empty(found.size, dtype=bool)
+        blocks.check(self._words, found, out)
         return out
 
     def merge(self, other: Sbbf) -> None:
@@ -235,6 +235,12 @@ def _chunks(values: Any) -> list[pa.Array]:
     if isinstance(values, pa.ChunkedArray):
         return values.chunks
     return _chunks(arguments.array(values, "values"))
+
+
+def _hashes(values: Any) -> np.ndarray:
+    if not (isinstance(values, np.ndarray) and values.dtype == np.uint64 and values.ndim == 1):
+        values = arguments.whole_numbers(values, "hashes", 2**64 - 1)
+    return np.ascontiguousarray(values, dtype=np.uint64)
 
 
 def _bytes(data: Any) -> memoryview:
