@@ -400,7 +400,7 @@ def opened_as(folder: Path, how: str) -> zb.Dataset:
         "folder": lambda: zb.dataset(folder),
         "pattern": lambda: zb.dataset(f"{folder}/*.parquet"),
         "URI": lambda: zb.dataset(folder.as_uri()),
-        "index_dir": lambda: zb.dataset(folder, index_dir=str(folder.parent / "apart")),
+        "index_dir": lambda: zb.dataset(folder, index_dir=f"{folder}-apart"),
     }[how]()
 
 

@@ -218,7 +218,7 @@ def test_a_catalog_that_cannot_be_listed_is_reported_and_the_data_read(open_fold
         with pytest.warns(IndexNotUsedWarning, match="make it readable"):
             ds = zb.dataset(data, index_dir=str(index))
         assert ds.count_rows(filter="x = 7") == 1
-        with pytest.raises(CatalogError, match=str(index)):
+        with pytest.warns(IndexNotUsedWarning), pytest.raises(CatalogError, match=str(index)):
             ds.create_scalar_index("x", spark=False)
 
 

@@ -24,7 +24,7 @@ AS_NOBODY = """
     def read():
         table = pads.dataset(sys.argv[1], format="parquet").to_table()
         ds = zb.dataset(sys.argv[1], index_dir=sys.argv[2] or None)
-        return table.num_rows, ds.count_rows(filter="id = 7"), ds.validate_index("sliced")
+        return table.num_rows, ds.count_rows(filter="id = 7"), int(ds.validate_index("sliced"))
 
     warnings.simplefilter("error")
     as_root = read()

@@ -302,11 +302,10 @@ class Catalog:
     def _latest(self, for_writing: bool) -> Version:
         try:
             numbers = sorted(self._numbers(), reverse=True)
-        except OSError as error:
-            text = f"{self.folder} cannot be read ({error}); make it readable"
+        except CatalogError as error:
             if for_writing:
-                raise _NotRead(text) from None
-            warnings.warn(f"{text}. The data is read instead", IndexNotUsedWarning, stacklevel=4)
+                raise
+            warnings.warn(f"{error}. The data is read instead", IndexNotUsedWarning, stacklevel=4)
             return Version()
         for number in numbers:
             try:
