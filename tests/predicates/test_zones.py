@@ -74,7 +74,7 @@ SIDES = [("at", NOON), ("local", INSTANT), ("at", NOON.date()), ("day", INSTANT)
 
 
 @pytest.mark.parametrize(("column", "value"), SIDES)
-@pytest.mark.parametrize("form", [*SQL, *CODE], ids=str)
+@pytest.mark.parametrize("form", [*SQL, *CODE])
 def test_neither_side_takes_a_zone_unasked(datasets, form, column, value):
     filter = form.format(c=column, v=value) if isinstance(form, str) else form(column, value)
     ds = datasets["Europe/Paris"]
