@@ -257,6 +257,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
     "dataset(filesystem)": lambda ds, v: zb.dataset(ds.files[0], filesystem=v),
     "dataset(partitioning)": lambda ds, v: zb.dataset(ds.files, partitioning=v),
     "dataset(embedded_filters)": lambda ds, v: zb.dataset(ds.files[0], embedded_filters=v),
+    "dataset(schema)": lambda ds, v: zb.dataset(ds.files[0], schema=v).to_table(),
     "dataset(stale)": lambda ds, v: zb.dataset(ds.files[0], stale=v),
     "dataset(index_dir)": lambda ds, v: zb.dataset(ds.files[0], index_dir=v),
     "polars.scan": lambda ds, v: scan(v),

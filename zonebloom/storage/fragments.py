@@ -221,7 +221,9 @@ def open_source(
         return _from_dataset(source, None)
     arguments.choice(format, "format", _FORMATS)
     if not (schema is None or schema == "union" or isinstance(schema, pa.Schema)):
-        raise InvalidArgument(f'schema is {schema!r}; give a pyarrow.Schema, "union" or None')
+        raise InvalidArgument(
+            f'schema is {arguments.shown(schema)}; give a pyarrow.Schema, "union" or None'
+        )
     partitioning = _checked(partitioning)
     given = schema if isinstance(schema, pa.Schema) else None
     found = _from_files(source, format, as_arrow_filesystem(filesystem), partitioning, given)
