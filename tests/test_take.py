@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pyarrow as pa
@@ -100,3 +101,28 @@ def test_rows_of_many_files_are_planned_in_one_pass(tmp_path: Path) -> None:
     at = [address(each, i) for i in (19, 0, 7) for each in range(40)]
     found = zb.dataset(folder).take(at, ["row"])["row"].to_pylist()
     assert found == [20 * each + i for i in (19, 0, 7) for each in range(40)]
+
+
+@pytest.mark.parametrize("what", ["rewritten", "gone"])
+def test_addresses_stay_those_of_their_file_when_another_changes(folder: Path, what: str) -> None:
+    """Files that came since the build have ids too, and none passes to another file."""
+    pq.write_table(numbered(5000, 10, id=pa.array(range(10))), folder / "part-008.parquet")
+    pq.write_table(numbered(6000, 10, id=pa.array(range(10))), folder / "part-009.parquet")
+    ds = zb.dataset(folder, stale="ignore-missing")
+    with pytest.warns(errors.StaleIndexWarning):
+        found = ds.search("id = 3 OR id IS NULL").ranges
+    addresses = {each: address(each, 3) for each in found}
+    last, before = sorted(addresses)[-1], sorted(addresses)[-2]
+    assert ds.take([addresses[last]], ["row"])["row"].to_pylist() == [6003]
+    path = folder / ("part-000.parquet" if what == "rewritten" else "part-008.parquet")
+    if what == "rewritten":
+        pq.write_table(numbered(7000, 10, id=pa.array(range(10))), path)
+        touch_later(path)
+    else:
+        path.unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.ZoneBloomWarning)
+        assert ds.take([addresses[last]], ["row"])["row"].to_pylist() == [6003]
+        if what == "gone":
+            with pytest.raises(errors.InvalidArgument, match="search again"):
+                ds.take([addresses[before]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -86,6 +87,8 @@ class Planner:
         self._warned: tuple[str, ...] | None = None
         self._missed: Sequence[str] = ()
         self._row_counts: dict[Any, int] = {}
+        self._new_ids = itertools.count(version.next_fragment_id)
+        self._given_ids: dict[tuple[str, FileIdentity], int] = {}
         self.embedded = FragmentFilters(source)
 
     def coverage(self) -> Coverage:
@@ -134,11 +137,22 @@ class Planner:
                 return state
         else:
             state = None
-        coverage = cover(self._source.fragments, identities, self.version)
+        coverage = cover(self._source.fragments, identities, self.version, self._new_id)
         if state is None or _ids(state.coverage) != _ids(coverage):
             state = self._state = _State(identities, coverage)
         state.is_settled = coverage.is_settled
         return state
+
+    def _new_id(self, key: str, identity: FileIdentity) -> int:
+        """The id of a file that is not indexed: another's is never given to it later.
+
+        Rows may be asked for by it when other files have changed or gone.
+        """
+        file = key, identity
+        if file not in self._given_ids:
+            # Threads may come here together: the first to come gives the id.
+            self._given_ids.setdefault(file, next(self._new_ids))
+        return self._given_ids[file]
 
     def search(self, predicate: Predicate) -> SearchResult:
         """Bound the rows a predicate is true for, in the files as they are now."""

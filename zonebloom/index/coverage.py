@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -79,15 +80,26 @@ def cover(
     fragments: Sequence[Fragment],
     identities: Sequence[FileIdentity | None],
     version: Version,
+    new_id: Callable[[str, FileIdentity], int] | None = None,
 ) -> Coverage:
     """Match the files of a dataset with a catalog version.
 
     A file that is not what was indexed, as `zonebloom.index.freshness` says, is another
     fragment: it gets an id of its own.
+
+    Parameters
+    ----------
+    fragments : sequence of Fragment
+    identities : sequence of FileIdentity or None
+        Of their files; None for one that is gone.
+    version : Version
+    new_id : callable, optional
+        Gives the id of such a file, of its key and identity; by default those that follow the
+        version's, in order.
     """
     present: list[PresentFragment] = []
     vanished: list[str] = []
-    next_id = version.next_fragment_id
+    in_order = itertools.count(version.next_fragment_id)
     is_settled = True
     for fragment, identity in zip(fragments, identities, strict=True):
         if identity is None:
@@ -111,8 +123,8 @@ def cover(
         why = "not indexed" if known is None else "changed since it was indexed"
         if identity.mtime_ns == UNKNOWN_MTIME and not identity.tag:
             why = "its file system does not say when it was written"
-        present.append(PresentFragment(fragment, identity, next_id, False, None, why))
-        next_id += 1
+        given = next(in_order) if new_id is None else new_id(fragment.key, identity)
+        present.append(PresentFragment(fragment, identity, given, False, None, why))
     if not present:
         raise NoFragments("every file of the dataset is gone; open it again")
     return Coverage(tuple(present), tuple(vanished), is_settled)
