@@ -147,6 +147,26 @@ def test_copies_are_not_indexed_again(folder: Path):
     assert ds.version == 2
 
 
+@pytest.mark.parametrize("comes", [False, True])
+def test_a_copied_dataset_is_built_and_refreshed_as_any_other(
+    folder: Path, tmp_path_factory, comes
+):
+    """Its files have other times and inodes than the index says, and nobody else wrote them."""
+    copied = tmp_path_factory.mktemp("copied") / "data"
+    shutil.copytree(folder, copied)
+    if comes:
+        write_files(copied / "later", [part(3)], row_group_size=25)
+    ds = zb.dataset(copied)
+    if comes:
+        ds.optimize.optimize_indices(spark=False)
+    build(ds, "id")
+    build(ds, "row")
+    described = zb.dataset(copied).describe_indices()
+    assert len(described) == 2
+    assert all(each.num_fragments_indexed == each.num_fragments for each in described)
+    assert_right(ds, copied, IDS)
+
+
 def test_file_replaced_with_its_size_and_time_kept(tmp_path: Path):
     """A large file without compression, of which footers are the same byte for byte."""
     plain: dict[str, Any] = {
