@@ -535,3 +535,12 @@ def test_uuids(filter, numbers, answered):
 def test_uuids_refused(filter, message):
     with pytest.raises(FilterError, match=message):
         to_expression(filter, pa.schema({"u": pa.uuid()}))
+
+
+@pytest.mark.parametrize(
+    "text", ["s = '\ud800'", "s IN ('a', '\udfff')", "\ud800 = 1", "s LIKE '\ud83d%'"]
+)
+def test_half_a_character_is_refused(text):
+    with pytest.raises(FilterError, match="half a character") as e:
+        to_expression(text, pa.schema({"s": pa.string()}))
+    assert e.value.__suppress_context__

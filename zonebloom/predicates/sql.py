@@ -106,6 +106,13 @@ def to_expression(text: str, schema: pa.Schema) -> pc.Expression:
     >>> print(to_expression("id = 42 AND name <> 'x'", schema))
     ((id == 42) and (name != "x"))
     """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise FilterError(
+            f"the filter holds {text[error.start]!r} at {error.start}, which is half a character; "
+            "put the whole one there"
+        ) from None
     translator = _Translator(text, schema)
     try:
         expression = translator.condition(_parse(text), exact=False)
