@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates.arrow import referenced_columns, to_predicate
+from zonebloom.predicates.arrow import read, referenced_columns, to_predicate
 from zonebloom.predicates.ast import (
+    DEEPEST,
     And,
     ColumnPath,
     Compares,
@@ -28,11 +29,14 @@ from zonebloom.predicates.ast import (
     Predicate,
     Unknown,
     columns,
+    depth,
+    flattened,
     unknowns,
 )
 from zonebloom.predicates.engine import EngineFilter, RowFilter
-from zonebloom.predicates.expression import from_predicate
+from zonebloom.predicates.expression import balanced, from_predicate
 from zonebloom.predicates.literals import is_uuid_of_bytes
+from zonebloom.predicates.rewrite import LONG, applied
 from zonebloom.predicates.sql import to_expression
 from zonebloom.values import leaf_type
 
@@ -58,6 +62,7 @@ __all__ = [
     "unknowns",
 ]
 
+_MOST_TERMS = 500
 _ACCEPTED = (
     'a SQL string such as "id = 42", a pyarrow.compute Expression, a list of PyArrow\'s DNF '
     'tuples such as [("id", "=", 42)], a Polars expression, a Predicate, or None'
@@ -99,19 +104,30 @@ def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predica
         return None, Constant(True)
     if isinstance(filter, str):
         expression = to_expression(filter, schema)
-    elif isinstance(filter, pc.Expression):
+        return expression, to_predicate(expression, schema)
+    if isinstance(filter, pc.Expression):
         expression = filter
     elif isinstance(filter, (list, tuple)):
-        expression = _from_dnf(_with_bytes_of_uuids(filter, schema))
+        expression = _from_dnf(_as_stored(filter, schema))
     elif isinstance(filter, Predicate):
-        return from_predicate(filter, schema), filter
+        filter = _flat(filter)
+        expression = from_predicate(filter, schema)
     elif type(filter).__module__.split(".")[0] == "polars":
         from zonebloom.predicates.polars import translate_polars
 
         return translate_polars(filter, schema)
     else:
         raise FilterError(f"a {type(filter).__name__} is no filter; write {_ACCEPTED}")
-    return expression, to_predicate(expression, schema)
+    try:
+        form = read(expression)
+    except Exception:  # noqa: BLE001 - PyArrow has the words for what cannot be read
+        return expression, to_predicate(expression, schema)
+    made = applied(expression, schema, form)
+    if isinstance(filter, Predicate) and made is expression:
+        return made, filter
+    # Of a long one the sets are looked up, not its thousands of terms.
+    is_long = len(form[0]) > LONG
+    return made, to_predicate(made, schema) if is_long else to_predicate(expression, schema, form)
 
 
 def columns_of(filter: RowFilter) -> set[str] | None:
@@ -121,8 +137,18 @@ def columns_of(filter: RowFilter) -> set[str] | None:
     return None if filter.columns is None else set(filter.columns)
 
 
-def _with_bytes_of_uuids(filter: Any, schema: pa.Schema) -> Any:
-    """DNF tuples with the 16 bytes of their UUIDs, which is what PyArrow compares.
+def _flat(predicate: Predicate) -> Predicate:
+    flat = flattened(predicate)
+    if depth(flat) > DEEPEST:
+        raise FilterError(
+            f"the predicate is nested {depth(flat):,} levels deep, and the most is {DEEPEST}; "
+            "join fewer conditions, or write them as a pyarrow.compute expression"
+        )
+    return flat
+
+
+def _as_stored(filter: Any, schema: pa.Schema) -> Any:
+    """DNF tuples with UUIDs as the 16 bytes, and whole numbers as the uint64, of their columns.
 
     Raises
     ------
@@ -134,9 +160,11 @@ def _with_bytes_of_uuids(filter: Any, schema: pa.Schema) -> Any:
         several = isinstance(value, list | tuple | set | frozenset)
         column = leaf_type(schema, (name,))
         values = [_bytes_of_uuid(each, column) for each in (value if several else [value])]
+        if column == pa.uint64():
+            return name, operator, _as_uint64(values) if several else _as_uint64(values)[0]
         return name, operator, values if several else values[0]
     if isinstance(filter, list | tuple):
-        return [_with_bytes_of_uuids(each, schema) for each in filter]
+        return [_as_stored(each, schema) for each in filter]
     return filter
 
 
@@ -149,12 +177,39 @@ def _bytes_of_uuid(value: Any, column: pa.DataType | None) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
+def _as_uint64(values: list[Any]) -> Any:
+    """Values as uint64 where all that may equal one are: PyArrow's own are int64."""
+    fits = [_is_integer(each) and 0 <= each < 2**64 for each in values]
+    if len(values) == 1 and fits[0]:
+        return pa.array(values, pa.uint64())
+    # Other whole numbers equal no value of the column.
+    kept = [each for each, fit in zip(values, fits, strict=True) if fit or each is None]
+    strange = [each for each in values if each is not None and not _is_integer(each)]
+    return pa.array(kept, pa.uint64()) if any(fits) and not strange else values
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _from_dnf(filter: list[Any] | tuple[Any, ...]) -> pc.Expression:
     # Imported late: pyarrow.parquet brings much that no other filter needs.
     from pyarrow.parquet import filters_to_expression
 
     try:
-        expression = filters_to_expression(list(filter))
+        rows = [filter] if filter and isinstance(filter[0][0], str) else filter
+        # Of many terms PyArrow makes a chain as deep as it is long.
+        ends = [
+            balanced(
+                [
+                    filters_to_expression([terms[at : at + _MOST_TERMS]])
+                    for at in range(0, max(len(terms), 1), _MOST_TERMS)
+                ],
+                is_or=False,
+            )
+            for terms in rows
+        ]
+        expression = balanced(ends, is_or=True) if ends else filters_to_expression(list(rows))
     except Exception as error:  # noqa: BLE001 - PyArrow raises many kinds
         raise FilterError(f"{filter!r} is no PyArrow DNF ({error}); write {_ACCEPTED}") from None
     if not isinstance(expression, pc.Expression):

@@ -29,13 +29,16 @@ import ctypes
 import functools
 import math
 import struct
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, literals
+
+Entry: TypeAlias = tuple[str, str]
+Form: TypeAlias = tuple[list[Entry], pa.RecordBatch]
 
 # An IPC file begins with its name, padded to eight bytes, and the schema's message.
 _MAGIC = b"ARROW1\0\0"
@@ -118,7 +121,9 @@ class _Chain:
         self.terms = terms
 
 
-def to_predicate(expression: pc.Expression, schema: pa.Schema) -> ast.Predicate:
+def to_predicate(
+    expression: pc.Expression, schema: pa.Schema, form: Form | None = None
+) -> ast.Predicate:
     """Translate a PyArrow expression into what an index can answer.
 
     Parameters
@@ -127,6 +132,8 @@ def to_predicate(expression: pc.Expression, schema: pa.Schema) -> ast.Predicate:
         Any filter PyArrow would apply to data of this schema.
     schema
         The dataset's schema; it says what each reference means.
+    form
+        What `read` gives of the expression, if it is read.
 
     Returns
     -------
@@ -145,7 +152,7 @@ def to_predicate(expression: pc.Expression, schema: pa.Schema) -> ast.Predicate:
     id = 42 AND name > 'm'
     """
     try:
-        return _condition(_tree(expression, schema))
+        return ast.bounded(_condition(_tree(form or read(expression), schema)))
     except FilterError:
         raise
     except Exception as error:  # noqa: BLE001 - a filter is never the reason to fail
@@ -156,9 +163,9 @@ def to_predicate(expression: pc.Expression, schema: pa.Schema) -> ast.Predicate:
         )
 
 
-def _tree(expression: pc.Expression, schema: pa.Schema) -> _Node:
+def _tree(form: Form, schema: pa.Schema) -> _Node:
     """Read the prefix order with a stack; recursion would end at long chains of OR."""
-    entries, row = _read(expression)
+    entries, row = form
     root = _Node("root")
     stack = [root]
     position = 0
@@ -196,7 +203,7 @@ def _tree(expression: pc.Expression, schema: pa.Schema) -> _Node:
     return root.args[0]
 
 
-def _read(expression: pc.Expression) -> tuple[list[tuple[str, str]], pa.RecordBatch]:
+def read(expression: pc.Expression) -> Form:
     """The entries of the prefix order, and the row of literals and options.
 
     The file's schema message holds all but the values of the literals, so filters that differ
@@ -220,12 +227,12 @@ def _read(expression: pc.Expression) -> tuple[list[tuple[str, str]], pa.RecordBa
 
 
 @functools.lru_cache(maxsize=256)
-def _outline(message: bytes) -> tuple[list[tuple[str, str]], pa.Schema]:
+def _outline(message: bytes) -> tuple[list[Entry], pa.Schema]:
     schema = pa.ipc.read_schema(pa.py_buffer(message))
     return _metadata(schema), schema
 
 
-def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
+def _metadata(schema: pa.Schema) -> list[Entry]:
     """Return the schema's metadata in order, repeated keys included.
 
     `Schema.metadata` is a dict and keeps one entry a key, so this reads the public C data
@@ -268,6 +275,12 @@ def _reference(path: ast.ColumnPath, schema: pa.Schema) -> _Node:
             fields = found
     assert found is not None
     return _Node(ast.column_text(path), _Column(path, found))
+
+
+def column_of(path: ast.ColumnPath, schema: pa.Schema) -> tuple[ast.ColumnPath, pa.DataType] | None:
+    """The path and type of a column that an expression names, None if it is no single one."""
+    found = _reference(path, schema).meaning
+    return (found.path, found.type) if isinstance(found, _Column) else None
 
 
 def _meaning(node: _Node) -> object:
@@ -496,7 +509,7 @@ def _options_text(options: pa.StructScalar) -> list[str]:
 def referenced_columns(expression: pc.Expression) -> set[str] | None:
     """Names of the top-level columns an expression reads, None when that cannot be told."""
     try:
-        entries, _ = _read(expression)
+        entries, _ = read(expression)
     except Exception:  # noqa: BLE001 - reading every column is always right
         return None
     names = set()

@@ -28,6 +28,9 @@ from zonebloom.errors import InvalidArgument
 
 ColumnPath: TypeAlias = tuple[str, ...]
 
+# A search follows a predicate by recursion.
+DEEPEST = 150
+_MANY_TERMS = 64
 _SHOWN_VALUES = 2
 _FACING = {">=": "<=", "<=": ">="}
 
@@ -170,6 +173,77 @@ def walk(predicate: Predicate) -> Iterator[Predicate]:
             stack.append(node.term)
 
 
+def bounded(predicate: Predicate) -> Predicate:
+    """The predicate with what lies too deep for a search to follow made `Unknown`.
+
+    Examples
+    --------
+    >>> deep = Compares(("a",), "<", pa.scalar(5))
+    >>> for _ in range(1000):
+    ...     deep = And((Or((deep, Constant(None))), IsNull(("b",))))
+    >>> depth(bounded(deep)) <= DEEPEST
+    True
+    """
+    if depth(predicate) <= DEEPEST:
+        return predicate
+    return _cut(predicate, DEEPEST)
+
+
+def depth(predicate: Predicate) -> int:
+    """How many nodes lie above the deepest one."""
+    deepest, stack = 0, [(predicate, 0)]
+    while stack:
+        node, deep = stack.pop()
+        deepest = max(deepest, deep)
+        stack += [(each, deep + 1) for each in _below(node)]
+    return deepest
+
+
+def flattened(predicate: Predicate) -> Predicate:
+    """Terms of a chain side by side, however they are nested: ``a OR (b OR c)`` is one OR."""
+    order, inner = [predicate], set()
+    for node in order:
+        below = _below(node)
+        order += below
+        inner.update(id(each) for each in below if _joins(node, each))
+    made: dict[int, Predicate] = {}
+    # Children before parents; a chain within one of its kind is made with that.
+    for node in reversed(order):
+        if isinstance(node, Not):
+            made[id(node)] = negation(made[id(node.term)])
+        elif not isinstance(node, And | Or):
+            made[id(node)] = node
+        elif id(node) not in inner or node is predicate:
+            terms: list[Predicate] = []
+            stack: list[Predicate] = [node]
+            while stack:
+                each = stack.pop()
+                if each is node or _joins(node, each):
+                    stack += reversed(_below(each))
+                else:
+                    terms.append(made[id(each)])
+            made[id(node)] = type(node)(tuple(terms))
+    return made[id(predicate)]
+
+
+def _below(node: Predicate) -> tuple[Predicate, ...]:
+    if isinstance(node, And | Or):
+        return node.terms
+    return (node.term,) if isinstance(node, Not) else ()
+
+
+def _joins(outer: Predicate, inner: Predicate) -> bool:
+    return isinstance(outer, And | Or) and type(outer) is type(inner)
+
+
+def _cut(predicate: Predicate, left: int) -> Predicate:
+    if isinstance(predicate, And | Or | Not) and left == 0:
+        return Unknown("...", f"it is nested more than {DEEPEST} levels deep")
+    if isinstance(predicate, And | Or):
+        return type(predicate)(tuple(_cut(term, left - 1) for term in predicate.terms))
+    return Not(_cut(predicate.term, left - 1)) if isinstance(predicate, Not) else predicate
+
+
 def conjunction(terms: Iterable[Predicate]) -> Predicate:
     """All of some terms; ``a >= x`` beside ``a <= x`` is ``a = x``, which a filter answers.
 
@@ -191,6 +265,29 @@ def conjunction(terms: Iterable[Predicate]) -> Predicate:
             bounds[term.column, term.operator] = len(kept)
         kept.append(term)
     return kept[0] if len(kept) == 1 else And(tuple(kept))
+
+
+def disjunction(terms: Iterable[Predicate]) -> Predicate:
+    """Any of some terms; many equalities of one column are a set, which is looked up at once.
+
+    Examples
+    --------
+    >>> print(disjunction(Equals(("a",), pa.scalar(number)) for number in range(100)))
+    a IN (0, 1, ... 98 more)
+    """
+    terms = tuple(terms)
+    if len(terms) < _MANY_TERMS:
+        return Or(terms)
+    sets: dict[tuple[ColumnPath, pa.DataType], list[pa.Scalar]] = {}
+    others: list[Predicate] = []
+    for term in terms:
+        if isinstance(term, Equals):
+            sets.setdefault((term.column, term.value.type), []).append(term.value)
+        else:
+            others.append(term)
+    made = [IsIn(column, pa.array(values, type_)) for (column, type_), values in sets.items()]
+    terms = (*made, *others)
+    return terms[0] if len(terms) == 1 else Or(terms)
 
 
 def negation(predicate: Predicate) -> Predicate:

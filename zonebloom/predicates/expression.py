@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
-from operator import and_, or_
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,9 +52,9 @@ def from_predicate(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
     """
     match predicate:
         case And(terms):
-            return reduce(and_, [from_predicate(term, schema) for term in terms], pc.scalar(True))
+            return balanced([from_predicate(term, schema) for term in terms], False)
         case Or(terms):
-            return reduce(or_, [from_predicate(term, schema) for term in terms], pc.scalar(False))
+            return balanced([from_predicate(term, schema) for term in terms], True)
         case Not(term):
             return ~from_predicate(term, schema)
         case Constant(value):
@@ -82,6 +80,14 @@ def from_predicate(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
             raise FilterError(
                 f"what {text!r} means is unknown, so no row can be tried; leave it out"
             )
+
+
+def balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
+    """Terms joined in pairs: a chain of ten thousand would be as deep as it is long."""
+    while len(terms) > 1:
+        pairs = [a | b if is_or else a & b for a, b in zip(terms[::2], terms[1::2], strict=False)]
+        terms = pairs + terms[len(pairs) * 2 :]
+    return terms[0] if terms else pc.scalar(not is_or)
 
 
 def _is_in(

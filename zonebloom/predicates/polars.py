@@ -239,7 +239,7 @@ def _read(expr: pl.Expr) -> tuple[Any, str]:
 def _to_predicate(root: Any, reason: str, expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
     if root is not None:
         try:
-            return _condition(root, schema)
+            return ast.bounded(_condition(root, schema))
         except Exception as error:  # noqa: BLE001 - a filter is never the reason to fail
             reason = f"the expression cannot be taken apart ({type(error).__name__}: {error})"
     return ast.Unknown(str(expr)[:_SHOWN_TEXT], reason)
@@ -297,7 +297,7 @@ def _column(name: Any, schema: pa.Schema) -> rules.Column:
 
 def _binary(node: Any, body: Any, schema: pa.Schema) -> ast.Predicate:
     operator = body["op"]
-    for names, made in ((_AND, ast.And), (_OR, ast.Or)):
+    for names, made in ((_AND, ast.And), (_OR, ast.disjunction)):
         if operator in names:
             return made(tuple(_condition(term, schema) for term in _terms(node, names)))
     if operator not in ("Eq", "NotEq", "EqValidity", "NotEqValidity", *_ORDER):

@@ -27,12 +27,17 @@ import pyarrow.types as pt
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, literals
+from zonebloom.predicates.arrow import read
+from zonebloom.predicates.expression import balanced
 from zonebloom.predicates.literals import Literal, Misplaced, Placed
+from zonebloom.predicates.rewrite import applied
 
 # pa.scalar(None) would import pandas to look for its nulls.
 _NULL = pc.scalar(pa.nulls(1, pa.bool_())[0])
 _ELSEWHERE = "write that part as a pyarrow.compute expression"
 _ZONES = f"{_ELSEWHERE}: {literals.ZONE_FUNCTIONS}"
+# Up to here a chain is no matter.
+_LONG_TEXT = 1000
 _MIRRORED = {"eq": "eq", "neq": "neq", "lt": "gt", "lte": "gte", "gt": "lt", "gte": "lte"}
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "eq": lambda a, b: a == b,
@@ -118,8 +123,11 @@ def to_expression(text: str, schema: pa.Schema) -> pc.Expression:
         expression = translator.condition(_parse(text), exact=False)
     except RecursionError:
         raise FilterError(
-            f"cannot read the filter: it is nested too deeply; {_ELSEWHERE}"
+            "cannot read the filter: it is nested too deeply; write a chain of OR or AND without "
+            "parentheses, or IN"
         ) from None
+    if len(text) > _LONG_TEXT:
+        expression = applied(expression, schema, read(expression))
     translator.check(expression)
     return expression
 
@@ -219,12 +227,7 @@ class _Translator:
     def _junction(self, node: Any, exact: bool) -> pc.Expression:
         self._only(node, "this", "expression")
         terms = [self.condition(term, exact) for term in node.flatten(unnest=False)]
-        # Joined in pairs: a chain of ten thousand terms would be as deep as it is long.
-        join = (lambda a, b: a & b) if node.key == "and" else (lambda a, b: a | b)
-        while len(terms) > 1:
-            pairs = [join(a, b) for a, b in zip(terms[::2], terms[1::2], strict=False)]
-            terms = pairs + terms[len(pairs) * 2 :]
-        return terms[0]
+        return balanced(terms, node.key == "or")
 
     def _not(self, node: Any, exact: bool) -> pc.Expression:
         self._only(node, "this")

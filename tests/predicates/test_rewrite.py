@@ -1,0 +1,254 @@
+"""Expressions made over before they are applied: the same rows, however long they are."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import math
+import operator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import acero
+
+import zonebloom as zb
+from zonebloom.errors import FilterError
+from zonebloom.predicates import (
+    And,
+    Compares,
+    Constant,
+    Equals,
+    IsIn,
+    IsNull,
+    Not,
+    Or,
+    rewrite,
+    translate,
+)
+from zonebloom.predicates.arrow import read
+
+F = pc.field
+MOMENTS = [dt.datetime(2020, 1, 1), None, dt.datetime(1970, 1, 1)]
+TABLE = pa.table(
+    {
+        "i8": pa.array([1, None, -1, 5, 127, 0], pa.int8()),
+        "i64": pa.array([1, None, -1, 5, 2**53 + 1, -(2**63)]),
+        "u64": pa.array([1, None, 2**63, 5, 2**64 - 1, 0], pa.uint64()),
+        "f32": pa.array([0.1, None, -0.0, math.nan, 1.5, 0.0], pa.float32()),
+        "f64": pa.array([0.1, None, -0.0, math.nan, 1.5, 5.0]),
+        "s": ["a", None, "", "É", "b", "5"],
+        "cat": pa.array(["a", None, "", "É", "b", "5"]).dictionary_encode(),
+        "bin": [b"a", None, b"", b"\xff", b"b", b"5"],
+        "ts": pa.array(MOMENTS * 2, pa.timestamp("ms")),
+        "d": pa.array([dt.date(2020, 1, 1), None, dt.date(1970, 1, 1)] * 2),
+        "b": [True, None, False, True, False, None],
+        "st": [{"u": 1}, None, {"u": None}, {"u": 5}, {"u": 5}, {"u": 0}],
+    },
+)
+COLUMNS = [F(name) for name in TABLE.column_names if name not in ("b", "st")] + [F("st", "u")]
+VALUES = [
+    1, -1, 5, 300, 2**53 + 1, pa.scalar(2**63, pa.uint64()), pa.scalar(5, pa.uint64()), 0.1, 1.5,
+    -0.0, 0.0, math.nan, 2.0**53, pa.scalar(0.1, pa.float32()), "a", "", "É", b"a", b"\xff", True,
+    dt.datetime(2020, 1, 1), dt.date(2020, 1, 1), None, pa.scalar(None, pa.int64()),
+    pa.scalar("a", pa.large_string()), pa.scalar(5, pa.int8()),
+]  # fmt: skip
+SETS = [
+    [1, None], [5, 300], [-1, 5], [], ["a", None], ["É"], [0.0, 1.5], [b"a"],
+    pa.array([2**63, 5, None], pa.uint64()),
+]  # fmt: skip
+
+
+def one_of(choices):
+    return st.integers(0, len(choices) - 1).map(choices.__getitem__)
+
+
+COMPARED = [operator.eq, operator.ne, operator.lt, operator.ge]
+leaves = st.one_of(
+    st.builds(lambda c, v, f: f(c, v), one_of(COLUMNS), one_of(VALUES), one_of(COMPARED)),
+    st.builds(lambda c, v: pc.scalar(v) == c, one_of(COLUMNS), one_of(VALUES)),
+    st.builds(lambda c, v: c.isin(v), one_of(COLUMNS), one_of(SETS)),
+    one_of([F("b"), ~F("b"), F("s").is_null(), pc.match_like(F("s"), "a%"), pc.scalar(True)]),
+    one_of([F("i64") + 1 == 6, F("i8").cast("int64") == 5, F("i64") == F("i8")]),
+)
+trees = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=2, max_size=5).map(lambda t: functools.reduce(operator.or_, t)),
+        st.lists(inner, min_size=2, max_size=5).map(lambda t: functools.reduce(operator.and_, t)),
+        st.builds(pc.or_, inner, inner),
+        inner.map(operator.invert),
+    ),
+    max_leaves=12,
+)
+
+
+def truth(expression, table=TABLE):
+    """True, false or null of every row; None where PyArrow refuses the expression."""
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["it"]))
+    try:
+        return acero.Declaration.from_sequence([source, project]).to_table()["it"].to_pylist()
+    except pa.ArrowException:
+        return None
+
+
+@settings(max_examples=1500, deadline=None)
+@given(trees)
+def test_every_row_has_the_truth_it_had(expression):
+    expected = truth(expression)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rewrite, "LONG", 0)
+        made = rewrite.applied(expression, TABLE.schema, read(expression))
+    if expected is not None:
+        assert truth(made) == expected
+
+
+@pytest.mark.parametrize("name", [each for each in TABLE.column_names if each != "st"])
+def test_chains_of_every_type(name):
+    column, values = F(name), TABLE[name].combine_chunks()
+    values = [each for each in values if each.is_valid]
+    chain = functools.reduce(operator.or_, [column == each for each in values[:2] * 100])
+    for expression in (chain, ~chain, functools.reduce(operator.and_, [column != values[0]] * 200)):
+        made = rewrite.applied(expression, TABLE.schema, read(expression))
+        assert truth(made) == truth(expression)
+        assert len(read(made)[0]) < len(read(expression)[0]) or name in ("b", "cat")
+
+
+ROWS = 500
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rewrite")
+    numbers = pa.array([None if row % 50 == 7 else row * 3 for row in range(ROWS)])
+    table = pa.table(
+        {
+            "id": numbers,
+            "u": pa.array([None if n.as_py() is None else 2**64 - 1 - n.as_py() for n in numbers],
+                          pa.uint64()),
+            "s": [str(n) for n in numbers],
+        }
+    )  # fmt: skip
+    pq.write_table(table, folder / "part.parquet")
+    opened = zb.dataset(folder)
+    for name in ("id", "u"):
+        opened.create_scalar_index(name, "BLOOMFILTER", number_of_items=64, spark=False)
+    return opened
+
+
+def numbers_of(ds, filter):
+    return ds.to_table(columns=["id"], filter=filter)["id"].to_pylist()
+
+
+MANY = 10_000
+HELD = [row * 3 for row in range(ROWS) if row % 50 != 7]
+key = F("id")
+TERMS = range(0, 3 * MANY, 6)
+WANTED = [number for number in HELD if number % 6 == 0]
+CHAINS = {
+    "SQL": lambda: " OR ".join(f"id = {each}" for each in TERMS),
+    "SQL, turned": lambda: "NOT (" + " AND ".join(f"{each} <> id" for each in TERMS) + ")",
+    "PyArrow": lambda: functools.reduce(operator.or_, [key == each for each in TERMS]),
+    "PyArrow, right": lambda: functools.reduce(lambda a, b: b | a, [key == n for n in TERMS]),
+    "PyArrow, turned": lambda: ~functools.reduce(operator.and_, [key != each for each in TERMS]),
+    "tuples": lambda: [[("id", "=", each)] for each in TERMS],
+    "tuples, of several": lambda: [[("id", "=", n), ("id", ">=", 0)] for n in TERMS[:2000]],
+    "Predicate": lambda: Or(tuple(Equals(("id",), pa.scalar(each)) for each in TERMS)),
+    "Predicate, left": lambda: functools.reduce(
+        lambda a, b: Or((a, b)), [Equals(("id",), pa.scalar(each)) for each in TERMS]
+    ),
+    "Predicate, right": lambda: functools.reduce(
+        lambda a, b: Or((b, a)), [Equals(("id",), pa.scalar(each)) for each in TERMS]
+    ),
+}
+
+
+@pytest.mark.parametrize("language", CHAINS)
+def test_long_chains_are_sets(ds, language):
+    assert numbers_of(ds, CHAINS[language]()) == WANTED
+
+
+def test_the_index_answers_a_long_chain(ds):
+    chain = functools.reduce(
+        operator.or_, [key == 3 * ROWS - 3] + [key == -n for n in range(1, 900)]
+    )
+    _, predicate = translate(chain, ds.schema)
+    assert isinstance(predicate, Or)
+    assert isinstance(predicate.terms[0], IsIn)
+    assert len(ds.search(chain).ranges) <= 64
+    assert numbers_of(ds, chain) == [3 * ROWS - 3]
+
+
+def test_long_chains_of_other_conditions(ds):
+    held = [str(number) for number in HELD]
+    # Without a wildcard they are equalities.
+    likes = [f"s LIKE '{number}'" for number in range(4500)]
+    assert len(numbers_of(ds, " OR ".join(likes))) == len(held)
+    wild = [f"s LIKE '{number}_%'" for number in range(700)]
+    wanted = sum(len(each) > 1 and any(int(each[:at]) < 700 for at in range(1, len(each)))
+                 for each in held)  # fmt: skip
+    assert len([n for n in numbers_of(ds, " OR ".join(wild)) if n is not None]) == wanted
+    for text in (" OR ".join(wild * 6), " AND ".join(f"NOT {each}" for each in wild * 6)):
+        with pytest.raises(FilterError, match="joins more than 4,000 conditions") as e:
+            ds.to_table(filter=text)
+        assert e.value.__cause__ is None
+
+
+DEEP = {
+    "sum": lambda deep: functools.reduce(lambda a, _: a + 0, range(deep), key) == 3,
+    "AND in OR": lambda deep: functools.reduce(
+        lambda a, n: ((a & (key >= 0)) | (key == -1 - n)), range(deep // 2), key == 3
+    ),
+    "NOT": lambda deep: functools.reduce(lambda a, _: ~a, range(deep // 2 * 2), key == 3),
+    "Predicate": lambda deep: functools.reduce(
+        lambda a, n: Or((And((a, Not(IsNull(("id",))))), Equals(("id",), pa.scalar(-n)))),
+        range(1, deep // 2),
+        Equals(("id",), pa.scalar(3)),
+    ),
+    "Predicate of NOT": lambda deep: functools.reduce(
+        lambda a, _: Not(And((a, Constant(True)))),
+        range(deep // 2 * 2),
+        Equals(("id",), pa.scalar(3)),
+    ),
+    "SQL": lambda deep: "(" * deep + "id = 3" + ")" * deep,
+    "SQL, nested": lambda deep: "(id = -1 OR " * deep + "id = 3" + ")" * deep,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_depth_is_answered_or_refused(ds, kind):
+    for deep in (10, 60, 148, 300, 600, 900, 3000):
+        filter = DEEP[kind](deep)
+        try:
+            found = numbers_of(ds, filter)
+        except FilterError as error:
+            assert deep > 60 or kind.startswith("SQL")
+            assert "nested" in str(error)
+            assert error.__cause__ is None
+            continue
+        assert found == [3]
+        # None of these ends in recursion either.
+        assert ds.count_rows(filter=filter) == 1
+        assert ds.search(filter).to_table().num_rows == 1
+        assert ds.scanner(filter=filter).explain_plan()
+
+
+def test_64_bits_of_two_signs(ds):
+    top = 2**64 - 1
+    for filter in (
+        F("u") == pa.scalar(top - 3, pa.uint64()),
+        (F("u") > 5) & (F("id") == 3),
+        F("u").isin(pa.array([top - 3], pa.uint64())) | F("u").isin([-1, 5]),
+        ~(F("u") != 5) | (key == pa.scalar(3, pa.uint64())),
+        [("u", "in", [top - 3, -1, 5])],
+        [("u", "=", top - 3), ("u", ">", 5)],
+        [("u", "not in", [5]), ("id", "=", 3)],
+        Equals(("u",), pa.scalar(top - 3, pa.uint64())),
+        And((Compares(("u",), ">", pa.scalar(5)), Equals(("id",), pa.scalar(3)))),
+        f"u IN ({top - 3}, -1, 5)",
+    ):
+        assert numbers_of(ds, filter) == [3]
