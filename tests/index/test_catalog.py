@@ -648,21 +648,47 @@ def test_a_version_is_not_written_when_a_file_it_names_is_not_there(catalog, tmp
     assert len(list((tmp_path / "_zonebloom" / "versions").glob("*.json"))) == 1
 
 
-def test_a_version_whose_files_went_while_it_was_written_is_withdrawn(local, monkeypatch):
+@pytest.mark.parametrize("vacuumed", [False, True])
+@pytest.mark.parametrize("name", ["b", "a"])
+def test_a_version_whose_files_went_while_it_was_written_is_taken_back(
+    local, monkeypatch, name, vacuumed
+):
     first = local.commit(adding("a"))
-    change = writing(local, "b", "bb")
+    change = writing(local, name, "bb")
     link = os.link
 
     def vacuumed_meanwhile(*paths):
+        monkeypatch.setattr(os, "link", link)
         shutil.rmtree(os.path.dirname(local.segment_path("bb-0000")))
         link(*paths)
+        if vacuumed:
+            # It sees the new version, and nobody but that names what was before.
+            vacuum(local, timedelta(0))
 
     monkeypatch.setattr(os, "link", vacuumed_meanwhile)
     with pytest.raises(CommitConflict, match="gone before it was committed"):
         local.commit(change)
-    monkeypatch.undo()
-    assert local.latest() == first
-    assert local.commit(adding("c")).number == 2
+    latest = local.latest()
+    assert latest.number == 3
+    assert latest.fragments == first.fragments
+    # An index that was to be replaced, and whose own files are gone by now, is no more.
+    is_lost = vacuumed and name == "a"
+    assert latest.indices == ({} if is_lost else first.indices)
+    assert local.commit(adding("c")).number == 4
+
+
+def test_a_version_a_vacuum_deletes_before_it_is_read_makes_way_for_the_newer(local, monkeypatch):
+    local.commit(adding("a"))
+    read = Catalog._read
+
+    def overtaken(self, number):
+        monkeypatch.setattr(Catalog, "_read", read)
+        local.commit(adding("b"))
+        vacuum(local, timedelta(0))
+        return read(self, number)
+
+    monkeypatch.setattr(Catalog, "_read", overtaken)
+    assert sorted(local.latest().indices) == ["a", "b"]
 
 
 def test_files_are_on_disk_before_the_version_that_names_them(local, monkeypatch):

@@ -307,13 +307,19 @@ class Catalog:
                 raise
             warnings.warn(f"{error}. The data is read instead", IndexNotUsedWarning, stacklevel=4)
             return Version()
-        for number in numbers:
+        while numbers:
+            number = numbers.pop(0)
             try:
                 return self._read(number)
             except CorruptIndex as error:
                 # A commit on top of what is older would hide what is newer.
                 if for_writing and isinstance(error, _NotRead):
                     raise
+                now_there = self._numbers()
+                if number not in now_there:
+                    # A vacuum deleted it since: there is a newer one.
+                    numbers = sorted(now_there, reverse=True)
+                    continue
                 warnings.warn(str(error), IndexNotUsedWarning, stacklevel=4)
         return Version()
 
@@ -349,8 +355,9 @@ class Catalog:
             number = max(self._numbers(), default=0) + 1
             latest = self.latest_for_writing()
             version = replace(change(latest), number=number)
-            before = self._files(latest)
-            new = {path: size for path, size in self._files(version).items() if path not in before}
+            before = self._files(latest.indices.values())
+            named = self._files(version.indices.values())
+            new = {path: size for path, size in named.items() if path not in before}
             self._require(new)
             if is_local(self.filesystem):
                 sync_files(new.keys() - synced)
@@ -360,16 +367,22 @@ class Catalog:
             except FileNotFoundError:
                 # A vacuum takes a draft for one that a crash left.
                 continue
-            if is_made and self._is_in_use(version, change, new):
-                return version
+            if is_made:
+                try:
+                    self._require(new)
+                except CommitConflict:
+                    self._take_back(version, latest)
+                    raise
+                if self._is_in_use(version, change, new):
+                    return version
         raise CommitConflict(
             f"{self.folder}: other writers committed {_MAX_TRIES} times in between; try again"
         )
 
-    def _files(self, version: Version) -> dict[str, int]:
-        """The files of segments a version names, with their sizes."""
+    def _files(self, entries: Iterable[IndexEntry]) -> dict[str, int]:
+        """The files of segments that indices name, with their sizes."""
         found = {}
-        for entry in version.indices.values():
+        for entry in entries:
             for each in entry.segments:
                 if each.layout != "pages":
                     found[self.segment_path(each.name, each.layout)] = each.num_bytes
@@ -397,19 +410,13 @@ class Catalog:
         """Whether a version just written is the newest, or the newest was made on top of it.
 
         Its number was free; that may be so because others committed it and more, and a vacuum
-        deleted theirs. It is withdrawn then, and when its files are gone.
+        deleted theirs. It is deleted then, as theirs was.
         """
-        path = self._path(version.number, "json")
-        try:
-            self._require(new)
-        except CommitConflict:
-            self.filesystem.delete_file(path)
-            raise
         if max(self._numbers(), default=0) <= version.number:
             return True
         newest = self.latest_for_writing()
         if new:
-            is_in_it = new.items() <= self._files(newest).items()
+            is_in_it = new.items() <= self._files(newest.indices.values()).items()
         else:
             try:
                 is_in_it = replace(change(newest), number=newest.number) == newest
@@ -417,8 +424,29 @@ class Catalog:
                 # What it was to change has changed, by this version if by none later.
                 is_in_it = True
         if not is_in_it:
-            self.filesystem.delete_file(path)
+            with contextlib.suppress(FileNotFoundError):
+                self.filesystem.delete_file(self._path(version.number, "json"))
         return is_in_it
+
+    def _take_back(self, version: Version, before: Version) -> None:
+        """Commit what was before a version whose files are gone, in so far as its files are there.
+
+        The version cannot be deleted: a vacuum that has seen it may have deleted the one before.
+        """
+
+        def change(newest: Version) -> Version:
+            indices = {}
+            for name, entry in newest.indices.items():
+                old = before.indices.get(name)
+                if entry == old or entry != version.indices.get(name):
+                    indices[name] = entry
+                elif old is not None and missing(self.filesystem, self._files([old])) is None:
+                    indices[name] = old
+            return replace(newest, indices=indices)
+
+        # The conflict is what the user is to see: readers of the version scan the data meanwhile.
+        with contextlib.suppress(OSError, CatalogError):
+            self._commit(change)
 
     def new_segment_prefix(self) -> str:
         """A prefix of segment names no other build uses."""

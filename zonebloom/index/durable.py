@@ -58,8 +58,8 @@ def not_written(folder: str, error: OSError) -> CatalogError:
     """What to say when the index folder cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         step = "make room there, or give another index_dir"
-    elif error.errno == errno.ENOENT:
-        step = "something deletes files of it, such as vacuum(); try again when that is done"
+    elif error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+        step = "something else is at work there, such as vacuum(); try again when that is done"
     else:
         step = "make it writable, or give another index_dir"
     return CatalogError(f"cannot write to {folder} ({error}); {step}")
