@@ -268,6 +268,8 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
 _CALLBACKS = ("progress", "scan_stats_callback")
 
 
+# An index folder that cannot be listed is a warning: the data is read instead.
+@pytest.mark.filterwarnings("ignore::zonebloom.errors.IndexNotUsedWarning")
 @pytest.mark.parametrize("name", CALLS)
 def test_wrong_values_are_refused_by_name(
     ds: zb.Dataset, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

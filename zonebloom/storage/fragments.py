@@ -220,7 +220,8 @@ def open_source(
         require_no_schema(source, schema)
         return _from_dataset(source, None)
     arguments.choice(format, "format", _FORMATS)
-    if not (schema is None or schema == "union" or isinstance(schema, pa.Schema)):
+    is_union = isinstance(schema, str) and schema == "union"
+    if not (schema is None or is_union or isinstance(schema, pa.Schema)):
         raise InvalidArgument(
             f'schema is {arguments.shown(schema)}; give a pyarrow.Schema, "union" or None'
         )
