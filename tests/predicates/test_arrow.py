@@ -423,7 +423,7 @@ def test_the_layout_is_the_one_this_module_knows():
     with pa.ipc.open_file((F("i64") == 5).__reduce__()[1][0]) as reader:
         row = reader.get_batch(0)
     assert module._metadata(row.schema) == GOOD
-    assert module._read(F("i64") == 5) == (GOOD, row)
+    assert module.read(F("i64") == 5) == (GOOD, row)
 
 
 def test_filters_of_one_layout_keep_their_own_literals():
@@ -436,7 +436,7 @@ def test_filters_of_one_layout_keep_their_own_literals():
 
 def test_a_literal_of_a_dictionary_is_read():
     literal = pa.array(["a"]).dictionary_encode()[0]
-    entries, row = module._read(F("s") == literal)
+    entries, row = module.read(F("s") == literal)
     assert [key for key, _ in entries] == ["call", "field_ref", "literal", "end"]
     assert row.column(0)[0].as_py() == "a"
 
