@@ -15,7 +15,7 @@ from typing import Any
 from trust.report import PEER, Report
 
 # Longer than any case takes.
-MOST_SECONDS = 600
+MOST_SECONDS = 1800
 # Numbers of cases that a process takes before a new one takes its place.
 MOST_CASES = 200
 
