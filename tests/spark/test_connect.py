@@ -96,7 +96,8 @@ def check_refresh_and_scan(spark, folder):
     write_lake(lake, files=4)
     (lake / "0.parquet").unlink()
     (done,) = zb.dataset(lake).optimize.optimize_indices(spark=spark)
-    assert (done.fragments_added, done.fragments_dropped) == (3, 2)
+    # The file written anew is the same: its bytes are.
+    assert (done.fragments_added, done.fragments_dropped) == (2, 1)
     wanted = some_id(lake)
     filter = f"id = {wanted} AND name IS NOT NULL OR id = -1"
     expected = [row for row in rows_in(lake, id=wanted) if row[1] is not None]
