@@ -293,7 +293,8 @@ FILTERS = st.recursive(
 @given(filter=FILTERS)
 def test_random_filters_find_what_pyarrow_finds(mixed: tuple, filter: pc.Expression):
     ds, source, _ = mixed
-    expected = source.to_table(filter=filter)
+    # Of the table, as pyarrow's scan loses rows of NaN by the statistics of row groups.
+    expected = source.to_table().filter(filter)
     assert same_tables(ds.to_table(filter=filter), expected)
     result = ds.search(filter)
     matching = set(expected["row"].to_pylist())
