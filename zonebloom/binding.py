@@ -41,8 +41,10 @@ class Binding:
     def _filtered(self) -> pads.Dataset:
         return _no_rows(without_views(self._schema))
 
-    def check_filter(self, filter: RowFilter | None) -> None:
+    def check_filter(self, filter: RowFilter | None, *, is_applied: bool = True) -> None:
         """Refuse a filter that PyArrow cannot apply to the rows.
+
+        One that is only looked up may compare types for which PyArrow has no kernel.
 
         Raises
         ------
@@ -54,6 +56,8 @@ class Binding:
         try:
             found = self._filtered.scanner(columns={"is_true": filter}).projected_schema.types[0]
         except pa.ArrowException as error:
+            if isinstance(error, pa.ArrowNotImplementedError) and not is_applied:
+                return
             raise FilterError(
                 f"PyArrow cannot apply the filter {filter_text(filter)}: "
                 f"{self._what_is_wrong(filter, error)}"

@@ -775,7 +775,7 @@ class Dataset:
         ------
         FilterError
         """
-        _, predicate = self._translate(filter)
+        _, predicate = self._translate(filter, is_applied=False)
         return self._planner.search(predicate)
 
     def search_many(
@@ -861,12 +861,14 @@ class Dataset:
 
         return Scanner(self._source, request, plan, callback)
 
-    def _translate(self, filter: Filter) -> tuple[RowFilter | None, Predicate]:
+    def _translate(
+        self, filter: Filter, *, is_applied: bool = True
+    ) -> tuple[RowFilter | None, Predicate]:
         """A filter as what is applied to rows, and what an index can answer of it."""
         expression, predicate = translate(filter, self.schema)
         if not isinstance(filter, str):
             # A SQL text was held against the schema when it was read.
-            self._binding.check_filter(expression)
+            self._binding.check_filter(expression, is_applied=is_applied)
         return expression, predicate
 
     def to_table(self, columns: Columns = None, filter: Filter = None, **options: Any) -> pa.Table:
