@@ -358,3 +358,11 @@ def test_what_pyarrow_is_given() -> None:
     assert part is not None and part.equals(n == pa.scalar(5))
     for nothing in (f != 3, ~f.isin(some(3)), f.isin(some(0.0)), (n == 5) | (d == Decimal(1))):
         assert prunable(nothing, schema) is None
+
+
+def test_float16_is_compared_as_sql_compares_it(tmp_path: Path) -> None:
+    numbers = np.arange(100).astype(np.float16)
+    pq.write_table(pa.table({"h": numbers, "n": range(100)}), tmp_path / "data.parquet")
+    ds = zb.dataset(tmp_path)
+    for text, count in (("h = 7.0", 1), ("h > 90 AND n <> 95", 8), ("h IN (1, 2)", 2)):
+        assert ds.count_rows(text) == ds.count_rows(text, use_scalar_index=False) == count

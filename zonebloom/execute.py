@@ -141,12 +141,12 @@ class Execution:
             left = given
             asked = pruned if by_arrow else None
             is_whole = asked is request.filter and (by_arrow or not computed)
-            scanner = dataset.scanner(
-                columns=request.columns if is_whole else self._needed(),
-                filter=asked,
-                batch_size=request.batch_size,
-            )
             try:
+                scanner = dataset.scanner(
+                    columns=request.columns if is_whole else self._needed(),
+                    filter=asked,
+                    batch_size=request.batch_size,
+                )
                 for batch in self._naming(fragments, scanner.to_batches(), by_arrow):
                     for kept in [batch] if is_whole else self._recheck(batch):
                         skipped = min(left, kept.num_rows)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from zonebloom.errors import FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter
+from zonebloom.predicates.arrow import expression_text
 
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
@@ -113,7 +114,7 @@ def _evaluate(table: pa.Table, expressions: list[pc.Expression], names: list[str
 
 def filter_text(filter: RowFilter) -> str:
     """A filter as messages show it, cut where it is long."""
-    text = str(filter)
+    text = expression_text(filter) if isinstance(filter, pc.Expression) else str(filter)
     return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
 
 

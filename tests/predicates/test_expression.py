@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import uuid
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -158,3 +160,31 @@ def test_nothing_to_choose_from(ds):
 def test_a_null_among_values_is_refused():
     with pytest.raises(InvalidArgument, match="hold a null; drop it"):
         IsIn(("i",), pa.array([1, None]))
+
+
+UUIDS = [uuid.UUID(int=number).bytes for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (pa.float16(), [np.float16(each) for each in (-1, 0.5, 2, 2)]),
+        (pa.string_view(), ["", "a", "é", "é"]),
+        (pa.binary_view(), [b"", b"a", b"\xff", b"\xff"]),
+        (pa.uuid(), UUIDS),
+        (pa.dictionary(pa.int8(), pa.string()), ["", "a", "é", "é"]),
+    ],
+    ids=str,
+)
+def test_types_that_pyarrow_does_not_compare(type_, values):
+    column = pa.array([*values, None], type_)
+    known = column.to_pylist()
+    ds = zb.dataset(pa.table({"c": column}))
+    for at, literal in enumerate(column[:-1]):
+        same = sum(each == known[at] for each in known)
+        assert ds.count_rows(Equals(("c",), literal)) == same
+        assert ds.count_rows(Not(Equals(("c",), literal))) == len(values) - same
+        below = sum(each < known[at] for each in known[:-1])
+        assert ds.count_rows(Compares(("c",), "<", literal)) == below
+    assert ds.count_rows(IsIn(("c",), column[1:3])) == sum(each in known[1:3] for each in known)
+    assert ds.count_rows(IsNull(("c",))) == 1

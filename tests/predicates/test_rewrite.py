@@ -252,3 +252,14 @@ def test_64_bits_of_two_signs(ds):
         f"u IN ({top - 3}, -1, 5)",
     ):
         assert numbers_of(ds, filter) == [3]
+
+
+def test_bytes_that_are_no_text_in_messages() -> None:
+    """PyArrow writes the bytes of a view's literal into an expression's text as they are."""
+    ds = zb.dataset(pa.table({"v": pa.array([b"\xff", b"a"], pa.binary_view()), "n": [1, 2]}))
+    literal = pa.scalar(b"\xff", pa.binary_view())
+    with pytest.raises(UnicodeDecodeError):
+        str(F("v") == literal)
+    with pytest.raises(FilterError, match=r"\(v == \\xff\).* cast the column, or"):
+        ds.to_table(filter=F("v") == literal)
+    assert len(ds.search(F("v") == literal).at_most) == 2

@@ -158,9 +158,17 @@ def to_predicate(
     except Exception as error:  # noqa: BLE001 - a filter is never the reason to fail
         detail = f": {error}" if str(error) else ""
         return ast.Unknown(
-            str(expression),
+            expression_text(expression),
             f"the expression cannot be taken apart ({type(error).__name__}{detail})",
         )
+
+
+def expression_text(expression: pc.Expression) -> str:
+    """An expression as PyArrow shows it; bytes of a view it shows as if they were text."""
+    try:
+        return str(expression)
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="backslashreplace")
 
 
 def _tree(form: Form, schema: pa.Schema) -> _Node:

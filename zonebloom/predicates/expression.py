@@ -62,9 +62,10 @@ def from_predicate(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
         case IsNull(path):
             return _column(path, schema)[0].is_null()
         case Equals(path, value):
-            return _comparable(path, value, schema) == value
+            column, value = _comparable(path, value, schema)
+            return column == value
         case Compares(path, operator, value):
-            column = _comparable(path, value, schema)
+            column, value = _comparable(path, value, schema)
             match operator:
                 case "<":
                     return column < value
@@ -90,10 +91,20 @@ def balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
     return terms[0] if terms else pc.scalar(not is_or)
 
 
+def comparable(expression: pc.Expression, type_: pa.DataType) -> tuple[pc.Expression, pa.DataType]:
+    """Values as PyArrow can compare them, and the type they are then of."""
+    target = literals.compared_as(type_)
+    decoded = literals.plain(type_)
+    if decoded not in (type_, target):
+        expression = expression.cast(decoded)
+    return (expression if target == type_ else expression.cast(target)), target
+
+
 def _is_in(
     path: ColumnPath, values: pa.Array, null_matches: bool, schema: pa.Schema
 ) -> pc.Expression:
     column, type_ = _column(path, schema)
+    values = values.cast(literals.compared_as(values.type))
     if len(values):
         _check_zones(path, type_, values[0])
     if len(values) and not literals.lookup_is_exact(type_, values):
@@ -107,12 +118,15 @@ def _is_in(
     return found | column.is_null() if null_matches else found | (column.is_null() & _NULL)
 
 
-def _comparable(path: ColumnPath, value: pa.Scalar, schema: pa.Schema) -> pc.Expression:
+def _comparable(
+    path: ColumnPath, value: pa.Scalar, schema: pa.Schema
+) -> tuple[pc.Expression, pa.Scalar]:
     column, type_ = _column(path, schema)
+    value = value.cast(literals.compared_as(value.type))
     _check_zones(path, type_, value)
     if not literals.equal_is_exact(type_, value.type):
         raise _rounds(path, type_, value.type)
-    return column
+    return column, value
 
 
 def _check_zones(path: ColumnPath, column: pa.DataType, value: pa.Scalar) -> None:
@@ -127,8 +141,7 @@ def _column(path: ColumnPath, schema: pa.Schema) -> tuple[pc.Expression, pa.Data
         known = ", ".join(schema.names[:20])
         raise FilterError(f"there is no column {column_text(path)}; the columns are {known}")
     column = pc.field(path[0]) if len(path) == 1 else pc.field(*path)
-    plain = literals.plain(found)
-    return (column if plain == found else column.cast(plain)), plain
+    return comparable(column, found)
 
 
 def _rounds(path: ColumnPath, column: pa.DataType, literal: pa.DataType) -> FilterError:

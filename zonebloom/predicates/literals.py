@@ -70,6 +70,20 @@ def stored(type_: pa.DataType) -> pa.DataType:
     return type_.storage_type if isinstance(type_, pa.UuidType) else type_
 
 
+def compared_as(type_: pa.DataType) -> pa.DataType:
+    """Return the type PyArrow can compare the values as, which keeps each of them.
+
+    There are no kernels for float16, the view types and UUIDs, and a dictionary is best decoded:
+    PyArrow would choose a common type by itself, which may be too small.
+    """
+    type_ = stored(type_)
+    if pt.is_float16(type_):
+        return pa.float32()
+    if pt.is_string_view(type_):
+        return pa.string()
+    return pa.binary() if pt.is_binary_view(type_) else type_
+
+
 def is_text(type_: pa.DataType) -> bool:
     """Tell whether values are UTF-8 text, however stored."""
     return pt.is_string(type_) or pt.is_large_string(type_) or pt.is_string_view(type_)

@@ -28,7 +28,7 @@ import pyarrow.types as pt
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, literals
 from zonebloom.predicates.arrow import read
-from zonebloom.predicates.expression import balanced
+from zonebloom.predicates.expression import balanced, comparable
 from zonebloom.predicates.literals import Literal, Misplaced, Placed
 from zonebloom.predicates.rewrite import applied
 
@@ -550,27 +550,9 @@ class _Translator:
         self._fail(f"there is no column {whole}", f"{hint}the columns are {shown}", node)
 
     def _plain(self, operand: _Operand) -> tuple[pc.Expression, pa.DataType]:
-        """Widen to a type PyArrow can compare, keeping every value.
-
-        There are no kernels for float16 and the view types, and a dictionary is best decoded
-        here: PyArrow would then choose a common type by itself, which may be too small.
-        """
+        """An operand as PyArrow can compare it."""
         self.asked.add(("plain", operand.type))
-        type_ = literals.plain(operand.type)
-        if pt.is_float16(type_):
-            type_ = pa.float32()
-        elif pt.is_string_view(type_):
-            type_ = pa.string()
-        elif pt.is_binary_view(type_):
-            type_ = pa.binary()
-        type_ = literals.stored(type_)
-        expression = operand.expression
-        if type_ != operand.type:
-            decoded = literals.plain(operand.type)
-            if decoded not in (operand.type, type_):
-                expression = expression.cast(decoded)
-            expression = expression.cast(type_)
-        return expression, type_
+        return comparable(operand.expression, operand.type)
 
     # Errors
 
