@@ -240,15 +240,15 @@ WRITERS: dict[str, Writer] = {
 }
 
 
-def writable(table: pa.Table, writer: Writer, folder: Path) -> pa.Table:
-    """The columns a writer can write and pyarrow can read again."""
+def writable(table: pa.Table, writer: Writer, folder: Path, shared: Shared) -> pa.Table:
+    """The columns of which a writer can write every value, and pyarrow can read it again."""
     kept = []
     for name in table.column_names:
         path = folder / f"try-{len(kept)}"
         # Which types a writer knows is its own affair, and so are the errors it has for others.
         with contextlib.suppress(BaseException):
-            writer(table.select([name]).slice(0, 40), path, random.Random(0), Shared())
-            if writer is as_ipc or pq.read_table(path).num_rows == 40:
+            writer(table.select([name]), path, random.Random(0), shared)
+            if writer is as_ipc or pq.read_table(path).num_rows == table.num_rows:
                 kept.append(name)
         path.unlink(missing_ok=True)
         shutil.rmtree(path.with_suffix(".written"), ignore_errors=True)
@@ -351,17 +351,17 @@ def make_lake(folder: Path, rng: random.Random) -> Lake:
     layout = rng.choice(LAYOUTS)
     is_hive = rng.random() < 0.2
     table = make_table(rng.choice([150, 600, 1500]), rng)
-    scratch = folder.with_name(folder.name + "-scratch")
-    scratch.mkdir()
-    table = writable(table, writer, scratch)
-    shutil.rmtree(scratch)
-    files = rng.randint(1, 4)
-    lake = Lake(folder, name, layout, is_hive, table)
     shared = Shared(
         layout == "embedded" or rng.random() < 0.1,
         rng.choice(["1.0", "2.4", "2.6", "2.6"]),
         rng.random() < 0.8,
     )
+    scratch = folder.with_name(folder.name + "-scratch")
+    scratch.mkdir()
+    table = writable(table, writer, scratch, shared)
+    shutil.rmtree(scratch)
+    files = rng.randint(1, 4)
+    lake = Lake(folder, name, layout, is_hive, table)
 
     def write(number: int, order: str = "as drawn") -> None:
         rows = table.num_rows // files
