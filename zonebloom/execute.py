@@ -90,6 +90,11 @@ class Execution:
             return self._source.filesystem
         return counted(self._source.filesystem, self._counter)
 
+    @property
+    def _may_use_threads(self) -> bool:
+        """Whether pyarrow may: of IPC files it crashes when such a scan is not read to its end."""
+        return not self._source.is_ipc
+
     def _columns(self) -> tuple[list[str], list[str]]:
         """Columns the filter names, and the others that are needed; all first when unsure."""
         names = self._source.schema.names
@@ -146,6 +151,7 @@ class Execution:
                     columns=request.columns if is_whole else self._needed(),
                     filter=asked,
                     batch_size=request.batch_size,
+                    use_threads=self._may_use_threads,
                 )
                 for batch in self._naming(fragments, scanner.to_batches(), by_arrow):
                     for kept in [batch] if is_whole else self._recheck(batch):
@@ -295,6 +301,7 @@ class Execution:
             schema=self._source.schema,
             columns=self._needed(),
             batch_size=self._request.batch_size,
+            use_threads=self._may_use_threads,
         )
         at = 0
         for batch in self._naming([part.fragment], batches):

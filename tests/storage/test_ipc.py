@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +257,19 @@ def test_a_damaged_byte_ends_in_rows_or_an_error(
             reader.read(number, table(0, 0).schema.names, inside).validate(full=True)
     except errors.ZoneBloomError as error:
         assert str(path) in str(error)
+
+
+def test_a_scan_that_is_given_up_leaves_the_process_alive(tmp_path: Path) -> None:
+    """PyArrow's threads go on with what the dropped scan has freed, if it may use them."""
+    table = pa.table({"id": range(500), "data": [b"x" * (at % 50) for at in range(500)]})
+    for number in range(3):
+        with pa.ipc.new_file(tmp_path / f"{number}.arrow", table.schema) as out:
+            out.write_table(table, max_chunksize=20)
+    script = f"""if True:
+        import zonebloom as zb
+        ds = zb.dataset({str(tmp_path)!r}, format="ipc")
+        for rows in range(600):
+            assert ds.head(rows % 4, "id >= 0").num_rows == rows % 4
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
