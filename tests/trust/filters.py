@@ -104,15 +104,23 @@ def truth(tree: Tree, rows: int) -> tuple[np.ndarray, np.ndarray]:
         return np.logical_or.reduce(true), np.logical_and.reduce(false)
     column: Column = tree[1]
     # What holds for each distinct value, and last for null.
-    answers = [holds(kind, value, tree[2]) for value in (*column.values, None)]
+    given = [written_in_sql(column.type, *each) for each in tree[2]]
+    answers = [holds(kind, value, given) for value in (*column.values, None)]
     true = np.array([each is True for each in answers])
     false = np.array([each is False for each in answers])
     return true[column.codes], false[column.codes]
 
 
-def holds(kind: str, value: Any, literals: list[Literal]) -> bool | None:
+def written_in_sql(column: pa.DataType, arrow_type: pa.DataType, raw: Any) -> Any:
+    """What a literal's digits say beside a column: a double, or exactly what is written."""
+    value = exact(arrow_type, raw)
+    if pa.types.is_floating(value_type(column)):
+        return float(value) if isinstance(value, int) else value
+    return Decimal(repr(value)) if isinstance(value, float) else value
+
+
+def holds(kind: str, value: Any, given: list[Any]) -> bool | None:
     """SQL's answer for one value; None is null."""
-    given = [exact(*each) for each in literals]
     match kind:
         case "null":
             return value is None
@@ -343,7 +351,9 @@ def polars(tree: Tree, rng: random.Random) -> pl.Expr:
             return field.str.starts_with(tree[2][0][1][:1])
         case "cast":
             _require(pa.types.is_integer(plain))
-            return field.cast(rng.choice([pl.Int64, pl.Float64, pl.String])) == literals[0]
+            if rng.random() < 0.3:
+                return field.cast(pl.String) == pl.lit(literals[0]).cast(pl.String)
+            return field.cast(rng.choice([pl.Int64, pl.Float64])) == literals[0]
         case "fill":
             return field.fill_null(literals[0]) == literals[0]
         case "between":
