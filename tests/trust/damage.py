@@ -11,6 +11,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -31,6 +32,7 @@ from trust.small import (
 
 import zonebloom as zb
 from zonebloom.index.sliced import SlicedTable
+from zonebloom.predicates import translate
 
 LAYOUTS = ("table", "sliced", "mixed", "data", "data, stale", "data without an index")
 FLIPS = 6
@@ -172,9 +174,10 @@ def data_problem(data: Path) -> str | None:
         if found == wanted(NUMBERS, filter):
             continue
         names = ["row", *(name for name in ("id", "name", "twin") if name in filter)]
-        try:
-            theirs = pads.dataset(data).to_table(columns=names).to_pylist()
-        except (pa.ArrowException, OSError, ValueError):
+        # With the filter, it passes over row groups that it could not read.
+        theirs = _read_by_pyarrow(data, names, None)
+        theirs = theirs or _read_by_pyarrow(data, names, translate(filter, ds.schema)[0])
+        if theirs is None:
             return f"{filter} gave {found[:9]}, where pyarrow reads nothing"
         expected = [row["row"] for row in theirs if FILTERS[filter](row)]
         # Row by row: one may be read of a page that the index knows, another as pyarrow does.
@@ -182,3 +185,10 @@ def data_problem(data: Path) -> str | None:
         if wrong & set(found).symmetric_difference(wanted(NUMBERS, filter)):
             return f"{filter} gave {found[:9]}, pyarrow {expected[:9]}"
     return None
+
+
+def _read_by_pyarrow(data: Path, names: list[str], filter: Any) -> list[dict] | None:
+    try:
+        return pads.dataset(data).to_table(columns=names, filter=filter).to_pylist()
+    except (pa.ArrowException, OSError, ValueError):
+        return None
