@@ -67,24 +67,7 @@ def advise(
     number_of_items: int = DEFAULT_ITEMS,
     probability: float = DEFAULT_PROBABILITY,
 ) -> Advices:
-    """Say what an index on each column would cost and save, from a sample.
-
-    Parameters
-    ----------
-    ds : Dataset
-    columns : str or list of str, optional
-        All by default; of a struct, its leaves.
-    number_of_items, probability
-        As `Dataset.create_scalar_index` takes them.
-
-    Returns
-    -------
-    Advices
-
-    Raises
-    ------
-    ColumnNotFound, InvalidArgument, FragmentUnreadable
-    """
+    """Say what an index on each column would cost and save, from a sample."""
     started = time.perf_counter()
     parameters = ZoneParameters(number_of_items, probability)
     names = ds.schema.names

@@ -62,13 +62,7 @@ def path(value: object, parameter: str) -> str:
 
 
 def names(value: object, parameter: str, advice: str = "") -> list[str]:
-    """A list of texts; text alone would be taken for the list of its characters.
-
-    Parameters
-    ----------
-    advice : str
-        For text alone; to put it into a list by default.
-    """
+    """A list of texts; text alone would be taken for the list of its characters."""
     if isinstance(value, str | bytes):
         advice = advice or f"give a list: [{shown(value)}]"
         raise InvalidArgument(f"{parameter} is {shown(value)}; {advice}")

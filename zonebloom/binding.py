@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 class Binding:
-    """What PyArrow makes of expressions over rows of a schema.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    """
+    """What PyArrow makes of expressions over rows of a schema."""
 
     def __init__(self, schema: pa.Schema):
         self._schema = schema
@@ -45,10 +40,6 @@ class Binding:
         """Refuse a filter that PyArrow cannot apply to the rows.
 
         One that is only looked up may compare what PyArrow does not; its columns are to be there.
-
-        Raises
-        ------
-        FilterError
         """
         # A filter of another engine was made by that engine, for these columns.
         if not isinstance(filter, pc.Expression):
@@ -69,12 +60,7 @@ class Binding:
             )
 
     def checked_columns(self, columns: Columns) -> list[str] | dict[str, pc.Expression] | None:
-        """A projection whose columns are there, and whose expressions can be computed.
-
-        Raises
-        ------
-        ColumnNotFound, InvalidArgument
-        """
+        """A projection whose columns are there, and whose expressions can be computed."""
         if not isinstance(columns, Mapping):
             return check_columns(columns, self._schema)
         for name, expression in columns.items():
@@ -88,12 +74,7 @@ class Binding:
         return dict(columns)
 
     def projected(self, columns: Mapping[str, pc.Expression]) -> pa.Schema:
-        """Schema of computed columns.
-
-        Raises
-        ------
-        ColumnNotFound, InvalidArgument
-        """
+        """Schema of computed columns."""
         try:
             return self._stored.scanner(columns=dict(columns)).projected_schema
         except pa.ArrowException as error:
@@ -132,13 +113,7 @@ def _no_rows(schema: pa.Schema) -> Any:
 
 
 def check_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str] | None:
-    """Refuse names of columns that are not there.
-
-    Raises
-    ------
-    ColumnNotFound
-    InvalidArgument
-    """
+    """Refuse names of columns that are not there."""
     if columns is None:
         return None
     advice = ""
@@ -151,13 +126,7 @@ def check_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]
 
 
 def require_column(name: str, schema: pa.Schema) -> None:
-    """Refuse the name of a column that is not there.
-
-    Raises
-    ------
-    ColumnNotFound
-        Naming the columns there are.
-    """
+    """Refuse the name of a column that is not there."""
     if name not in schema.names:
         raise ColumnNotFound(no_column(name, schema))
 

@@ -124,15 +124,7 @@ class _Change:
 
 
 class Builder:
-    """Builds the indices of one dataset.
-
-    Parameters
-    ----------
-    source : Source
-    catalog : Catalog
-    planner : Planner
-        Counts the rows of files for progress.
-    """
+    """Builds the indices of one dataset."""
 
     def __init__(self, source: Source, catalog: Catalog, planner: Planner):
         self._source = source
@@ -147,14 +139,7 @@ class Builder:
         spark: Any,
         progress: Progress,
     ) -> Version:
-        """Index every fragment in one pass over it, and commit all indices at once.
-
-        Raises
-        ------
-        IndexExists
-            When an index of that name covers files of another dataset, which shares the folder.
-        FragmentUnreadable, SchemaMismatch, CatalogError, CommitConflict
-        """
+        """Index every fragment in one pass over it, and commit all indices at once."""
         base = self._planner.version
         self._require_own([each.name for each in indices], base)
         coverage = cover(self._source.fragments, self._source.identities(), base)
@@ -199,12 +184,7 @@ class Builder:
         spark: Any,
         progress: Progress,
     ) -> tuple[Version, list[Refreshed]]:
-        """Index what indices do not cover, forget what is gone, and arrange their segments.
-
-        Raises
-        ------
-        FragmentUnreadable, SchemaMismatch, CatalogError, CommitConflict, CorruptIndex
-        """
+        """Index what indices do not cover, forget what is gone, and arrange their segments."""
         base = self._planner.version
         coverage = cover(self._source.fragments, self._source.identities(), base)
         changes = [self._change(entry, column, base, coverage) for entry, column in indices]
@@ -271,10 +251,7 @@ class Builder:
     ) -> list[list[tuple[TrainedTask, int]]]:
         """Train what each index misses: those that miss the same files in one pass.
 
-        Returns
-        -------
-        list of list of (TrainedTask, int)
-            For each change, the tasks and which of their columns is its.
+        For each change, the tasks and which of their columns is its.
         """
         alike: dict[tuple[int, ...], list[int]] = {}
         for number, change in enumerate(changes):

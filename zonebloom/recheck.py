@@ -22,18 +22,7 @@ _SHOWN_TEXT = 200
 def recheck(table: pa.Table, filter: RowFilter | None, columns: Columns) -> pa.Table:
     """Keep the rows a filter is true for, and of them the columns asked for.
 
-    Parameters
-    ----------
-    table : pyarrow.Table
-        Every column filter and projection name.
-    filter : pyarrow.compute.Expression or EngineFilter, optional
-    columns : list of str, or dict of name to Expression, optional
-        All of the table's by default.
-
-    Returns
-    -------
-    pyarrow.Table
-        In the rows' own order.
+    In the rows' own order.
     """
     if filter is not None:
         table = rows_of(table, matching_rows(table, filter))

@@ -58,13 +58,7 @@ def _misfit(column: pa.DataType, literal: _Literal) -> Probe:
 
 
 def require_indexable(arrow_type: pa.DataType, column: str) -> None:
-    """Refuse a column whose type cannot carry a Bloom filter index.
-
-    Raises
-    ------
-    UnsupportedType
-        Naming the column, its type and what to do instead.
-    """
+    """Refuse a column whose type cannot carry a Bloom filter index."""
     leaf = value_type(arrow_type)
     t = pa.types
     if t.is_boolean(leaf):
@@ -207,19 +201,7 @@ def hash_bytes(data: bytes) -> int:
 
 
 def probe(arrow_type: pa.DataType, literal: pa.Scalar) -> Probe:
-    """Find the hashes under which rows equal to a literal were inserted.
-
-    Parameters
-    ----------
-    arrow_type : pyarrow.DataType
-        Type of the column.
-    literal : pyarrow.Scalar
-        Of any type, not null.
-
-    Returns
-    -------
-    Probe
-    """
+    """Find the hashes under which rows equal to a literal were inserted."""
     column = value_type(arrow_type)
     read = _read(literal)
     if read is None:

@@ -87,17 +87,7 @@ def train_locally(
 ) -> list[TrainedTask]:
     """Run tasks on threads of this process.
 
-    Parameters
-    ----------
-    tasks : sequence of TrainTask
-    workers : int, optional
-        Number of threads; the machine's cores by default.
-    progress : callable, optional
-
-    Returns
-    -------
-    list of TrainedTask
-        In the order of the tasks.
+    In the order of the tasks.
     """
     workers = workers or cores()
     threads = max(1, workers // len(tasks))
@@ -159,27 +149,7 @@ def commit_indices(
     seen_again: Sequence[KnownFragment] = (),
     check: Callable[[Version], None] | None = None,
 ) -> Version:
-    """Commit what the tasks wrote as indices, all of them in one version.
-
-    Parameters
-    ----------
-    base : Version
-        The version the fragments' ids were taken from.
-    indices : sequence of NewIndex
-    fragments : sequence of (key, TrainFragment)
-        Those the tasks read.
-    trained : sequence of TrainedTask
-        What the tasks found.
-    seen_again : sequence of KnownFragment
-        Others that are as they were indexed, as their files are by now.
-    check : callable, optional
-        Refuses a version that another writer made meanwhile.
-
-    Raises
-    ------
-    CommitConflict
-        When another writer gave these ids to other files, took a name, or changed an index.
-    """
+    """Commit what the tasks wrote as indices, all of them in one version."""
     of_id = {i: task for task in trained for i in task.num_rows}
     built = {key: _known(key, fragment, of_id[fragment.fragment_id]) for key, fragment in fragments}
     made = {each.name: each.entry() for each in indices}

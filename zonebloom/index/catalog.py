@@ -227,14 +227,7 @@ class _NotRead(CorruptIndex):
 
 
 class Catalog:
-    """The index folder of one dataset.
-
-    Parameters
-    ----------
-    filesystem : pyarrow.fs.FileSystem
-    folder : str
-        Where versions and segments lie; made at the first commit.
-    """
+    """The index folder of one dataset."""
 
     def __init__(self, filesystem: pafs.FileSystem, folder: str):
         self.filesystem = filesystem
@@ -290,13 +283,7 @@ class Catalog:
         return self._latest(for_writing=False)
 
     def latest_for_writing(self) -> Version:
-        """The same, for what a change is based on.
-
-        Raises
-        ------
-        CorruptIndex
-            When the newest version is of a newer format, or cannot be read at the moment.
-        """
+        """The same, for what a change is based on."""
         return self._latest(for_writing=True)
 
     def _latest(self, for_writing: bool) -> Version:
@@ -324,23 +311,7 @@ class Catalog:
         return Version()
 
     def commit(self, change: Callable[[Version], Version]) -> Version:
-        """Put a change on top of the newest version.
-
-        Parameters
-        ----------
-        change : callable
-            Makes the next version's content of the newest one; called again on top of
-            another writer's commit. It may refuse with `CommitConflict`.
-
-        Raises
-        ------
-        CommitConflict
-            When other writers were faster every time, or a file that the version names is gone.
-        CorruptIndex
-            When the newest version is of a newer format.
-        CatalogError
-            When the folder cannot be written.
-        """
+        """Put a change on top of the newest version."""
         try:
             return self._commit(change)
         except OSError as error:

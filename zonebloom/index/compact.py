@@ -14,27 +14,7 @@ from zonebloom.index.layout import SLICED_ZONES, arrange
 def compact(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool:
     """Merge segments of indices, in one commit.
 
-    Parameters
-    ----------
-    catalog : Catalog
-    names : sequence of str
-        Names that are not there are passed over.
-    everything : bool
-        True brings all segments of an index to one, in the layout its size asks for. False
-        leaves alone those of 4096 zones and more, which are dear to write again, and merges
-        the others.
-
-    Returns
-    -------
-    bool
-        Whether anything was merged.
-
-    Raises
-    ------
-    CorruptIndex
-        When a segment is damaged.
-    CommitConflict
-        When another writer changed an index meanwhile.
+    Whether anything was merged.
     """
     base = catalog.latest_for_writing()
     prefix = catalog.new_segment_prefix()
@@ -78,19 +58,6 @@ def drop_for_good(catalog: Catalog, names: Iterable[str], *, build: str | None =
 
     Readers of older versions scan the data instead, with a warning.
 
-    Parameters
-    ----------
-    catalog : Catalog
-    names : iterable of str
-        Names that are not there are passed over.
-    build : str, optional
-        Prefix of the segments of a build that was given up: an index of one of the names that
-        has none of them is another's, and stays.
-
-    Raises
-    ------
-    CommitConflict, CorruptIndex
-
     Warns
     -----
     ZoneBloomWarning
@@ -127,10 +94,7 @@ def drop_for_good(catalog: Catalog, names: Iterable[str], *, build: str | None =
 def _delete_unnamed(catalog: Catalog, prefixes: Iterable[str]) -> Exception | None:
     """Delete segments of finished builds, but those the newest version names.
 
-    Returns
-    -------
-    Exception or None
-        Why some are left, which `vacuum` deletes later: what was committed before stands.
+    Why some are left, which `vacuum` deletes later: what was committed before stands.
     """
     failed = None
     try:

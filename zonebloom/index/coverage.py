@@ -86,16 +86,6 @@ def cover(
 
     A file that is not what was indexed, as `zonebloom.index.freshness` says, is another
     fragment: it gets an id of its own.
-
-    Parameters
-    ----------
-    fragments : sequence of Fragment
-    identities : sequence of FileIdentity or None
-        Of their files; None for one that is gone.
-    version : Version
-    new_id : callable, optional
-        Gives the id of such a file, of its key and identity; by default those that follow the
-        version's, in order.
     """
     present: list[PresentFragment] = []
     vanished: list[str] = []

@@ -33,23 +33,8 @@ def to_document(content: Any) -> bytes:
 def from_document(data: bytes, first_keys: Set[str]) -> tuple[int, Any]:
     """What a document holds.
 
-    Parameters
-    ----------
-    data : bytes
-    first_keys : set of str
-        Keys a document of format 1 may have beside its format.
-
-    Returns
-    -------
-    int
-        Its format. One above `FORMAT_VERSION` is certainly a newer zonebloom's, and its content
-        means nothing here.
-    object
-
-    Raises
-    ------
-    ValueError, RecursionError
-        When it is not what was written.
+    Its format. One above `FORMAT_VERSION` is certainly a newer zonebloom's, and its content
+    means nothing here.
     """
     parts = _PARTS.fullmatch(data)
     if parts is not None:

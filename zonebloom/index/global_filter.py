@@ -56,13 +56,7 @@ class GlobalSize:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the filter, bytes.
-
-        Raises
-        ------
-        InvalidArgument
-            When it would be over 128 MiB.
-        """
+        """Size of the filter, bytes."""
         names = ("expected_num_items", "global_probability")
         validate_target(self.num_items, self.probability, names)
         try:
@@ -86,13 +80,7 @@ class Part:
 
 
 class KeyHashes:
-    """The hashes of a task's keys, in no more memory than the filter takes.
-
-    Parameters
-    ----------
-    num_bytes : int
-        Size of the filter they are for.
-    """
+    """The hashes of a task's keys, in no more memory than the filter takes."""
 
     def __init__(self, num_bytes: int):
         self._limit = num_bytes
@@ -143,26 +131,7 @@ def merge_parts(
     fragment_ids: Sequence[int],
     base: GlobalFilterEntry | None = None,
 ) -> GlobalFilterEntry:
-    """Write the filter over all keys.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    segment : str
-        Folder of the filter, one no other build uses.
-    size : GlobalSize
-    parts : iterable of Part
-        Of every task.
-    fragment_ids : sequence of int
-        Whose keys it holds then.
-    base : GlobalFilterEntry, optional
-        A filter of that size whose keys it holds too.
-
-    Raises
-    ------
-    CorruptIndex
-        When a part, or the base, is not what was written.
-    """
+    """Write the filter over all keys."""
     bloom = load(catalog, base) if base is not None else Sbbf.from_bytes(bytes(size.num_bytes))
     for part in parts:
         if not part.num_bytes:
@@ -180,12 +149,7 @@ def merge_parts(
 
 
 def load(catalog: Catalog, entry: GlobalFilterEntry) -> Sbbf:
-    """Read a global filter.
-
-    Raises
-    ------
-    CorruptIndex
-    """
+    """Read a global filter."""
     path = catalog.global_filter_path(entry.segment)
     data = read_file(catalog.filesystem, path, entry.num_bytes, entry.checksum)
     try:
@@ -239,12 +203,7 @@ class GlobalFilter:
 def against(
     catalog: Catalog, entry: IndexEntry, arrow_type: pa.DataType, present: Sequence[PresentFragment]
 ) -> GlobalFilter | None:
-    """The global filter of an index over the fragments there are, None when it has none.
-
-    Raises
-    ------
-    CorruptIndex
-    """
+    """The global filter of an index over the fragments there are, None when it has none."""
     stored = entry.global_filter
     if stored is None:
         return None

@@ -206,13 +206,7 @@ def _stats(column: Column, kept: KeyRange, opened: Any) -> _Stats | None:
 
 
 def _wrapped(value: Any, kind: pa.DataType, up: bool) -> dict[str, Any] | None:
-    """A bound under the name of Hudi's wrapper for its type.
-
-    Raises
-    ------
-    LookupError
-        When there is none for the type.
-    """
+    """A bound under the name of Hudi's wrapper for its type."""
     if not value.is_valid:
         return None
     found: Any = value.as_py()

@@ -135,15 +135,7 @@ def _num_bytes(value: Any) -> int:
 
 
 def ranges_file(rows: list[dict[str, Any]], arrow_type: pa.DataType) -> pa.Buffer:
-    """The bytes of ``ranges.arrow``.
-
-    Parameters
-    ----------
-    rows : list of dict
-        Of `KeyRange.row`.
-    arrow_type : pyarrow.DataType
-        The column's.
-    """
+    """The bytes of ``ranges.arrow``."""
     schema = schema_for(arrow_type)
     columns = [pa.array([row[each.name] for row in rows], each.type) for each in schema]
     return to_file([pa.Table.from_arrays(columns, schema=schema)])
@@ -159,13 +151,7 @@ def to_file(tables: Sequence[pa.Table]) -> pa.Buffer:
 
 
 def stored_ranges(buffer: pa.Buffer, where: str) -> pa.Table:
-    """Read ``ranges.arrow`` in the type it was written in.
-
-    Raises
-    ------
-    CorruptIndex
-        When it is no table of ranges.
-    """
+    """Read ``ranges.arrow`` in the type it was written in."""
     try:
         table = pa.ipc.open_file(buffer).read_all()
         table.validate(full=True)
@@ -175,21 +161,7 @@ def stored_ranges(buffer: pa.Buffer, where: str) -> pa.Table:
 
 
 def read_ranges(buffer: pa.Buffer, arrow_type: pa.DataType, where: str) -> pa.Table:
-    """Read ``ranges.arrow``.
-
-    Parameters
-    ----------
-    buffer : pyarrow.Buffer
-    arrow_type : pyarrow.DataType
-        The column's.
-    where : str
-        Path of the file, for messages.
-
-    Raises
-    ------
-    CorruptIndex
-        When it is not a table of that column's ranges.
-    """
+    """Read ``ranges.arrow``."""
     table = stored_ranges(buffer, where)
     try:
         # Text may have been a string then and be a large one now.

@@ -122,27 +122,7 @@ def commit_to_lance(
 ) -> Any:
     """Give a Lance dataset an index zonebloom built over the same rows.
 
-    Parameters
-    ----------
-    dataset : lance.LanceDataset
-    column : str
-        The column of the dataset the tables were built on. That it is the right one cannot
-        be checked.
-    tables : ZoneTable or sequence of them
-        Their fragment ids are those of the Lance dataset.
-    name : str, optional
-        ``<column>_idx`` by default.
-
-    Returns
-    -------
-    lance.LanceDataset
-        At the version that has the index.
-
-    Raises
-    ------
-    InvalidArgument
-        When the tables' zones are not all the rows of the dataset's fragments they name.
-    ColumnNotFound, IndexExists, MissingDependency
+    At the version that has the index.
     """
     lance = _pylance()
 

@@ -28,12 +28,7 @@ _MAP_BYTES = 64 << 10
 
 
 def require_layout(layout: str) -> None:
-    """Refuse a layout there is not.
-
-    Raises
-    ------
-    InvalidArgument
-    """
+    """Refuse a layout there is not."""
     arguments.choice(layout, "layout", LAYOUTS)
 
 
@@ -55,27 +50,8 @@ def arrange(
 ) -> tuple[Segment, ...]:
     """Bring the segments of an index to a layout, and many of them to one.
 
-    Parameters
-    ----------
-    catalog : Catalog
-    name : str
-        Of the segment written, if one is: one no other build uses.
-    segments : sequence of Segment
-        All of one index.
-    layout : {"auto", "table", "sliced"}
-    most_tables : int, optional
-        Of rows that may stay; of sliced ones it is one.
-
-    Returns
-    -------
-    tuple of Segment
-        The same where they are as wanted already. Else one with all filters and key ranges, and
-        some of layout "pages" with the page maps.
-
-    Raises
-    ------
-    CorruptIndex
-        When one of them is damaged.
+    The same where they are as wanted already. Else one with all filters and key ranges, and
+    some of layout "pages" with the page maps.
     """
     tables = [segment for segment in segments if segment.layout != "pages"]
     wanted = layout_for(layout, tables)

@@ -23,20 +23,7 @@ Table: TypeAlias = ZoneTable | SlicedTable
 def open_table(
     catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None = None
 ) -> Table:
-    """Open the table of a segment, in the layout it has.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    segment : Segment
-    report : callable, optional
-        Told of damage that a lookup in a sliced table meets; it raises without.
-
-    Raises
-    ------
-    CorruptIndex
-        When it is not what was written; of a sliced table, when its directory is not.
-    """
+    """Open the table of a segment, in the layout it has."""
     path = catalog.segment_path(segment.name, segment.layout)
     if segment.layout == "sliced":
         return SlicedTable(
@@ -134,12 +121,7 @@ class LoadedIndex:
     def global_filter(
         self, arrow_type: pa.DataType, present: Sequence[PresentFragment]
     ) -> GlobalFilter | None:
-        """Its filter over all keys, against the fragments there are; None when it has none.
-
-        Raises
-        ------
-        CorruptIndex
-        """
+        """Its filter over all keys, against the fragments there are; None when it has none."""
         return against(self._catalog, self.entry, arrow_type, present)
 
     def _load_page_map(self, segment: Segment) -> PageMap | None:

@@ -34,28 +34,7 @@ class Vacuumed:
 
 
 def vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
-    """Delete what the newest version does not name.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    older_than : timedelta
-        Files written since are kept: readers that opened the dataset before may still read the
-        version they found, and a build may be under way. A reader of a deleted version scans the
-        data instead, with a warning; a build whose segments are deleted fails, on object stores
-        after its version is committed if it comes to that.
-
-    Returns
-    -------
-    Vacuumed
-
-    Raises
-    ------
-    CorruptIndex
-        When the newest version cannot be read, so that what it names is not known.
-    CatalogError
-        When something cannot be deleted.
-    """
+    """Delete what the newest version does not name."""
     try:
         return _vacuum(catalog, older_than)
     except OSError as error:

@@ -55,22 +55,7 @@ class Keys:
 
 
 def keys_for(values: Any, column: str, column_type: pa.DataType) -> pa.Array:
-    """Keys as an array of values that may equal those of a column, none of them rounded.
-
-    Parameters
-    ----------
-    values
-        A pyarrow array, or whatever pyarrow makes one of. For a column of UUIDs also their text.
-    column : str
-        Its name, for messages.
-    column_type : pyarrow.DataType
-
-    Raises
-    ------
-    InvalidArgument
-        When no array can be made of the values, or it is of a type that is not compared with the
-        column's; times with a zone are not with times without one.
-    """
+    """Keys as an array of values that may equal those of a column, none of them rounded."""
     made = _array(values, column_type)
     keys = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
     if isinstance(column_type, pa.UuidType) and hash_domain(keys.type) == "string":
@@ -164,20 +149,7 @@ def search_many(
 ) -> Iterator[pa.RecordBatch]:
     """Pair keys with the zones that may hold them, in bounded memory.
 
-    Parameters
-    ----------
-    view : IndexView
-    keys : Keys
-    present : int64 array
-        Keys that are not null.
-    uncovered : uint64 array
-        Fragments the index says nothing of.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        Of `SCHEMA`, each pair once; a zone of null is a whole fragment, of which nothing is
-        known.
+    Of `SCHEMA`, each pair once; a zone of null is a whole fragment, of which nothing is known.
     """
     items = view.index.entry.parameters.number_of_items
     for fragment_id in uncovered.tolist():

@@ -23,18 +23,7 @@ _KERNELS = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equa
 
 
 class PathValues:
-    """The values that paths give to the columns of some fragments.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        The dataset's.
-    columns : collection of str
-        Columns that paths give.
-    fragments : sequence of (int, mapping of str to object)
-        Fragment ids, each with the values of its path. A column that is missing there is not
-        known for that fragment.
-    """
+    """The values that paths give to the columns of some fragments."""
 
     def __init__(
         self,
@@ -105,13 +94,7 @@ def _holds(values: pa.Array, predicate: Equals | IsIn | Compares | IsNull) -> pa
 
 
 def _alike(values: pa.Array, wanted: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Both in one of their types, every value what it was.
-
-    Raises
-    ------
-    ValueError
-        When neither type holds the values of both.
-    """
+    """Both in one of their types, every value what it was."""
     for left, right in ((values, wanted), (wanted, values)):
         try:
             cast = left.cast(right.type)

@@ -11,15 +11,7 @@ import stat
 
 
 def make_folder(path: str, like: str) -> None:
-    """Make a local folder and those above it, with the permissions of another.
-
-    Parameters
-    ----------
-    path : str
-        What is there already stays as it is.
-    like : str
-        A folder that is there.
-    """
+    """Make a local folder and those above it, with the permissions of another."""
     missing = []
     while path and not os.path.isdir(path):
         missing.append(path)

@@ -18,15 +18,7 @@ _MIN_PAIRS = 1 << 16
 def search_rows(table: ZoneTable, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Find the zones that may hold each of many hashes, in bounded memory.
 
-    Parameters
-    ----------
-    table : ZoneTable
-    hashes : uint64 array, shape (n,)
-
-    Yields
-    ------
-    keys, zones : int64 array, shape (pairs,)
-        Position in ``hashes`` and number of a zone; each pair once, in no order of use.
+    Position in ``hashes`` and number of a zone; each pair once, in no order of use.
     """
     held: list[tuple[np.ndarray, np.ndarray]] = []
     count = 0

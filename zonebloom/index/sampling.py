@@ -26,20 +26,7 @@ _NO_HASHES = np.empty(0, dtype=np.uint64)
 
 
 def draw_zones(num_zones: int, wanted: int, seed: int = 0) -> np.ndarray:
-    """Zones to sample, ascending.
-
-    Parameters
-    ----------
-    num_zones : int
-        Of which to draw.
-    wanted : int
-        About how many; all where there are no more.
-    seed : int
-
-    Returns
-    -------
-    int64 array
-    """
+    """Zones to sample, ascending."""
     if num_zones <= wanted:
         return np.arange(num_zones, dtype=np.int64)
     groups = max(1, min(_GROUPS, wanted // 2))
@@ -103,13 +90,7 @@ class Overlaps:
 
 
 def overlaps(hashes: list[np.ndarray]) -> Overlaps:
-    """Compare zones.
-
-    Parameters
-    ----------
-    hashes : list of uint64 array
-        Of the rows of each zone that are not null. Two values of one 64-bit hash count as one.
-    """
+    """Compare zones."""
     found = [np.unique(each, return_counts=True) for each in hashes]
     distinct = np.array([values.size for values, _ in found], dtype=np.int64)
     zones = np.repeat(np.arange(len(found)), distinct)
@@ -156,17 +137,6 @@ def zones_holding(
     Exact when every zone was sampled. Otherwise the share of keys that a zone at a distance
     holds is measured at the distances of sampled pairs, and taken to change evenly between
     them.
-
-    Parameters
-    ----------
-    shares : float64 array, shape (s, s)
-        Share of the keys of one zone that the other may hold.
-    weights : array, shape (s,)
-        Keys of each zone.
-    positions : int64 array, shape (s,)
-        Of each zone in the dataset.
-    num_zones : int
-        Of the dataset.
     """
     total = weights.sum()
     if not total:
@@ -209,14 +179,6 @@ def estimate_distinct(found: Overlaps, positions: np.ndarray, num_zones: int, li
     It is near the truth where values are about equally frequent, and falls short where most
     values are rare and a few are everywhere. Where a value fills neighbouring zones, only
     zones far apart are compared, and the result is divided by the zones such a run takes.
-
-    Parameters
-    ----------
-    found : Overlaps
-    positions : int64 array, shape (s,)
-    num_zones : int
-    limit : int
-        Rows that are not null; there are no more values.
     """
     seen = found.num_keys
     if positions.size in (0, num_zones) or not seen:

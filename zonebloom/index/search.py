@@ -56,20 +56,7 @@ class Search:
 
 
 class Searcher:
-    """Answers predicates over the indices of one state of a dataset.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    indices : mapping of column path to LoadedIndex
-    live : set of int
-        Ids of fragments that are as they were when indexed.
-    universe : RowRanges
-        Addresses of all rows.
-    paths : mapping of fragment id to path
-    path_values : PathValues
-        What paths say of the rows of their fragments.
-    """
+    """Answers predicates over the indices of one state of a dataset."""
 
     def __init__(
         self,

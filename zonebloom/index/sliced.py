@@ -53,20 +53,6 @@ Report = Callable[[CorruptIndex], None]
 class SlicedTable:
     """A sliced table open for lookups; the arrays are those of a `ZoneTable`.
 
-    Parameters
-    ----------
-    filesystem : pyarrow.fs.FileSystem
-    path : str
-    num_bytes : int, optional
-        Size the catalog says the file has.
-    checksum : str, optional
-        XXH3-64 of the directory and the trailer, in hexadecimal, as the catalog has it.
-    report : callable, optional
-        Told of damage found by a lookup, once; the lookup then answers "maybe" where it must.
-        Without it such a lookup raises `CorruptIndex`.
-    counter : ReadCounter, optional
-        Counts what is read.
-
     Attributes
     ----------
     number_of_items : int
@@ -74,11 +60,6 @@ class SlicedTable:
     num_bytes : int
         Size of the file.
     counter : ReadCounter
-
-    Raises
-    ------
-    CorruptIndex
-        When the file is missing, or its directory is not what was written.
     """
 
     def __init__(
@@ -178,16 +159,7 @@ class SlicedTable:
         return self.directory.runs.locate(zones, self.number_of_items)
 
     def may_hold(self, hashes: np.ndarray) -> np.ndarray:
-        """Tell for each zone whether it may hold any of some hashes.
-
-        Parameters
-        ----------
-        hashes : uint64 array, shape (n,)
-
-        Returns
-        -------
-        bool array, shape (zones,)
-        """
+        """Tell for each zone whether it may hold any of some hashes."""
         hit = np.zeros(len(self), dtype=bool)
         hit[self.find(hashes)] = True
         return hit
@@ -210,14 +182,7 @@ class SlicedTable:
     def search_many(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Find the zones that may hold each of many hashes, in bounded memory.
 
-        Parameters
-        ----------
-        hashes : uint64 array, shape (n,)
-
-        Yields
-        ------
-        keys, zones : int64 array, shape (pairs,)
-            Position in ``hashes`` and number of a zone; each pair once, in no order of use.
+        Position in ``hashes`` and number of a zone; each pair once, in no order of use.
         """
         if not hashes.size or not len(self):
             return
@@ -226,12 +191,7 @@ class SlicedTable:
             yield keys, places if self._order is None else self._order[places]
 
     def validate(self) -> None:
-        """Read the whole file and verify every bit row.
-
-        Raises
-        ------
-        CorruptIndex
-        """
+        """Read the whole file and verify every bit row."""
         from zonebloom.index.sliced_walk import load_blocks
 
         for tile in self.directory.tiles:

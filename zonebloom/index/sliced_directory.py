@@ -224,13 +224,7 @@ class Directory:
 
 
 def directory_bytes(trailer: bytes, num_bytes: int) -> int:
-    """Length of the directory before a trailer, of a file of a size.
-
-    Raises
-    ------
-    ValueError
-        When the bytes are no trailer of such a file.
-    """
+    """Length of the directory before a trailer, of a file of a size."""
     if len(trailer) != TRAILER.size:
         raise ValueError("it is too short")
     size, _, version, _, magic = TRAILER.unpack(trailer)
@@ -244,13 +238,7 @@ def directory_bytes(trailer: bytes, num_bytes: int) -> int:
 
 
 def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
-    """Make a directory of its bytes, with every count and offset checked.
-
-    Raises
-    ------
-    ValueError
-        When a byte is damaged, or a number cannot be.
-    """
+    """Make a directory of its bytes, with every count and offset checked."""
     _, checksum, version, _, _ = TRAILER.unpack(trailer)
     if xxhash.xxh64_intdigest(data) != checksum:
         raise ValueError("the checksum of its directory does not match")

@@ -83,24 +83,7 @@ def merge(
     path: str,
     tile_zones: int = MERGED_TILE_ZONES,
 ) -> WrittenTable:
-    """Write tables of either layout as one sliced table, one after another, tiles filled.
-
-    Parameters
-    ----------
-    tables : sequence of ZoneTable or SlicedTable
-        At least one, all of one number of items and probability.
-    filesystem, path
-        Of the new file, not one of theirs.
-    tile_zones : int
-        Zones a tile; memory does not depend on it.
-
-    Raises
-    ------
-    InvalidArgument
-        When the tables were made with unlike parameters.
-    CorruptIndex
-        When a bit row of one of them is damaged; the file is not a table then.
-    """
+    """Write tables of either layout as one sliced table, one after another, tiles filled."""
     return _assemble(tables, filesystem, path, tile_zones, fill=True)
 
 

@@ -25,13 +25,7 @@ _RUN_BYTES = 2 << 20
 
 
 def zones_of(table: ZoneTable | SlicedTable) -> Iterator[tuple[int, Zones]]:
-    """The zones of a table in their order, with their fragment, some of one fragment at a time.
-
-    Raises
-    ------
-    CorruptIndex
-        When a bit row is damaged.
-    """
+    """The zones of a table in their order, with their fragment, some of one fragment at a time."""
     turned = {}
     if isinstance(table, SlicedTable):
         turned = {

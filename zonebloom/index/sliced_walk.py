@@ -39,13 +39,7 @@ class _Run:
 
 
 def load_blocks(file: PositionedFile, tile: Tile, start: int, stop: int) -> tuple[np.ndarray, str]:
-    """Blocks of a tile, damaged rows filled with ones, and what is wrong with them if anything.
-
-    Returns
-    -------
-    uint64 array, shape ((stop - start) * tile.block_words,)
-    str
-    """
+    """Blocks of a tile, damaged rows filled with ones, and what is wrong with them if anything."""
     from zonebloom.sbbf import slices
 
     blocks = np.empty((stop - start) * tile.block_words, dtype=np.uint64)

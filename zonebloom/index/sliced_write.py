@@ -156,15 +156,6 @@ class SlicedWriter:
     """Write a sliced table zone run by zone run, as `TableWriter` writes rows.
 
     Filters handed over are kept, not copied, until a tile is full: they must not change.
-
-    Parameters
-    ----------
-    filesystem : pyarrow.fs.FileSystem
-    path : str
-    number_of_items : int
-    probability : float
-    tile_zones : int
-        Zones a tile; fewer where filters are large.
     """
 
     def __init__(
@@ -224,12 +215,7 @@ class SlicedWriter:
 
 
 def require_tile(tile_zones: int) -> None:
-    """Refuse a number of zones no tile can have.
-
-    Raises
-    ------
-    InvalidArgument
-    """
+    """Refuse a number of zones no tile can have."""
     if not 0 < tile_zones <= MAX_TILE_ZONES:
         raise InvalidArgument(
             f"a tile of {tile_zones} zones cannot be; give 1 to {MAX_TILE_ZONES:,}"

@@ -22,16 +22,7 @@ def index_statistics(
 ) -> dict[str, Any]:
     """Measure an index.
 
-    Parameters
-    ----------
-    described : IndexDescription
-    entry : IndexEntry
-    tables : sequence of ZoneTable or SlicedTable
-
-    Returns
-    -------
-    dict
-        ``fill`` and ``estimated_fpp`` are of the filters as they are filled, over all zones.
+    ``fill`` and ``estimated_fpp`` are of the filters as they are filled, over all zones.
     """
     fill, fpp, nulls = [], [], 0
     for table in tables:
@@ -71,18 +62,7 @@ def ranges_of(
 ) -> pa.Table:
     """Key ranges of the fragments there are.
 
-    Parameters
-    ----------
-    present : sequence of PresentFragment
-    stored : pyarrow.Table
-        Of fragments as they were indexed.
-    arrow_type : pyarrow.DataType
-        The column's.
-
-    Returns
-    -------
-    pyarrow.Table
-        As `zonebloom.Dataset.key_ranges` says.
+    As `zonebloom.Dataset.key_ranges` says.
     """
     rows = {each: row for row, each in enumerate(stored["fragment_id"].to_pylist())}
     at = pa.array([rows.get(e.fragment_id) if e.is_known else None for e in present], pa.int64())

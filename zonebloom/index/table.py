@@ -227,13 +227,7 @@ class ZoneTable:
     num_bytes: int
 
     def __init__(self, buffer: pa.Buffer, where: str):
-        """Read a table from its file's bytes.
-
-        Raises
-        ------
-        CorruptIndex
-            When the bytes are not a table whose every offset and size holds.
-        """
+        """Read a table from its file's bytes."""
         try:
             batches = list(_batches(buffer))
             _fill(self, buffer, batches)
@@ -337,33 +331,14 @@ def _fill(table: ZoneTable, buffer: pa.Buffer, batches: list[pa.RecordBatch]) ->
 def read_table(
     filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
 ) -> ZoneTable:
-    """Open a table; the parameters are those of `read_file`.
-
-    Raises
-    ------
-    CorruptIndex
-        When the file is missing, or is not what was written.
-    """
+    """Open a table; the parameters are those of `read_file`."""
     return ZoneTable(read_file(filesystem, path, num_bytes, checksum), path)
 
 
 def read_file(
     filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
 ) -> pa.Buffer:
-    """The bytes of a file of the index, in memory: what was verified is what is used.
-
-    Parameters
-    ----------
-    num_bytes : int
-        Size the catalog says the file has.
-    checksum : str or None
-        XXH3-64 of its bytes, in hexadecimal; None leaves it unchecked.
-
-    Raises
-    ------
-    CorruptIndex
-        When the file is missing, or is not what was written.
-    """
+    """The bytes of a file of the index, in memory: what was verified is what is used."""
     try:
         # A local file system may have been told to map what it opens.
         opened = pa.OSFile(path) if is_local(filesystem) else filesystem.open_input_file(path)

@@ -117,22 +117,7 @@ class TrainedTask:
 def train_task(
     task: TrainTask, *, threads: int = 1, progress: Progress | None = None
 ) -> TrainedTask:
-    """Train the segments of one task and write them.
-
-    Parameters
-    ----------
-    task : TrainTask
-    threads : int
-        How many threads may read row groups of one file.
-    progress : callable, optional
-        Told the number of rows done since it was last told.
-
-    Raises
-    ------
-    FragmentUnreadable
-        When a file cannot be read, or changes meanwhile.
-    SchemaMismatch
-    """
+    """Train the segments of one task and write them."""
     num_rows: dict[int, int] = {}
     with ExitStack() as stack:
         outputs: list[_Output] = []

@@ -75,33 +75,7 @@ def validate(
     coverage: Coverage,
     sample: int | str = DEFAULT_SAMPLE,
 ) -> ValidatedIndex:
-    """Read every byte of an index, and hold it against rows of the files it covers.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    entry : IndexEntry
-    version : Version
-        The one the entry is of: it has the rows of fragments.
-    source : Source
-    coverage : Coverage
-        The files as they are now.
-    sample : int or "all"
-        How many zones to read from the files.
-
-    Returns
-    -------
-    ValidatedIndex
-
-    Raises
-    ------
-    InvalidArgument
-        When ``sample`` is neither.
-    CorruptIndex
-        Naming the first thing found: a file that is not what was written, zones that are not
-        the rows of their fragments, or a value in the files that the index denies.
-    FragmentUnreadable, SchemaMismatch
-    """
+    """Read every byte of an index, and hold it against rows of the files it covers."""
     if isinstance(sample, str):
         arguments.choice(sample, "sample", ("all",))
     else:

@@ -79,27 +79,7 @@ def hold_against_rows(
 ) -> int:
     """Read zones from the files and prove that nothing the index says denies a value of theirs.
 
-    Parameters
-    ----------
-    evidence : Evidence
-    source : Source
-    column : Column
-    present : sequence of PresentFragment
-        In scan order; those that are as they were when indexed are read.
-    sample : int or None
-        Zones to read, at even distances over all of them, the first and the last among them;
-        None reads all.
-
-    Returns
-    -------
-    int
-        Zones read.
-
-    Raises
-    ------
-    CorruptIndex
-        Naming the first value that is denied.
-    FragmentUnreadable, SchemaMismatch
+    Zones read.
     """
     known = [each for each in present if each.is_known]
     lookups = _SlicedLookups(evidence.index)

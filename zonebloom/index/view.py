@@ -47,10 +47,7 @@ class IndexView:
     def pairs(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Which zones may hold each of many hashes.
 
-        Yields
-        ------
-        int64 array, uint64 array, uint64 array, shape (n,) each
-            Position in ``hashes``, fragment and first row of a zone; each pair once.
+        Position in ``hashes``, fragment and first row of a zone; each pair once.
         """
         for part in self._parts:
             yield from part.pairs(hashes)

@@ -93,16 +93,7 @@ class Zones:
 
 
 class ZoneTrainer:
-    """Builds the zones of a run of rows, array by array.
-
-    Parameters
-    ----------
-    parameters : ZoneParameters
-    first_row : int
-        Offset in the fragment of the run's first row.
-    hashed : callable, optional
-        Given the `Hashes` of every piece of rows, in order.
-    """
+    """Builds the zones of a run of rows, array by array."""
 
     def __init__(
         self,
@@ -125,11 +116,8 @@ class ZoneTrainer:
     def add(self, array: pa.Array) -> Iterator[Zones]:
         """Take the next rows.
 
-        Yields
-        ------
-        Zones
-            Those that are done, a few megabytes at a time. The first of the run may be a part
-            of a zone.
+        Those that are done, a few megabytes at a time. The first of the run may be a part
+        of a zone.
         """
         from zonebloom.sbbf import blocks
 
@@ -195,10 +183,6 @@ class ZoneJoiner:
 
     Zones are given on as many at a time as one thread makes, so that a table does not show how
     they were made.
-
-    Parameters
-    ----------
-    parameters : ZoneParameters
     """
 
     def __init__(self, parameters: ZoneParameters):

@@ -32,17 +32,6 @@ _NULL = pc.scalar(pa.nulls(1, pa.bool_())[0])
 def from_predicate(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
     """Write a predicate as the expression PyArrow applies to rows, with SQL's three values.
 
-    Parameters
-    ----------
-    predicate : Predicate
-        Without `Unknown`, which says nothing that could be applied.
-    schema : pyarrow.Schema
-
-    Raises
-    ------
-    FilterError
-        A column is not there, or PyArrow would round before it compares.
-
     Examples
     --------
     >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})

@@ -221,14 +221,6 @@ def zones_differ(one: pa.DataType, other: pa.DataType) -> bool:
 def zone_trouble(column: pa.DataType, literal: pa.Scalar, form: str) -> tuple[str, str]:
     """What is wrong with a time beside a column of which one alone has a zone; what to write.
 
-    Parameters
-    ----------
-    column : pyarrow.DataType
-    literal : pyarrow.Scalar
-        A date or timestamp.
-    form : str
-        How a time is written: ``"TIMESTAMP {!r}"``.
-
     Examples
     --------
     >>> time = pa.scalar(0, pa.timestamp("s"))
@@ -311,11 +303,6 @@ class Placed:
 
 def place(literal: Literal, type_: pa.DataType) -> Placed:
     """Find a literal among the values of a type, without rounding.
-
-    Raises
-    ------
-    Misplaced
-        The literal is of another kind than the column.
 
     Examples
     --------

@@ -57,23 +57,7 @@ _SHOWN_TEXT = 200
 def translate_polars(expr: pl.Expr, schema: pa.Schema) -> tuple[EngineFilter, ast.Predicate]:
     """Bring a Polars expression to a filter of rows and a predicate.
 
-    Parameters
-    ----------
-    expr : polars.Expr
-    schema : pyarrow.Schema
-        The schema of the data.
-
-    Returns
-    -------
-    EngineFilter
-        What Polars applies to the rows that are read.
-    Predicate
-        What an index can answer.
-
-    Raises
-    ------
-    FilterError
-        Whether a row passes depends on other rows, or it is no expression.
+    What Polars applies to the rows that are read. What an index can answer.
     """
     import polars as pl
 
@@ -114,29 +98,12 @@ def to_predicate(expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
 
 
 def filter_of(expr: pl.Expr, schema: pl.Schema) -> PolarsFilter:
-    """A filter of an expression that Polars itself brought to a scan: it is row by row.
-
-    Parameters
-    ----------
-    expr : polars.Expr
-    schema : polars.Schema
-        The types the expression was made for.
-    """
+    """A filter of an expression that Polars itself brought to a scan: it is row by row."""
     return PolarsFilter(expr, _columns(_read(expr)[0]), schema)
 
 
 class PolarsFilter:
-    """A Polars expression as a filter of rows.
-
-    Parameters
-    ----------
-    expr : polars.Expr
-        Whether a row passes depends on that row alone.
-    columns : frozenset of str, optional
-        The columns it reads; None when that cannot be told.
-    schema : polars.Schema, optional
-        The types its columns have; those of the rows it is applied to by default.
-    """
+    """A Polars expression as a filter of rows."""
 
     def __init__(
         self,
@@ -154,13 +121,7 @@ class PolarsFilter:
         return self._columns
 
     def matching_rows(self, table: pa.Table) -> np.ndarray:
-        """Numbers of the rows it is true for, ascending, int64.
-
-        Raises
-        ------
-        FilterError
-            Polars refuses the expression for these columns.
-        """
+        """Numbers of the rows it is true for, ascending, int64."""
         import polars as pl
 
         frame = to_frame(table, self._schema)
@@ -204,14 +165,7 @@ def _by_filtering(frame: pl.DataFrame, expr: pl.Expr) -> np.ndarray:
 
 
 def to_frame(table: pa.Table, schema: pl.Schema | None = None) -> pl.DataFrame:
-    """A table as Polars would have read it from a file.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-    schema : polars.Schema, optional
-        The types its columns are to have.
-    """
+    """A table as Polars would have read it from a file."""
     import polars as pl
 
     for number, each in enumerate(table.schema):
@@ -530,11 +484,6 @@ def _row_wise_columns(expr: pl.Expr) -> frozenset[str]:
     """Columns of an expression that Polars itself says is row by row.
 
     `is_row_separable` looks at the outermost node alone, so every node is asked.
-
-    Raises
-    ------
-    FilterError
-        Polars does not say so of some node.
     """
     names: set[str] = set()
     stack = [expr]

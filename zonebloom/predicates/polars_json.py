@@ -47,15 +47,7 @@ class Unreadable(Exception):
 
 
 def read(text: str) -> Any:
-    """Read an expression's JSON, however long its sets and however deep its chains are.
-
-    Raises
-    ------
-    ValueError
-        It is no JSON.
-    RecursionError
-        It is deep otherwise than chains are.
-    """
+    """Read an expression's JSON, however long its sets and however deep its chains are."""
     blocks: list[bytes] = []
 
     def take(match: re.Match[str]) -> str:
@@ -110,12 +102,7 @@ def _put_back(root: Any, blocks: list[bytes]) -> None:
 
 
 def kind_of(node: Any) -> tuple[str, Any]:
-    """The name of a node and what is in it, None if nothing is.
-
-    Raises
-    ------
-    Unreadable
-    """
+    """The name of a node and what is in it, None if nothing is."""
     if isinstance(node, str):
         return node, None
     if isinstance(node, dict) and len(node) == 1:
@@ -124,13 +111,7 @@ def kind_of(node: Any) -> tuple[str, Any]:
 
 
 def literal_of(body: Any) -> pa.Scalar:
-    """The value of a literal, exactly.
-
-    Raises
-    ------
-    Unreadable
-        It is a set or series, NaN, infinite, or of a type or form that is not known.
-    """
+    """The value of a literal, exactly."""
     kind, value = kind_of(body)
     if kind == "Dyn":
         kind, value = kind_of(value)
@@ -218,13 +199,7 @@ def _float(value: Any, type_: pa.DataType) -> pa.Scalar:
 
 
 def set_of(node: Any) -> pa.Array:
-    """The values of a set that others are looked up in.
-
-    Raises
-    ------
-    Unreadable
-        It is no literal.
-    """
+    """The values of a set that others are looked up in."""
     kind, body = kind_of(node)
     while kind == "Alias":
         kind, body = kind_of(body[0])
@@ -269,13 +244,7 @@ def _of_plain_text(values: pa.Array) -> pa.Array:
 
 
 def type_of(node: Any) -> pa.DataType:
-    """The Arrow type of the values of a Polars type.
-
-    Raises
-    ------
-    Unreadable
-        It holds no values that are looked up.
-    """
+    """The Arrow type of the values of a Polars type."""
     kind, value = kind_of(node)
     if kind == "Literal":
         kind, value = kind_of(value)

@@ -90,12 +90,7 @@ def family(type_: pa.DataType) -> str:
 
 
 def cast(column: Column, target: pa.DataType) -> Column:
-    """Return the column after a cast that loses nothing, or only the end of a unit of time.
-
-    Raises
-    ------
-    Inexact
-    """
+    """Return the column after a cast that loses nothing, or only the end of a unit of time."""
     seen = column.seen
     kind, aim = family(seen), family(target)
     plain, fits = literals.plain(seen), False
@@ -120,12 +115,7 @@ def cast(column: Column, target: pa.DataType) -> Column:
 
 
 def equals(column: Column, value: pa.Scalar) -> ast.Predicate:
-    """What ``column == value`` looks up; the value is not null.
-
-    Raises
-    ------
-    Inexact
-    """
+    """What ``column == value`` looks up; the value is not null."""
     low, high = _span(column, value)
     if low is None or high is None:
         return ast.Equals(column.path, value)
@@ -161,12 +151,7 @@ def between(column: Column, low: pa.Scalar, high: pa.Scalar) -> ast.Predicate:
 
 
 def compares(column: Column, operator: Operator, value: pa.Scalar) -> ast.Predicate:
-    """What ``column < value`` and the like bound; the value is not null.
-
-    Raises
-    ------
-    Inexact
-    """
+    """What ``column < value`` and the like bound; the value is not null."""
     low, high = _span(column, value)
     kind = family(column.stored)
     if kind == "float" and operator in (">", ">="):
@@ -182,12 +167,7 @@ def compares(column: Column, operator: Operator, value: pa.Scalar) -> ast.Predic
 
 
 def is_in(column: Column, values: pa.Array, nulls_equal: bool) -> ast.Predicate:
-    """What ``column.is_in(values)`` looks up.
-
-    Raises
-    ------
-    Inexact
-    """
+    """What ``column.is_in(values)`` looks up."""
     if isinstance(values, pa.DictionaryArray):
         values = values.dictionary_decode()
     null_matches = nulls_equal and values.null_count > 0

@@ -45,17 +45,8 @@ from zonebloom.values import leaf_type
 def prunable(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:
     """The part of a filter that pyarrow may compare with the statistics of row groups.
 
-    Parameters
-    ----------
-    filter : pyarrow.compute.Expression
-    schema : pyarrow.Schema
-        The dataset's.
-
-    Returns
-    -------
-    pyarrow.compute.Expression or None
-        The filter itself when all of it is safe; else one that is true wherever the filter is,
-        or None when no conjunct is safe. The whole filter is then to be applied to what is read.
+    The filter itself when all of it is safe; else one that is true wherever the filter is, or
+    None when no conjunct is safe. The whole filter is then to be applied to what is read.
     """
     named = referenced_columns(filter)
     if named is not None and all(

@@ -40,23 +40,7 @@ _ADVICE = "write IN for equalities, or read less and filter the table"
 def applied(expression: pc.Expression, schema: pa.Schema, form: Form) -> pc.Expression:
     """The expression to apply to rows.
 
-    Parameters
-    ----------
-    expression : pyarrow.compute.Expression
-    schema : pyarrow.Schema
-        Of the rows.
-    form
-        What `arrow.read` gives of the expression.
-
-    Returns
-    -------
-    pyarrow.compute.Expression
-        The same one if it is short and of matching types, or cannot be read.
-
-    Raises
-    ------
-    FilterError
-        It is nested too deeply, or too long even with its equalities as sets.
+    The same one if it is short and of matching types, or cannot be read.
 
     Examples
     --------

@@ -78,20 +78,7 @@ def to_spark_filter(
 ) -> SparkFilter:
     """Translate the condition behind a Spark SQL WHERE.
 
-    Parameters
-    ----------
-    text : str
-    schema : pyarrow.Schema
-        Of the data as it lies.
-    opaque : frozenset of str
-        Columns of which nothing is known but their name.
-    timezone : str, optional
-        The session's, for timestamps without a zone.
-
-    Returns
-    -------
-    SparkFilter
-        Nothing is refused: Spark may understand what this module does not.
+    Nothing is refused: Spark may understand what this module does not.
 
     Examples
     --------

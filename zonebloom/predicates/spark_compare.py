@@ -16,15 +16,7 @@ from zonebloom.predicates.spark_values import Maybe, Value, place
 
 
 class Comparer:
-    """Columns compared with literals as Spark does.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    opaque : frozenset of str
-    timezone : str or None
-        As `to_spark_filter` takes them.
-    """
+    """Columns compared with literals as Spark does."""
 
     def __init__(self, schema: pa.Schema, opaque: frozenset[str], timezone: str | None):
         self.schema = schema
@@ -32,13 +24,7 @@ class Comparer:
         self._timezone = timezone
 
     def path(self, names: Sequence[str]) -> ast.ColumnPath:
-        """The column, or leaf of structs, that names mean, whatever their case.
-
-        Raises
-        ------
-        Maybe
-            When there is none, more than one, or it is opaque.
-        """
+        """The column, or leaf of structs, that names mean, whatever their case."""
         fields: Any = self.schema
         path: list[str] = []
         for each in names:

@@ -88,21 +88,7 @@ def read_text(text: str, kind: str) -> Value:
 
 
 def place(value: Value, type_: pa.DataType, timezone: str | None) -> Placed:
-    """Find a literal among the values of a column.
-
-    Parameters
-    ----------
-    value : Value
-    type_ : pyarrow.DataType
-        Of the column, decoded if it is a dictionary.
-    timezone : str or None
-        For timestamps without a zone; None when it is not known.
-
-    Raises
-    ------
-    Maybe
-        When Spark may round or cast either side.
-    """
+    """Find a literal among the values of a column."""
     try:
         if value.kind in ("integer", "decimal", "double"):
             return _number(value, type_)

@@ -52,29 +52,7 @@ def train_on_spark(
 ) -> list[TrainedTask]:
     """Run tasks as one Spark job.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        Classic or Connect.
-    tasks : sequence of TrainTask
-        Their files must be at the same paths for the driver and for the executors.
-    progress : callable, optional
-        Told how many more rows are done, as tasks end.
-    num_rows : int
-        Rows of all tasks, for the progress.
-
-    Returns
-    -------
-    list of TrainedTask
-        In the order of the tasks.
-
-    Raises
-    ------
-    EngineError
-        When the job fails for a reason that is not in the data: executors without the
-        packages, or with another Python.
-    FragmentUnreadable, SchemaMismatch
-        As `train_task`.
+    In the order of the tasks.
     """
     if not hasattr(spark, "range"):
         raise EngineError(

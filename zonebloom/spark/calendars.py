@@ -179,15 +179,6 @@ class Calendars:
         """Columns of a file in which Spark would correct days and times of old.
 
         The footer is read for it, where one of the columns has days or times at all.
-
-        Parameters
-        ----------
-        opened : pyarrow.dataset.Fragment
-        columns : iterable of str
-
-        Raises
-        ------
-        FragmentUnreadable
         """
         import pyarrow.dataset as pads
 
@@ -214,12 +205,7 @@ class Calendars:
 
 
 def require_modern(batch: pa.RecordBatch | pa.Table, columns: Iterable[str], path: str) -> None:
-    """Refuse days and times of old in columns that Spark would correct.
-
-    Raises
-    ------
-    SchemaMismatch
-    """
+    """Refuse days and times of old in columns that Spark would correct."""
     for name in columns:
         values = batch.column(name)
         chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]

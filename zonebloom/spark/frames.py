@@ -200,12 +200,7 @@ def plan(
 def scan_options(
     path: Path, filter: str | None, columns: Sequence[str] | None, index_dir: str | None
 ) -> dict[str, str]:
-    """The options of `scan` that do not depend on the session.
-
-    Raises
-    ------
-    InvalidArgument
-    """
+    """The options of `scan` that do not depend on the session."""
     if filter is not None and not isinstance(filter, str):
         raise InvalidArgument(
             f'filter is a {type(filter).__name__}; give Spark SQL text, such as "id = 42". A '

@@ -37,19 +37,7 @@ _DECIMAL = re.compile(r"[+-]?\d{1,15}\.\d{1,15}", re.ASCII)
 
 
 class Load:
-    """The files of a load as they are now.
-
-    Parameters
-    ----------
-    options : Options
-
-    Raises
-    ------
-    NoFragments, FragmentUnreadable, SourceError
-    ColumnNotFound, UnsupportedType
-    FilterError
-        When ``filter`` is more than this package can apply as Spark does.
-    """
+    """The files of a load as they are now."""
 
     def __init__(self, options: Options):
         self.options = options
@@ -124,13 +112,7 @@ class Load:
         return without_old_times(conjunction(terms)) if terms else None
 
     def plan(self, described: bool = False) -> ScanPlan:
-        """Say what is read of the files as they are now.
-
-        Raises
-        ------
-        SchemaMismatch
-            When a file names an indexed column in another case.
-        """
+        """Say what is read of the files as they are now."""
         planner = self.dataset._planner
         # Of the filter, of keys to be joined and of what Spark pushed alike.
         for path in sorted(columns_in(self.predicate) if self.predicate is not None else ()):
@@ -179,12 +161,7 @@ class Load:
         )
 
     def require_schema(self, schema: st.StructType) -> None:
-        """Refuse to read for a schema other than the files'.
-
-        Raises
-        ------
-        InvalidArgument
-        """
+        """Refuse to read for a schema other than the files'."""
         if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in self.schema]:
             raise InvalidArgument(
                 f"the schema asked for is {schema.simpleString()}, that of the files "

@@ -18,14 +18,7 @@ from zonebloom.storage.fragments import Fragment, Source
 
 
 def other_name(stored: Any, path: Sequence[str]) -> str | None:
-    """What a file calls a column it does not have under its name, None when it has it or none.
-
-    Parameters
-    ----------
-    stored : pyarrow.Schema, or other iterable of fields
-    path : sequence of str
-        The column, or a leaf of structs.
-    """
+    """What a file calls a column it does not have under its name, None when it has it or none."""
     fields: list[pa.Field] = list(stored)
     for name in path:
         names = [field.name for field in fields]
@@ -37,18 +30,7 @@ def other_name(stored: Any, path: Sequence[str]) -> str | None:
 
 
 def require_names(path: str, opened: Any, names: Iterable[str]) -> None:
-    """Refuse a file that holds columns under other names than theirs.
-
-    Parameters
-    ----------
-    path : str
-    opened : pyarrow.dataset.Fragment
-    names : iterable of str
-
-    Raises
-    ------
-    SchemaMismatch
-    """
+    """Refuse a file that holds columns under other names than theirs."""
     try:
         stored = opened.physical_schema
     except (OSError, pa.ArrowException):
@@ -64,10 +46,6 @@ def require_same_case(source: Source, fragment: Fragment, columns: Iterable[str]
     """Refuse a file that holds a key column under its name in another case alone, or is unreadable.
 
     Pyarrow sees nulls there, and an index holds them: keys would be taken for new.
-
-    Raises
-    ------
-    SchemaMismatch, FragmentUnreadable
     """
     try:
         stored = _open_schema(source, fragment)

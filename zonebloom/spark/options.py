@@ -59,13 +59,7 @@ class Options:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Options:
-        """Read the options of ``spark.read``.
-
-        Raises
-        ------
-        InvalidArgument
-            When there is no path, an option is not known or malformed.
-        """
+        """Read the options of ``spark.read``."""
         given = {name.lower(): text for name, text in options.items()}
         unknown = sorted(set(given) - set(_OPTIONS) - _SPARKS_OWN)
         if unknown:
@@ -106,12 +100,7 @@ def keys_text(keys: pa.Table) -> str:
 
 
 def read_keys(text: str) -> pa.Table:
-    """Keys from the text of an option.
-
-    Raises
-    ------
-    InvalidArgument
-    """
+    """Keys from the text of an option."""
     try:
         keys = pa.ipc.open_stream(base64.b64decode(text, validate=True)).read_all()
         keys.validate(full=True)

@@ -28,19 +28,7 @@ def cut(
 ) -> list[list[Piece]]:
     """Cut a plan into the pieces of each task.
 
-    Parameters
-    ----------
-    source : Source
-    plan : ScanPlan
-    needed : frozenset of str
-        Top-level columns that are read.
-    parallelism : int
-        Tasks that run at one time.
-
-    Returns
-    -------
-    list of list of Piece
-        Empty when nothing is read.
+    Empty when nothing is read.
     """
     found = identities(source.filesystem, [each.fragment.path for each in plan.fragments])
     whole = [

@@ -118,13 +118,7 @@ def is_asked_for(spark: SparkSession) -> bool:
 
 
 def is_sound(spark: SparkSession) -> bool:
-    """Try whether filters pushed into one scan stay out of the others.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        With `SETTING` on.
-    """
+    """Try whether filters pushed into one scan stay out of the others."""
     spark.dataSource.register(_ProbeSource)
     loaded = spark.read.format(_PROBE).load()
     one = loaded.where("id = 3")

@@ -100,16 +100,7 @@ class Work:
     def batches(
         self, pieces: Sequence[Piece], counter: ReadCounter | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of some pieces, in batches of `BATCH_ROWS` and more where there are as many.
-
-        Raises
-        ------
-        FragmentUnreadable
-            When a file is gone, cannot be read, or, being shared, is another by now.
-        SchemaMismatch
-            When a file names a column in another case: Spark would read it. When it holds days
-            or times of old that Spark would correct.
-        """
+        """The rows of some pieces, in batches of `BATCH_ROWS` and more where there are as many."""
         shared = [piece.plan for piece in pieces if piece.is_shared]
         self._require_unchanged(shared)
         names = {*self.columns, *(self.filter.columns or () if self.filter else ())}

@@ -36,14 +36,7 @@ class Pieces(InputPartition):
 
 
 class ZoneBloomReader(DataSourceReader):
-    """Plans a load on the driver; sent to the tasks without the plan.
-
-    Parameters
-    ----------
-    load : Load
-    schema : StructType
-        As Spark has it.
-    """
+    """Plans a load on the driver; sent to the tasks without the plan."""
 
     def __init__(self, load: Load, schema: StructType):
         load.require_schema(schema)

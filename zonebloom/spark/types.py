@@ -60,22 +60,7 @@ _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 def spark_types(
     schema: pa.Schema, names: Sequence[str], known: Mapping[str, st.DataType]
 ) -> st.StructType:
-    """The types ``spark.read.parquet`` shows for columns of an Arrow schema.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        With its metadata.
-    names : sequence of str
-        Columns, in the order wanted.
-    known : mapping of str to DataType
-        Columns of which more is known than their Arrow type says.
-
-    Raises
-    ------
-    UnsupportedType
-        Naming the column.
-    """
+    """The types ``spark.read.parquet`` shows for columns of an Arrow schema."""
     told = {**_told_by_spark(schema), **known}
     return st.StructType(
         [st.StructField(name, _of_column(schema.field(name), told.get(name))) for name in names]
@@ -118,12 +103,7 @@ def _of_column(field: pa.Field, told: st.DataType | None) -> st.DataType:
 
 
 def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
-    """The type ``spark.read.parquet`` shows for an Arrow type; the column is named in errors.
-
-    Raises
-    ------
-    UnsupportedType
-    """
+    """The type ``spark.read.parquet`` shows for an Arrow type; the column is named in errors."""
     if isinstance(arrow, pa.BaseExtensionType):
         return spark_type(arrow.storage_type, column)
     if isinstance(arrow, pa.DictionaryType):
@@ -176,22 +156,7 @@ def _nullable(spark: st.DataType) -> st.DataType:
 def as_spark(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """A batch with the very types of an Arrow schema of Spark's.
 
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-        Columns by name.
-    schema : pyarrow.Schema
-        Of ``pyspark.sql.pandas.types.to_arrow_schema``.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        One, or several where the text of one passes the 2 GiB an Arrow string array holds.
-
-    Raises
-    ------
-    SchemaMismatch
-        When a value is none of the type.
+    One, or several where the text of one passes the 2 GiB an Arrow string array holds.
     """
     try:
         columns = [_cast(batch.column(each.name), each.type) for each in schema]

@@ -56,17 +56,7 @@ class Column:
 
 
 class ColumnsReader:
-    """Reads some columns of one file, all of them in one pass.
-
-    Parameters
-    ----------
-    format : pyarrow.dataset.FileFormat
-    filesystem : pyarrow.fs.FileSystem
-    path : str
-    columns : sequence of Column
-    schema : pyarrow.Schema
-        The dataset's.
-    """
+    """Reads some columns of one file, all of them in one pass."""
 
     def __init__(
         self,
@@ -85,13 +75,7 @@ class ColumnsReader:
         self._whole = not is_plain_parquet(format)
 
     def runs(self, split: bool) -> list[Run]:
-        """The runs of row groups to read, one after another in row order.
-
-        Parameters
-        ----------
-        split : bool
-            Whether several threads read the file.
-        """
+        """The runs of row groups to read, one after another in row order."""
         if self._whole:
             return [Run(0, None, None)]
         import pyarrow.parquet as pq
@@ -115,17 +99,7 @@ class ColumnsReader:
     def read(self, run: Run) -> Iterator[list[pa.Array]]:
         """The values of a run, in row order.
 
-        Yields
-        ------
-        list of pyarrow.Array
-            One for each column, of as many rows each.
-
-        Raises
-        ------
-        FragmentUnreadable
-            When the file cannot be opened or decoded.
-        SchemaMismatch
-            When the file holds a column with a type of other values than the dataset's.
+        One for each column, of as many rows each.
         """
         with self._reading():
             batches = self._fragment() if run.row_groups is None else self._row_groups(run)

@@ -75,27 +75,7 @@ def is_delta(source: Any) -> bool:
 
 
 def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
-    """Make a source of the version of a Delta table that is loaded.
-
-    Parameters
-    ----------
-    table : deltalake.DeltaTable
-    filesystem : pyarrow.fs or fsspec file system, optional
-        Where the table's URI leads to, scheme left out; by default what the URI and the
-        table's ``storage_options`` say.
-
-    Returns
-    -------
-    SnapshotSource
-
-    Raises
-    ------
-    NoFragments
-        When the table is empty.
-    SourceError
-        When files of it have deletion vectors, when its columns have other names in the files,
-        when it needs a feature unknown here, or when its place cannot be reached.
-    """
+    """Make a source of the version of a Delta table that is loaded."""
     with _deltalake():
         name = f"Delta table {table.table_uri} at version {table.version()}"
         _require_plain(table, name)

@@ -24,10 +24,6 @@ def content_digest(path: str) -> str:
     The footer says where pages lie and how large they are, so files written from other rows
     differ in it as a rule; files without compression may not, hence the samples. Equal digests
     of large files are no proof that all their bytes are equal.
-
-    Raises
-    ------
-    OSError
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:

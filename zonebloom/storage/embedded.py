@@ -23,12 +23,7 @@ _MAX_POINTLESS = 1 << 10
 
 
 class FragmentFilters:
-    """The embedded filters of a dataset's fragments, each file opened once.
-
-    Parameters
-    ----------
-    source : Source
-    """
+    """The embedded filters of a dataset's fragments, each file opened once."""
 
     def __init__(self, source: Source):
         self._source = source

@@ -198,11 +198,6 @@ def identities(filesystem: pafs.FileSystem, paths: Iterable[str]) -> list[FileId
     """What each file is now, None for one that is not there.
 
     Nothing is taken from a listing that a file system keeps.
-
-    Raises
-    ------
-    FragmentUnreadable
-        When that cannot be told: a folder that may not be entered, a store that does not answer.
     """
     if is_local(filesystem):
         return [_local_identity(path) for path in paths]

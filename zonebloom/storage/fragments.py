@@ -140,14 +140,7 @@ class Source:
         fragments: Sequence[tuple[Fragment, tuple[int, ...] | None]],
         filesystem: pafs.FileSystem,
     ) -> Any:
-        """Fragments, or row groups of them, as a pyarrow dataset.
-
-        Parameters
-        ----------
-        fragments : sequence of (Fragment, row groups or None for all)
-        filesystem : pyarrow.fs.FileSystem
-            What they are read through.
-        """
+        """Fragments, or row groups of them, as a pyarrow dataset."""
         import pyarrow.dataset as pads
 
         opened = []
@@ -180,39 +173,7 @@ def open_source(
     partitioning: Partitioning = "auto",
     schema: Schema = None,
 ) -> Source:
-    """Discover the fragments of a source.
-
-    Parameters
-    ----------
-    source : str, path, list of them, or pyarrow.dataset.Dataset
-        A folder, a file, a glob pattern, a URI, several files, or a pyarrow dataset over
-        files.
-    format : str
-        One of pyarrow's file formats; not used for a pyarrow dataset.
-    filesystem : pyarrow.fs or fsspec file system, optional
-        Where the paths are; the local one, or the URI's, by default.
-    partitioning : "auto", "hive", list of str, pyarrow.dataset.Partitioning, or None
-        What folders say of the rows in them, as ``pyarrow.dataset.dataset`` takes it. "auto"
-        is "hive" below a folder and None for files named one by one.
-    schema : pyarrow.Schema or "union", optional
-        The first file's by default; not for a pyarrow dataset, which has one.
-
-    Returns
-    -------
-    Source
-
-    Raises
-    ------
-    NoFragments
-        When nothing is there.
-    FragmentUnreadable
-        When a file that gives the schema cannot be read.
-    SchemaMismatch
-        When the schemas of the files have no union.
-    SourceError
-        When the source is not one of the accepted kinds, or lies in a table of another format,
-        whose metadata says which files count.
-    """
+    """Discover the fragments of a source."""
     # Imported late, as everywhere: it brings pandas in.
     import pyarrow.dataset as pads
 
@@ -234,12 +195,7 @@ def open_source(
 
 
 def require_no_schema(source: Any, schema: Schema) -> None:
-    """Refuse a schema for a source that has one.
-
-    Raises
-    ------
-    InvalidArgument
-    """
+    """Refuse a schema for a source that has one."""
     if schema is not None:
         raise InvalidArgument(
             f"a {type(source).__name__} has a schema of its own; leave schema out"
@@ -282,12 +238,7 @@ def open_files(
 
 
 def _united(source: Source) -> Source:
-    """The same with every column of every file, each in a type that all of its files widen to.
-
-    Raises
-    ------
-    FragmentUnreadable, SchemaMismatch
-    """
+    """The same with every column of every file, each in a type that all of its files widen to."""
 
     def stored(fragment: Fragment) -> pa.Schema:
         try:

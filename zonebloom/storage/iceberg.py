@@ -41,28 +41,7 @@ def is_iceberg(source: Any) -> bool:
 
 
 def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
-    """Make a source of the current snapshot of an Iceberg table.
-
-    Parameters
-    ----------
-    table : pyiceberg.table.Table
-    filesystem : pyarrow.fs or fsspec file system, optional
-        Where the table's locations lead to, scheme left out; by default what the table's own
-        properties say.
-
-    Returns
-    -------
-    SnapshotSource
-
-    Raises
-    ------
-    NoFragments
-        When the table is empty.
-    SourceError
-        When rows of it are deleted by delete files or deletion vectors, when a column has
-        another name in some file, when columns have initial defaults, or when files are not
-        Parquet or not all in one file system.
-    """
+    """Make a source of the current snapshot of an Iceberg table."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     name = f"Iceberg table {'.'.join(table.name())}"

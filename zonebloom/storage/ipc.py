@@ -31,24 +31,7 @@ _GAP_ROWS = 512
 
 
 class IpcRows:
-    """Reads some rows of an IPC file; a record batch is what a row group is to Parquet.
-
-    Parameters
-    ----------
-    filesystem : pyarrow.fs.FileSystem
-    path : str
-    identity : FileIdentity
-        What the file must be.
-    schema : pyarrow.Schema
-        The dataset's.
-    constants : mapping of str to object
-        Values of columns that the path gives.
-    counter : ReadCounter
-
-    Raises
-    ------
-    FragmentUnreadable
-    """
+    """Reads some rows of an IPC file; a record batch is what a row group is to Parquet."""
 
     def __init__(
         self,

@@ -109,13 +109,7 @@ def _number(format: str, data: bytes, at: int) -> int:
 
 
 def read_blocks(read: Read, num_bytes: int) -> tuple[list[Block], bool]:
-    """The record batches of a file, and whether its numbers are little-endian.
-
-    Raises
-    ------
-    ValueError
-        When it is no Arrow IPC file.
-    """
+    """The record batches of a file, and whether its numbers are little-endian."""
     tail = read(max(0, num_bytes - _TAIL_BYTES), num_bytes)
     if len(tail) < 10 or not tail.endswith(_MAGIC):
         raise ValueError("it does not end as an Arrow IPC file")
@@ -135,12 +129,7 @@ def read_blocks(read: Read, num_bytes: int) -> tuple[list[Block], bool]:
 
 
 def parse_head(data: bytes) -> BatchHead:
-    """What the head of a record batch says.
-
-    Raises
-    ------
-    ValueError
-    """
+    """What the head of a record batch says."""
     # Files of Arrow before 0.15 lack the mark.
     message = _Table.root(data[8:] if data.startswith(_CONTINUATION) else data[4:])
     if message.number(1, "<B") != _RECORD_BATCH:
@@ -215,23 +204,7 @@ def _counts(arrow_type: pa.DataType) -> tuple[int, int] | None:
 
 
 class FlatRows:
-    """Some rows of one column of a record batch: what to read, and the arrays of it.
-
-    Parameters
-    ----------
-    arrow_type : pyarrow.DataType
-    head : BatchHead
-    place : (int, int)
-        Of `flat_places`.
-    block : Block
-    spans : sequence of (int, int)
-        Rows, each span one array.
-
-    Raises
-    ------
-    ValueError
-        When the batch cannot hold such a column.
-    """
+    """Some rows of one column of a record batch: what to read, and the arrays of it."""
 
     def __init__(
         self,

@@ -22,11 +22,6 @@ def matching_files(pattern: str) -> list[str]:
     """Files whose path matches an absolute pattern, sorted, as ``glob.glob`` finds them.
 
     That function passes over folders it may not enter, and their rows would be missing.
-
-    Raises
-    ------
-    FragmentUnreadable
-        When a folder on the way cannot be looked into.
     """
     drive, rest = os.path.splitdrive(pattern)
     parts = [part for part in rest.split(os.sep) if part]

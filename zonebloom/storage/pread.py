@@ -27,23 +27,12 @@ _DISK_SECONDS = 10e-6
 class PositionedFile:
     """A file read at positions, by any number of threads.
 
-    Parameters
-    ----------
-    filesystem : pyarrow.fs.FileSystem
-    path : str
-    counter : ReadCounter, optional
-
     Attributes
     ----------
     num_bytes : int
         Size of the file when it was opened.
     is_local : bool
     counter : ReadCounter
-
-    Raises
-    ------
-    OSError
-        When the file cannot be opened.
     """
 
     def __init__(self, filesystem: pafs.FileSystem, path: str, counter: ReadCounter | None = None):
@@ -63,12 +52,7 @@ class PositionedFile:
             self.num_bytes = self._file.size()
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of some (start, stop) ranges; fewer where the file ends before.
-
-        Raises
-        ------
-        OSError
-        """
+        """The bytes of some (start, stop) ranges; fewer where the file ends before."""
         if self.is_local:
             if len(ranges) > 1:
                 self.announce(ranges)
@@ -89,12 +73,7 @@ class PositionedFile:
                 os.posix_fadvise(self._handle, start, stop - start, os.POSIX_FADV_WILLNEED)
 
     def read_into(self, start: int, out: np.ndarray) -> None:
-        """Fill an array with the bytes at a position; what the file lacks becomes zeros.
-
-        Raises
-        ------
-        OSError
-        """
+        """Fill an array with the bytes at a position; what the file lacks becomes zeros."""
         view = out.data.cast("B")
         done = 0
         while done < len(view):
@@ -111,15 +90,7 @@ class PositionedFile:
         self.counter.add(done)
 
     def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> None:
-        """Read pieces into an array, one after another; what the file lacks becomes zeros.
-
-        Parameters
-        ----------
-        offsets, sizes : int64 array, shape (n,)
-            Bytes.
-        out : array
-            Of as many bytes as all pieces together, or more.
-        """
+        """Read pieces into an array, one after another; what the file lacks becomes zeros."""
         if not self.is_local or not hasattr(os, "pread"):
             self._read_pieces_one_by_one(offsets, sizes, out)
             return

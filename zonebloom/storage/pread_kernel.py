@@ -14,19 +14,7 @@ _pread = types.ExternalFunction("pread", int64(types.int32, uint64, uint64, int6
 def read_pieces(handle, offsets, sizes, out):
     """Read pieces of a file, one after another; what cannot be read becomes zeros.
 
-    Parameters
-    ----------
-    handle : int64
-        File descriptor.
-    offsets, sizes : int64 array, shape (n,)
-        Bytes.
-    out : uint8 array
-        Of as many bytes as all pieces together, or more.
-
-    Returns
-    -------
-    int64
-        Bytes read.
+    Bytes read.
     """
     at = total = 0
     for i in range(offsets.shape[0]):

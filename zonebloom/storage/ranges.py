@@ -26,23 +26,7 @@ _REMOTE_THREADS = 16
 
 
 class RangeFile:
-    """One file open for ranged reads.
-
-    Parameters
-    ----------
-    filesystem : pyarrow.fs.FileSystem
-    path : str
-    identity : FileIdentity
-        What the file must be once it is open.
-    counter : ReadCounter
-
-    Raises
-    ------
-    FragmentChanged
-        When it is another file by now.
-    FragmentUnreadable
-        When it cannot be opened.
-    """
+    """One file open for ranged reads."""
 
     def __init__(
         self,
@@ -80,12 +64,7 @@ class RangeFile:
         return LOCAL_COALESCE if self._handle is not None else REMOTE_COALESCE
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of some (start, stop) ranges; fewer where the file ends before.
-
-        Raises
-        ------
-        FragmentUnreadable
-        """
+        """The bytes of some (start, stop) ranges; fewer where the file ends before."""
         try:
             found = self._read(ranges)
         except OSError as error:

@@ -42,25 +42,7 @@ def open_rows(
 ) -> FragmentRows | None:
     """Open a fragment to read some of its rows.
 
-    Parameters
-    ----------
-    source : Source
-    fragment : Fragment
-    identity : FileIdentity
-        What its file must be.
-    pages : FilePages or None
-        Where the pages of a Parquet file lie; None has its footer say.
-    counter : ReadCounter
-
-    Returns
-    -------
-    FragmentRows or None
-        None for a format that is read as a whole.
-
-    Raises
-    ------
-    FragmentUnreadable
-        When the file is another by now, or cannot be read so.
+    None for a format that is read as a whole.
     """
     if isinstance(source, TableSource):
         return TableRows(source.table)

@@ -62,13 +62,7 @@ class SnapshotSource(Source):
         return {name: _python(value) for name, value in self.values[fragment.path].items()}
 
     def identities(self) -> list[FileIdentity | None]:
-        """What each fragment's file is now.
-
-        Raises
-        ------
-        FragmentUnreadable
-            When one is gone.
-        """
+        """What each fragment's file is now."""
         found = Source.identities(self)
         for fragment, identity in zip(self.fragments, found, strict=True):
             if identity is None:
@@ -86,26 +80,7 @@ def snapshot_source(
     root: str,
     files: Sequence[DataFile],
 ) -> SnapshotSource:
-    """Make a source of the Parquet files of a snapshot.
-
-    Parameters
-    ----------
-    name : str
-    schema : pyarrow.Schema
-        The table's.
-    filesystem : pyarrow.fs.FileSystem
-    root : str
-        The table's own folder.
-    files : sequence of DataFile
-        In the order they are to be scanned in.
-
-    Raises
-    ------
-    NoFragments
-        When there is no file.
-    SourceError
-        When a file is named twice, or two columns have one name.
-    """
+    """Make a source of the Parquet files of a snapshot."""
     import pyarrow.dataset as pads
 
     if not files:

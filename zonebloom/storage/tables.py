@@ -24,24 +24,7 @@ _DELTA, _ICEBERG, _HUDI = "_delta_log", "metadata", ".hoodie"
 
 
 def refuse_tables(filesystem: pafs.FileSystem, folder: str, files: Iterable[str] = ()) -> None:
-    """Refuse a folder in a Delta, Iceberg or Hudi table, or one with such a table below it.
-
-    Parameters
-    ----------
-    filesystem : pyarrow.fs.FileSystem
-    folder : str
-        It and every folder above it are looked at.
-    files : iterable of str
-        Below it: of these, the folders between are looked at as well; on an object store no
-        more than some.
-
-    Raises
-    ------
-    SourceError
-        Naming the table, and how to open it.
-    FragmentUnreadable
-        When a folder cannot be looked at.
-    """
+    """Refuse a folder in a Delta, Iceberg or Hudi table, or one with such a table below it."""
     folder = folder.rstrip("/") or "/"
     if not files:
         # Of folders above the data its reader may not be allowed to see anything.

@@ -69,14 +69,7 @@ class KeyFilter:
 
 
 def why_not(key: st.DataType, arrow: pa.DataType) -> str | None:
-    """Why keys of a Spark type cannot be looked up in a filter of an Arrow type, None if they can.
-
-    Parameters
-    ----------
-    key : pyspark.sql.types.DataType
-    arrow : pyarrow.DataType
-        That the filter's values were hashed at.
-    """
+    """Why a filter of an Arrow type has no answer for keys of a Spark type; None if it has."""
     arrow = value_type(arrow)
     if pt.is_floating(arrow) or isinstance(key, st.FloatType | st.DoubleType):
         return f"{key.simpleString()} keys have several bytes for one value, such as 0.0 and -0.0"
@@ -120,25 +113,7 @@ def may_hold(
 ) -> Column:
     """The condition that a filter may hold a key; false or null is certain.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    key : str
-        Name of a column.
-    key_type : DataType
-        One that `why_not` has nothing against.
-    held : KeyFilter
-    way : {"expressions", "udf"}
-
-    Returns
-    -------
-    Column
-        Boolean; not true under a null.
-
-    Raises
-    ------
-    EngineError
-        When PySpark is too old for the way.
+    Boolean; not true under a null.
     """
     if way == "udf":
         return _udf(sf.col(quoted(key)), held)
@@ -264,12 +239,7 @@ def _udf(key: Column, held: KeyFilter) -> Column:
 
 
 def check_keys(held: KeyFilter, keys: pa.Array) -> np.ndarray:
-    """What `may_hold` is to tell, for an Arrow array of keys.
-
-    Returns
-    -------
-    bool array, shape (n,)
-    """
+    """What `may_hold` is to tell, for an Arrow array of keys."""
     compute: Any = pc
     arrow = value_type(held.type)
     if pt.is_integer(arrow):

@@ -46,22 +46,7 @@ class Elsewhere(Exception):
 def origin(plan: Any, attribute: Any) -> tuple[Leaf, Any]:
     """The relation of files whose column a column of a plan is, and that column.
 
-    Parameters
-    ----------
-    plan : py4j object
-        LogicalPlan, with what cached frames answer.
-    attribute : py4j object
-        Of its output.
-
-    Returns
-    -------
-    Leaf
-    py4j object
-        Attribute of the leaf. What the plan has under ``attribute`` is null or one of its values.
-
-    Raises
-    ------
-    Elsewhere
+    Attribute of the leaf. What the plan has under ``attribute`` is null or one of its values.
     """
     node = plan
     shared: dict[int, Any] = {}

@@ -63,22 +63,7 @@ class Limits:
 def key_filter(dataset: Dataset, column: str, limits: Limits) -> tuple[KeyFilter, str]:
     """The filter over all keys a column holds in the files as they are now.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    column : str
-        As a query names it.
-    limits : Limits
-
-    Returns
-    -------
-    KeyFilter
-    str
-        What it is, in words.
-
-    Raises
-    ------
-    StepAside
+    What it is, in words.
     """
     name = find(dataset.schema, column)
     if name is None:
@@ -137,12 +122,7 @@ def _with_missing(
 
 
 def fitted(held: KeyFilter, max_bytes: int) -> KeyFilter:
-    """A filter that is worth sending, folded where it is too large.
-
-    Raises
-    ------
-    StepAside
-    """
+    """A filter that is worth sending, folded where it is too large."""
     sbbf = held.sbbf
     if sbbf.nbytes > max_bytes:
         for passing in _FOLDED_PASS:
@@ -168,10 +148,6 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_sto
 
     Spark shows where a key comes from in classic sessions alone. Over Connect a caller has to say
     that it is the files' own.
-
-    Raises
-    ------
-    StepAside
     """
     why = hidden_by_case(dataset, find(dataset.schema, key) or key)
     if why is not None:
@@ -212,10 +188,6 @@ def _require_known_files(read: Iterable[str], dataset: Dataset, elsewhere: bool)
 
     A dataset opened earlier holds the files there were; the frame may have listed more. Over
     Connect the files are those of the whole frame, so others may be elsewhere.
-
-    Raises
-    ------
-    StepAside
     """
     known = {path.lstrip("/") for path in dataset.files}
     root = dataset._source.root.strip("/") + "/"
@@ -248,24 +220,8 @@ def _path_of(uri: str) -> str:
 def collected(frame: DataFrame, names: list[str], limits: Limits) -> tuple[DataFrame, pa.Table]:
     """A small frame, computed once and held, and its keys.
 
-    Parameters
-    ----------
-    frame : DataFrame
-    names : list of str
-        Of the key columns.
-    limits : Limits
-
-    Returns
-    -------
-    DataFrame
-        The same rows: a frame computed again need not give them, as limit() shows.
-    pyarrow.Table
-        Of the key columns; rows whose keys have no null.
-
-    Raises
-    ------
-    StepAside
-        When it has more than ``max_keys`` rows, or cannot be held.
+    The same rows: a frame computed again need not give them, as limit() shows. Of the key
+    columns; rows whose keys have no null.
     """
     if limits.max_keys < 1:
         raise StepAside("max_keys is 0")

@@ -44,34 +44,14 @@ class _Step:
 
 
 class Actions:
-    """What can be done to the indices of a system folder.
-
-    Parameters
-    ----------
-    system : System
-    spark : SparkSession or False
-        Where indices are built: False is this process.
-    """
+    """What can be done to the indices of a system folder."""
 
     def __init__(self, system: System, spark: SparkSession | Literal[False]):
         self._system = system
         self._spark: SparkSession | Literal[False] = spark
 
     def create(self, opened: Dataset, record: Record, progress: Progress = None) -> None:
-        """Build an index that is not there.
-
-        Parameters
-        ----------
-        opened : Dataset
-        record : Record
-            What to build.
-
-        Raises
-        ------
-        IndexExists, InvalidState, CommitConflict
-        FragmentUnreadable, SchemaMismatch, EngineError
-            And nothing is left behind.
-        """
+        """Build an index that is not there."""
         record = replace(record, build=new_build())
         with self._acting(
             record.name, "create", of=record, check=lambda: _require_free(opened, record)
@@ -85,20 +65,7 @@ class Actions:
                 raise
 
     def refresh(self, name: str, mode: str, progress: Progress = None) -> None:
-        """Bring an index up to its files.
-
-        Parameters
-        ----------
-        name : str
-        mode : {"full", "incremental", "quick"}
-            Build all anew; read only files that came or changed and forget those gone; or only
-            take note of them, so that the ratios of hybrid scan count only what changes after it.
-
-        Raises
-        ------
-        InvalidArgument, IndexNotFound, InvalidState, CommitConflict, SchemaMismatch
-        NoFragments, FragmentUnreadable, EngineError
-        """
+        """Bring an index up to its files."""
         _require_mode(mode, REFRESH_MODES)
         with self._acting(name, "refresh", mode) as step:
             record = step.record
@@ -117,40 +84,19 @@ class Actions:
             step.found(**_as_indexed(record))
 
     def optimize(self, name: str, mode: str) -> None:
-        """Merge the segments of an index; its data is not read.
-
-        Parameters
-        ----------
-        name : str
-        mode : {"quick", "full"}
-            Merge the small ones, or all of a column into one.
-
-        Raises
-        ------
-        InvalidArgument, IndexNotFound, InvalidState, CommitConflict, CorruptIndex
-        """
+        """Merge the segments of an index; its data is not read."""
         _require_mode(mode, OPTIMIZE_MODES)
         with self._acting(name, "optimize", mode) as step:
             names = list(step.record.indices.values())
             compact(catalog_of(step.record), names, everything=mode == "full")
 
     def delete(self, name: str) -> None:
-        """Have an index used no more; its bits stay.
-
-        Raises
-        ------
-        IndexNotFound, InvalidState, CommitConflict
-        """
+        """Have an index used no more; its bits stay."""
         with self._acting(name, "delete"):
             pass
 
     def restore(self, name: str) -> None:
-        """Have a deleted index used again.
-
-        Raises
-        ------
-        IndexNotFound, InvalidState, CommitConflict
-        """
+        """Have a deleted index used again."""
         with self._acting(name, "restore") as step:
             if gone := step.record.missing_from(catalog_of(step.record).latest().indices):
                 raise IndexNotFound(
@@ -159,12 +105,7 @@ class Actions:
                 )
 
     def vacuum(self, name: str) -> None:
-        """Delete the bits of a deleted index, and forget it.
-
-        Raises
-        ------
-        IndexNotFound, InvalidState, CommitConflict
-        """
+        """Delete the bits of a deleted index, and forget it."""
         with self._acting(name, "vacuum") as step:
             drop_for_good(catalog_of(step.record), step.record.indices.values())
 
@@ -173,12 +114,6 @@ class Actions:
 
         Of what a refresh had committed nothing is taken back: an index is true of the files it
         knows, whichever these are.
-
-        Raises
-        ------
-        IndexNotFound, CommitConflict
-        InvalidState
-            When nothing is to be cancelled.
         """
         log = self._system.log(name)
         require_unstable(log.latest())

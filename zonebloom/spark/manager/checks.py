@@ -60,24 +60,7 @@ class Estimate:
 def resolve_columns(
     opened: Dataset, asked: Sequence[str], case_sensitive: bool = False
 ) -> tuple[str, ...]:
-    """Names of columns as the files have them.
-
-    Parameters
-    ----------
-    opened : Dataset
-    asked : sequence of str
-        A leaf of a struct as "a.b".
-    case_sensitive : bool
-        False takes "ID" for "id" where there is no "ID", as Spark does by default.
-
-    Raises
-    ------
-    ColumnNotFound
-    UnsupportedType
-        For a boolean, a list, a map or a struct.
-    InvalidArgument
-        For a column given twice, one that paths give, or a name that fits two columns.
-    """
+    """Names of columns as the files have them."""
     found: list[str] = []
     for name in asked:
         column = opened._column(name if case_sensitive else _by_case(opened, name))
@@ -103,23 +86,7 @@ def _by_case(opened: Dataset, name: str) -> str:
 
 
 def estimate(opened: Dataset, num_columns: int, items: int | None, fpp: float) -> Estimate:
-    """Say how large an index will be, from the footers of files.
-
-    Parameters
-    ----------
-    opened : Dataset
-    num_columns : int
-    items : int or None
-        Distinct values each global filter is to hold; the rows counted by default.
-    fpp : float
-        Of the global filters.
-
-    Raises
-    ------
-    FragmentUnreadable
-    InvalidArgument
-        When a global filter would be over 128 MiB.
-    """
+    """Say how large an index will be, from the footers of files."""
     present = opened._planner.coverage().present
     sample = present
     if len(present) > _SAMPLED_FILES:
@@ -157,13 +124,7 @@ def _global_bytes(items: int, fpp: float) -> int:
 
 
 def require_size(found: Estimate, config: BFIndexConfig, most: int) -> None:
-    """Refuse an index that would be larger than allowed.
-
-    Raises
-    ------
-    InvalidArgument
-        With the numbers.
-    """
+    """Refuse an index that would be larger than allowed."""
     from zonebloom.display import bytes_text
 
     if found.num_bytes > most:

@@ -112,12 +112,7 @@ class BFIndexConfig:
 
 
 def require_name(name: Any) -> str:
-    """A name that an index can have, or none.
-
-    Raises
-    ------
-    InvalidArgument
-    """
+    """A name that an index can have, or none."""
     fits = isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= 80
     # In the catalog a dot parts it from the column, which may have dots.
     if not fits or not name.isprintable() or "/" in name or "." in name:
@@ -151,13 +146,7 @@ class Settings:
 
 
 def read_settings(spark: SparkSession) -> Settings:
-    """Read the keys of a session.
-
-    Raises
-    ------
-    InvalidArgument
-        Naming the key whose value does not fit.
-    """
+    """Read the keys of a session."""
 
     def get(key: str, convert: Callable[[str], T], expected: str) -> T:
         value = _get(spark, key)

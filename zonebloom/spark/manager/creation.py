@@ -36,24 +36,13 @@ def new_build() -> str:
 
 
 def builder_under(opened: Dataset, build: str) -> Builder:
-    """A builder of a dataset, for one build, whose segments have a prefix.
-
-    Parameters
-    ----------
-    opened : Dataset
-    build : str
-    """
+    """A builder of a dataset, for one build, whose segments have a prefix."""
     catalog = _UnderPrefix(opened._catalog.filesystem, opened._catalog.folder, build)
     return Builder(opened._source, catalog, opened._planner)
 
 
 def take_back(record: Record) -> None:
-    """Remove what a creation left: its indices, if they came to be, and its segments.
-
-    Raises
-    ------
-    CommitConflict, CorruptIndex
-    """
+    """Remove what a creation left: its indices, if they came to be, and its segments."""
     # Of a record that does not say there is nothing known to be its.
     if record.path and record.build:
         drop_for_good(catalog_of(record), record.indices.values(), build=record.build)

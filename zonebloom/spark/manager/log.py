@@ -126,23 +126,12 @@ class IndexLog:
         self.name = name
 
     def latest(self) -> Record:
-        """The last entry; of a log without one, that there is no index.
-
-        Raises
-        ------
-        CorruptIndex
-            When it cannot be read.
-        """
+        """The last entry; of a log without one, that there is no index."""
         numbers = self._numbers()
         return self._read(numbers[-1]) if numbers else Record(self.name)
 
     def latest_stable(self) -> Record:
-        """The last entry of a stable state.
-
-        Raises
-        ------
-        CorruptIndex
-        """
+        """The last entry of a stable state."""
         for number in reversed(self._numbers()):
             found = self._read(number)
             if found.state.is_stable:
@@ -150,22 +139,11 @@ class IndexLog:
         return Record(self.name)
 
     def history(self) -> list[Record]:
-        """All entries, the first first.
-
-        Raises
-        ------
-        CorruptIndex
-        """
+        """All entries, the first first."""
         return [self._read(number) for number in self._numbers()]
 
     def append(self, record: Record, after: int) -> Record:
-        """Write an entry as the one that follows another.
-
-        Raises
-        ------
-        CommitConflict
-            When another manager wrote one meanwhile.
-        """
+        """Write an entry as the one that follows another."""
         written = replace(record, number=after + 1, time=now())
         self._folder.mkdir(parents=True, exist_ok=True)
         draft = self._folder / f".{uuid.uuid4().hex}"
@@ -186,13 +164,7 @@ class IndexLog:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the index.
-
-        Raises
-        ------
-        CommitConflict
-            At once, when another process or thread holds it.
-        """
+        """Hold the lock of the index."""
         self._folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self._folder / ".lock", timeout=0)
         try:
@@ -235,13 +207,7 @@ class IndexLog:
 
 
 class System:
-    """The system folder: the logs of all indices.
-
-    Parameters
-    ----------
-    path : str
-        A folder of this machine; made when the first index is.
-    """
+    """The system folder: the logs of all indices."""
 
     def __init__(self, path: str):
         self.path = path

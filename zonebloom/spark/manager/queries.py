@@ -33,19 +33,7 @@ class Queries:
         `zonebloom.spark.prune`, with the indices of this manager that are ACTIVE and as far as
         the conf allows them; the frame as it is when they are disabled.
 
-        Parameters
-        ----------
-        df : DataFrame
-            Of a classic session; over Connect it comes back as it is, with a warning.
-
-        Returns
-        -------
-        pyspark.sql.DataFrame
-            The same rows from fewer files.
-
-        Raises
-        ------
-        InvalidArgument, CorruptIndex
+        The same rows from fewer files.
 
         Warns
         -----
@@ -71,18 +59,6 @@ class Queries:
         """Show the plan of a query with and without indices, what differs highlighted.
 
         No Spark job runs. For an object to keep, see `explanation`.
-
-        Parameters
-        ----------
-        df : DataFrame
-        verbose : bool
-            Whether to show every relation with what was asked of its indices.
-        redirect, redirectFunc : callable, optional
-            Given the text. By default it is printed, in Jupyter shown as HTML.
-
-        Raises
-        ------
-        InvalidArgument, CorruptIndex
         """
         made = self.explanation(df, verbose)
         show = redirect or redirectFunc
@@ -98,22 +74,7 @@ class Queries:
     def why_not(self, df: DataFrame, index_name: str = "", extended: bool = False) -> WhyNot:
         """Say why indices are not used for a query, with a typed reason for each.
 
-        Parameters
-        ----------
-        df : DataFrame
-        index_name : str
-            One index only; all by default.
-        extended : bool
-            Whether messages are shown in full.
-
-        Returns
-        -------
-        WhyNot
-            ``.rows`` and ``.reasons`` are for programs, `str` and HTML for people.
-
-        Raises
-        ------
-        IndexNotFound, InvalidArgument, CorruptIndex
+        ``.rows`` and ``.reasons`` are for programs, `str` and HTML for people.
         """
         records = self._cached()
         if index_name:
@@ -138,13 +99,7 @@ class Queries:
         self._spark.conf.set(APPLY_ENABLED, "false")
 
     def is_enabled(self) -> bool:
-        """Whether indices are used.
-
-        Raises
-        ------
-        InvalidArgument
-            When a key of the conf does not fit.
-        """
+        """Whether indices are used."""
         return read_settings(self._spark).apply_enabled
 
     def _system(self) -> System:

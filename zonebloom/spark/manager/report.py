@@ -115,15 +115,7 @@ class Explanation:
 
 
 def explain(df: DataFrame, pruning: ManagedPruning | None, verbose: bool) -> Explanation:
-    """Put both plans of a query side by side.
-
-    Parameters
-    ----------
-    df : DataFrame
-    pruning : ManagedPruning or None
-        None when indices are disabled.
-    verbose : bool
-    """
+    """Put both plans of a query side by side."""
     without = _physical(df)
     if pruning is None:
         return Explanation(without, without, None, (), verbose)
@@ -222,16 +214,7 @@ class WhyNot:
 def why_not(
     records: Sequence[Record], pruning: ManagedPruning | None, extended: bool = False
 ) -> WhyNot:
-    """Say of each index what became of it.
-
-    Parameters
-    ----------
-    records : sequence of Record
-        Those asked about.
-    pruning : ManagedPruning or None
-        None when indices are disabled.
-    extended : bool
-    """
+    """Say of each index what became of it."""
     rows: list[WhyNotRow] = []
     for record in records:
         if pruning is None:

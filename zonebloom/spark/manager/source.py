@@ -38,17 +38,7 @@ def open_source(
 ) -> tuple[Dataset, str]:
     """Open the files of a DataFrame, or of a path, as one dataset.
 
-    Returns
-    -------
-    Dataset
-    str
-        The path that opens it again.
-
-    Raises
-    ------
-    InvalidArgument
-        When the DataFrame is more than a read of the Parquet files of one folder.
-    NoFragments, FragmentUnreadable, SourceError
+    The path that opens it again.
     """
     if isinstance(source, str | os.PathLike):
         path = arrow_path(os.fspath(source))
@@ -80,12 +70,7 @@ def catalog_of(record: Record) -> Catalog:
 
 
 def open_recorded(record: Record) -> Dataset:
-    """Open what an index was made over, as it is now.
-
-    Raises
-    ------
-    NoFragments, FragmentUnreadable, SourceError
-    """
+    """Open what an index was made over, as it is now."""
     return dataset(record.path, index_dir=record.index_dir)
 
 
@@ -195,18 +180,7 @@ def measure_drift(
     source_bytes: int = 0,
     accepted: Collection[str] = (),
 ) -> Drift:
-    """Compare a dataset with what some of its indices hold.
-
-    Parameters
-    ----------
-    opened : Dataset
-    names : sequence of str
-        Indices in its catalog; one that is not there holds nothing.
-    source_bytes : int
-        Of the files indexed, for those that the catalog has forgotten since.
-    accepted : collection of str
-        Changes that were noted, and do not count.
-    """
+    """Compare a dataset with what some of its indices hold."""
     version = opened._version
     entries = [version.indices.get(name) for name in names]
     held = [

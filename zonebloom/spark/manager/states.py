@@ -34,12 +34,7 @@ _WHY_NOT = {
 
 
 def require_state(record: Record, action: str) -> None:
-    """Refuse an action on an index in another state than the one it begins at.
-
-    Raises
-    ------
-    InvalidState, IndexExists, IndexNotFound
-    """
+    """Refuse an action on an index in another state than the one it begins at."""
     allowed = TRANSITIONS[action][0]
     if record.state == allowed:
         return
@@ -63,12 +58,7 @@ def no_index(name: str) -> IndexNotFound:
 
 
 def require_unstable(record: Record) -> None:
-    """Refuse to cancel where no action began.
-
-    Raises
-    ------
-    InvalidState, IndexNotFound
-    """
+    """Refuse to cancel where no action began."""
     if record.state == State.DOESNOTEXIST:
         raise no_index(record.name)
     if record.state.is_stable:

@@ -146,11 +146,6 @@ def _too_much(drift: Drift, settings: Settings) -> tuple[IndexReason, str] | Non
 class ManagedLookup(Lookup):
     """Asks only the indices of a manager that may answer.
 
-    Parameters
-    ----------
-    records : sequence of Record
-    settings : Settings
-
     Attributes
     ----------
     verdicts : dict of str to list of Verdict
@@ -244,14 +239,7 @@ def is_over_relation(record: Record, name: str) -> bool:
 
 
 class ManagedPruning:
-    """A frame, and what a manager's indices leave of it.
-
-    Parameters
-    ----------
-    df : DataFrame
-    records : sequence of Record
-    settings : Settings
-    """
+    """A frame, and what a manager's indices leave of it."""
 
     def __init__(self, df: DataFrame, records: Sequence[Record], settings: Settings):
         self.lookup = ManagedLookup(records, settings)

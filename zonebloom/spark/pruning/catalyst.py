@@ -43,20 +43,7 @@ _INTEGERS = {"tinyint", "smallint", "int", "bigint"}
 
 
 class Catalyst:
-    """Translates the filters of one scan.
-
-    Parameters
-    ----------
-    jvm : py4j view of the JVM
-    schema : pyarrow.Schema
-        Of the files.
-    names : mapping of int to str
-        Column by expression id; others have no meaning here.
-    opaque : mapping of str to str
-        Columns not to be followed, and why; see `opaque_reason`.
-    case_sensitive : bool
-        Whether Spark tells ``id`` from ``ID``.
-    """
+    """Translates the filters of one scan."""
 
     def __init__(
         self,
@@ -147,12 +134,7 @@ class Catalyst:
         return path, _literal(right, type_), is_flipped
 
     def _column(self, node: Any) -> tuple[ast.ColumnPath, str]:
-        """A column or leaf of structs, and Spark's name of its type.
-
-        Raises
-        ------
-        Maybe
-        """
+        """A column or leaf of structs, and Spark's name of its type."""
         names: list[str] = []
         top = node
         while _kind(top) == "GetStructField":

@@ -52,13 +52,7 @@ class Kept:
 
 
 class Lookup:
-    """Finds and asks the indices of files; opened ones are kept for the next question.
-
-    Parameters
-    ----------
-    index_dir : str, optional
-        Folder of the index, when it is not beside the data.
-    """
+    """Finds and asks the indices of files; opened ones are kept for the next question."""
 
     def __init__(self, index_dir: str | None):
         self._index_dir = None if index_dir is None else plain_path(index_dir).rstrip("/")
@@ -71,22 +65,7 @@ class Lookup:
         predicate: Callable[[pa.Schema], ast.Predicate],
         ignores_case: bool,
     ) -> Kept:
-        """Say which files may hold rows.
-
-        Parameters
-        ----------
-        roots : sequence of str
-            What was read: folders or files, as Spark names them.
-        files : sequence of ListedFile
-        predicate : callable
-            Given the schema of the files, a condition that no row to be kept fails.
-        ignores_case : bool
-            Whether the reader finds a column by its name in another case.
-
-        Returns
-        -------
-        Kept
-        """
+        """Say which files may hold rows."""
         paths = {each.path for each in files}
         predicates: list[str] = []
         indices: list[str] = []

@@ -23,19 +23,7 @@ _CACHE_BYTES = 1 << 40
 def with_files(spark: Any, leaf: Leaf, listings: Sequence[Listing], kept: Sequence[str]) -> Any:
     """The relation of a leaf over some of its files.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        Classic.
-    leaf : Leaf
-    listings : sequence of Listing
-        Of the scans of the leaf: every kept file is in one of them.
-    kept : sequence of str
-
-    Returns
-    -------
-    py4j object
-        LogicalRelation.
+    LogicalRelation.
     """
     jvm, session, relation = spark._jvm, spark._jsparkSession, leaf.relation
     sources = jvm.org.apache.spark.sql.execution.datasources
@@ -106,15 +94,7 @@ def _marker(files: Mapping[str, Listing], kept: Sequence[str]) -> str:
 
 
 def replaced(spark: Any, plan: Any, nodes: Sequence[Any | None]) -> Any:
-    """A plan in which some leaves are others.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    plan : py4j object
-    nodes : sequence
-        For each of the plan's `leaves`, what takes its place; None lets it be.
-    """
+    """A plan in which some leaves are others."""
     return _replaced(spark, plan, iter(nodes))
 
 

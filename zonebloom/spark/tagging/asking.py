@@ -38,15 +38,7 @@ _SCHEMA = pa.schema(
 
 
 def ask(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> DataFrame:
-    """Files that may hold a key, with how many keys and rows it may be.
-
-    Raises
-    ------
-    IndexNotFound
-        When no key column has an index.
-    UnsupportedType
-        When a key is one that files may hold as another: INT96, and days and times of old.
-    """
+    """Files that may hold a key, with how many keys and rows it may be."""
     search = Search(opened, columns)
     indexed = search.indexed
     if not indexed and columns.instants:

@@ -26,26 +26,7 @@ _SENT_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Candidates:
-    """Reads key columns and keeps the rows a filter of the keys may hold.
-
-    Parameters
-    ----------
-    source : Source
-        Without its fragments.
-    columns : tuple of str
-        Key columns.
-    schema : pyarrow.Schema
-        Of what is given: the key columns as Spark compares them, then where the row lies:
-        fragment id, row offset and number of the file, int64.
-    words : uint32 array
-        Filter of the keys, by `zonebloom.spark.tagging.probing`.
-    files : dict of str to (int, int)
-        Fragment id, and number in the list of paths, by path.
-    any_case : tuple of str
-        Key columns that Spark finds by their names in another case.
-    calendars : Calendars, optional
-        When a key is a day or time of old, which files may hold as another.
-    """
+    """Reads key columns and keeps the rows a filter of the keys may hold."""
 
     source: Source
     columns: tuple[str, ...]
@@ -56,14 +37,7 @@ class Candidates:
     calendars: Calendars | None = None
 
     def batches(self, plans: Sequence[FragmentPlan]) -> Iterator[pa.RecordBatch]:
-        """The rows of some plans that may equal a key.
-
-        Raises
-        ------
-        FragmentChanged
-            When a file is not the one the plan was made for.
-        FragmentUnreadable, SchemaMismatch
-        """
+        """The rows of some plans that may equal a key."""
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for plan in plans:

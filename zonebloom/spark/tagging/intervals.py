@@ -18,15 +18,7 @@ import pyarrow.types as pt
 
 @dataclass(frozen=True)
 class KeyRanges:
-    """Key ranges of fragments in one column.
-
-    Parameters
-    ----------
-    minimum, maximum : pyarrow.Array, shape (n,)
-        Null where the range is not known, unless ``is_empty``.
-    is_empty : bool array, shape (n,)
-        Fragments that hold nothing but nulls.
-    """
+    """Key ranges of fragments in one column."""
 
     minimum: pa.Array
     maximum: pa.Array

@@ -82,25 +82,7 @@ class KeyColumns:
 def key_columns(
     keys: DataFrame, opened: Dataset, names: Sequence[str], instants: Sequence[str]
 ) -> KeyColumns:
-    """Match the key columns of a frame with those of a dataset.
-
-    Parameters
-    ----------
-    keys : DataFrame
-    opened : Dataset
-    names : sequence of str
-    instants : sequence of str
-        Columns whose INT96 is read as instants.
-
-    Raises
-    ------
-    ColumnNotFound
-        When one side has no such column, or several.
-    UnsupportedType
-        When values of a column cannot be looked up as Spark compares them.
-    InvalidArgument
-        When Spark would round one side to compare them.
-    """
+    """Match the key columns of a frame with those of a dataset."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     source = opened._source

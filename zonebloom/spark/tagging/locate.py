@@ -56,15 +56,7 @@ class Located:
 
 
 def locate(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> Located:
-    """Find the rows of a dataset that may equal keys; those that equal none are few.
-
-    Parameters
-    ----------
-    keys : DataFrame
-        The same each time it is read.
-    columns : KeyColumns
-    opened : Dataset
-    """
+    """Find the rows of a dataset that may equal keys; those that equal none are few."""
     source = opened._source
     if isinstance(source, TableSource):
         raise InvalidArgument(

@@ -53,20 +53,7 @@ class Hashed:
 
 
 def hash_rows(columns: Sequence[pa.Array], types: Sequence[pa.DataType]) -> Hashed:
-    """Hash rows so that rows Spark calls equal have one hash.
-
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array
-        One for each key column.
-    types : sequence of pyarrow.DataType
-        What each is compared as; columns of other types are cast.
-
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        When a value is none of the type.
-    """
+    """Hash rows so that rows Spark calls equal have one hash."""
     hashes: np.ndarray | None = None
     valid: np.ndarray | None = None
     for column, wanted in zip(columns, types, strict=True):

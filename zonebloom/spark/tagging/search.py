@@ -84,12 +84,7 @@ class Search:
         return [(each.fragment.path, each.fragment_id) for each in self._present]
 
     def require_same_case(self) -> None:
-        """Refuse files an index would leave out as they name a key column in another case.
-
-        Raises
-        ------
-        SchemaMismatch, FragmentUnreadable
-        """
+        """Refuse files an index would leave out as they name a key column in another case."""
         wanted: dict[int, list[str]] = {}
         for entry in self._indexed:
             name = entry.column[0]

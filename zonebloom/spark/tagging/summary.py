@@ -94,15 +94,7 @@ class Summary:
 
 
 def summarize(frame: DataFrame, columns: KeyColumns, fragments: Fragments) -> Summary:
-    """Pass over the keys of a frame.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The same each time it is read.
-    columns : KeyColumns
-    fragments : Fragments
-    """
+    """Pass over the keys of a frame."""
     part = frame.select(sf.spark_partition_id().alias("part"))
     row: Any = part.agg(sf.count(sf.lit(1)), sf.max("part")).first()
     num_keys, num_tasks = int(row[0]), (row[1] or 0) + 1

@@ -37,15 +37,7 @@ _NOT_STARTED = (
 def explained(error: Exception) -> Exception:
     """The error to raise for one of Spark's.
 
-    Parameters
-    ----------
-    error : Exception
-        Of a classic session (py4j) or of Spark Connect.
-
-    Returns
-    -------
-    Exception
-        The one of zonebloom's that a task raised, else an `EngineError` that says what to do.
+    The one of zonebloom's that a task raised, else an `EngineError` that says what to do.
     """
     found = told(error)
     if found is not None:

@@ -22,13 +22,7 @@ INSIDE = "unpacked"
 
 
 def unpacked(archive: str) -> str:
-    """The folder with what the archive holds, or a path into the archive.
-
-    Parameters
-    ----------
-    archive : str
-        Its name tells its contents: a folder of that name has the same.
-    """
+    """The folder with what the archive holds, or a path into the archive."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     parent = os.path.join(home, "zonebloom")
     folder = os.path.join(parent, os.path.splitext(os.path.basename(archive))[0])

@@ -19,16 +19,6 @@ class JobProgress:
     """Reports finished tasks of the one job that runs inside it, as rows.
 
     A classic session is asked again and again; a Spark Connect server tells a handler.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    num_tasks : int
-        Of about equal bytes, so that each stands for an equal share of the rows.
-    num_rows : int
-        Of all tasks.
-    progress : callable or None
-        Told how many more rows are done.
     """
 
     def __init__(

@@ -13,13 +13,7 @@ from zonebloom.errors import EngineError
 
 
 class Sealed:
-    """Pickles as a version and bytes; unpickles as the content itself.
-
-    Parameters
-    ----------
-    content : object
-        What Spark's own pickler can pickle.
-    """
+    """Pickles as a version and bytes; unpickles as the content itself."""
 
     def __init__(self, content: Any):
         self._content = content
@@ -31,13 +25,7 @@ class Sealed:
 
 
 def opened(version: str, content: bytes) -> Any:
-    """Open what was sealed by a version, on the executor.
-
-    Raises
-    ------
-    EngineError
-        When this is another version.
-    """
+    """Open what was sealed by a version, on the executor."""
     if version != __version__:
         raise EngineError(
             f"Spark's executors have zonebloom {__version__} and the driver {version}, which "

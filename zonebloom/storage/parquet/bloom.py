@@ -45,16 +45,7 @@ class EmbeddedColumn:
 
 
 class EmbeddedFilters:
-    """The filters embedded in one Parquet file.
-
-    Parameters
-    ----------
-    metadata : pyarrow.parquet.FileMetaData
-    file_bytes : int
-        Size of the file: no filter lies outside it.
-    read : callable
-        Given (start, stop) byte ranges, their bytes.
-    """
+    """The filters embedded in one Parquet file."""
 
     def __init__(self, metadata: pq.FileMetaData, file_bytes: int, read: ReadRanges):
         self._metadata = metadata
@@ -95,16 +86,7 @@ class EmbeddedFilters:
     def row_groups(self, predicate: Predicate, schema: pa.Schema) -> list[int] | None:
         """Which row groups may hold a row for which a predicate is true.
 
-        Parameters
-        ----------
-        predicate : Predicate
-        schema : pyarrow.Schema
-            Of the dataset: the types the predicate's literals are compared with.
-
-        Returns
-        -------
-        list of int or None
-            Ascending; None when the filters cannot help, and none was read.
+        Ascending; None when the filters cannot help, and none was read.
         """
         bound = self._bound(predicate, schema, True)
         if bound is None:

@@ -11,15 +11,7 @@ ReadRanges = Callable[[Sequence[tuple[int, int]]], list[bytes]]
 
 
 class Fetched:
-    """Byte ranges that were read.
-
-    Parameters
-    ----------
-    read : callable
-        Given (start, stop) byte ranges, their bytes.
-    coalesce : int
-        Bytes between two ranges up to which they become one request.
-    """
+    """Byte ranges that were read."""
 
     def __init__(self, read: ReadRanges, coalesce: int):
         self._read = read
@@ -29,13 +21,7 @@ class Fetched:
         self._fetches: list[tuple[list[int], list[memoryview]]] = []
 
     def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Read ranges.
-
-        Raises
-        ------
-        FragmentUnreadable
-            When the file ends before them.
-        """
+        """Read ranges."""
         merged: list[tuple[int, int]] = []
         for start, stop in sorted(ranges):
             if merged and start - merged[-1][1] <= self._coalesce:

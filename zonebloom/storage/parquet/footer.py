@@ -33,13 +33,7 @@ _MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
 def footer_length(tail: bytes, file_bytes: int) -> int:
-    """Length of the FileMetaData, from the last 8 bytes of a file.
-
-    Raises
-    ------
-    FragmentUnreadable
-        When the file is encrypted, is not Parquet, or claims more than it has.
-    """
+    """Length of the FileMetaData, from the last 8 bytes of a file."""
     if tail[4:] == ENCRYPTED_MAGIC:
         raise FragmentUnreadable("its footer is encrypted")
     if len(tail) != TAIL_BYTES or tail[4:] != MAGIC:
@@ -51,20 +45,7 @@ def footer_length(tail: bytes, file_bytes: int) -> int:
 
 
 def parse_footer(data: bytes, file_bytes: int) -> Footer:
-    """Read a FileMetaData.
-
-    Parameters
-    ----------
-    data : bytes
-        The footer alone.
-    file_bytes : int
-        Size of the file: nothing may lie outside it.
-
-    Raises
-    ------
-    FragmentUnreadable
-        When it is malformed, lies about offsets, or columns are encrypted.
-    """
+    """Read a FileMetaData."""
     try:
         metadata = Reader(data).struct()
         schema = _schema(data, metadata)
@@ -191,13 +172,7 @@ def _chunk(raw: Struct, leaf: Leaf, file_bytes: int) -> Chunk:
 
 
 def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> Pages:
-    """Read an OffsetIndex.
-
-    Raises
-    ------
-    FragmentUnreadable
-        When pages overlap, run backwards, or lie outside their chunk.
-    """
+    """Read an OffsetIndex."""
     try:
         locations: list[Struct] = Reader(data).struct()[1]
         starts = np.array([_integer(each, 1) for each in locations], dtype=np.int64)
@@ -212,12 +187,7 @@ def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> Pages:
 def checked_pages(
     starts: np.ndarray, sizes: np.ndarray, first_rows: np.ndarray, chunk: Chunk
 ) -> Pages:
-    """Refuse page locations that cannot be: out of order, overlapping, outside their chunk.
-
-    Raises
-    ------
-    FragmentUnreadable
-    """
+    """Refuse page locations that cannot be: out of order, overlapping, outside their chunk."""
     holds = (
         starts.size > 0
         and starts.size == sizes.size == first_rows.size - 1

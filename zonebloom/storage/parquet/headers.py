@@ -51,13 +51,7 @@ class PageHeader(NamedTuple):
 
 
 def page_header(page: Bytes) -> PageHeader:
-    """Read the header a page begins with.
-
-    Raises
-    ------
-    FragmentUnreadable
-        When it is malformed or contradicts itself.
-    """
+    """Read the header a page begins with."""
     header = Reader(page).struct()
     kind, size = _size(header, 1), _size(header, 3)
     total = header.stop + size
@@ -87,21 +81,7 @@ def _size(fields: dict[int, Any], number: int) -> int:
 
 
 def data_page(page: Bytes, num_rows: int, repeated: bool) -> PageHeader:
-    """The header of a data page, held against its location.
-
-    Parameters
-    ----------
-    page : bytes
-        As its location cuts it.
-    num_rows : int
-        Rows the location says it has.
-    repeated : bool
-        Whether a row may have more values than one.
-
-    Raises
-    ------
-    FragmentUnreadable
-    """
+    """The header of a data page, held against its location."""
     header = page_header(page)
     rows = header.num_rows if repeated else header.num_values
     if not header.is_data or header.size != len(page):
@@ -114,12 +94,7 @@ def data_page(page: Bytes, num_rows: int, repeated: bool) -> PageHeader:
 
 
 def check_dictionary(page: Bytes) -> None:
-    """Refuse bytes that are not one dictionary page.
-
-    Raises
-    ------
-    FragmentUnreadable
-    """
+    """Refuse bytes that are not one dictionary page."""
     header = page_header(page)
     if header.kind != DICTIONARY_PAGE or header.size != len(page):
         raise FragmentUnreadable("a dictionary page is not where it is said to be")

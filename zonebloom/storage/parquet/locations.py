@@ -40,17 +40,7 @@ def _zigzag(value):
 def page_locations(data, out):
     """Read the page locations of an OffsetIndex laid out as every known writer does.
 
-    Parameters
-    ----------
-    data : uint8 array
-        The index: field 1, a list of structs {1: i64 offset, 2: i32 size, 3: i64 first row}.
-    out : int64 array, shape (pages, 3)
-        Offset, size and first row of each page.
-
-    Returns
-    -------
-    int
-        Pages found, or -1 when the bytes are laid out in another way or ``out`` is small.
+    Pages found, or -1 when the bytes are laid out in another way or ``out`` is small.
     """
     if data.shape[0] < 2 or data[0] != _NEXT_LIST:
         return -1

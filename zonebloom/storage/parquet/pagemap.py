@@ -94,14 +94,7 @@ class FilePages:
         return self._pages[key]
 
     def part(self, rows: RowRanges, names: frozenset[str] | None) -> FilePages:
-        """What reading some rows asks of it, without the rest: small enough to be sent about.
-
-        Parameters
-        ----------
-        rows : RowRanges
-        names : frozenset of str or None
-            Top-level columns; None keeps those there are.
-        """
+        """What reading some rows asks of it, without the rest: small enough to be sent about."""
         groups = []
         part = FilePages(self.schema, ())
         for number, group in enumerate(self.row_groups):
@@ -184,12 +177,7 @@ class FooterPages(FilePages):
 
 
 def read_footer(file_bytes: int, read: ReadRanges) -> Footer:
-    """Read and parse the footer of a file in one request, or two when it is large.
-
-    Raises
-    ------
-    FragmentUnreadable
-    """
+    """Read and parse the footer of a file in one request, or two when it is large."""
     if file_bytes < TAIL_BYTES:
         raise FragmentUnreadable(f"it has {file_bytes} bytes: it is not a Parquet file")
     first = max(0, file_bytes - FIRST_READ_BYTES)
@@ -205,15 +193,7 @@ def read_footer(file_bytes: int, read: ReadRanges) -> Footer:
 def map_rows(fragment_id: int, pages: FilePages) -> list[dict[str, object]]:
     """The rows of the map for one file.
 
-    Parameters
-    ----------
-    fragment_id : int
-    pages : FilePages
-
-    Returns
-    -------
-    list of dict
-        One for each row group, with the columns of `SCHEMA`.
+    One for each row group, with the columns of `SCHEMA`.
     """
     head = _file_head(pages.schema)
     rows: list[dict[str, object]] = []
@@ -247,13 +227,7 @@ def _joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def page_map_file(rows: Sequence[dict[str, object]]) -> pa.Buffer:
-    """The bytes of ``pages.arrow``.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Of `map_rows`, for all fragments of a segment.
-    """
+    """The bytes of ``pages.arrow``."""
     columns = []
     for each in SCHEMA:
         values = [row[each.name] for row in rows]
@@ -278,13 +252,6 @@ def merged_page_map(tables: Sequence[pa.Table]) -> pa.Buffer:
 
 class PageMap:
     """The map of a segment's fragments, over the bytes of its file.
-
-    Parameters
-    ----------
-    buffer : pyarrow.Buffer
-        The file.
-    where : str
-        Its path, for messages.
 
     Attributes
     ----------
@@ -311,13 +278,7 @@ class PageMap:
         self._files: dict[tuple[int, int], FilePages] = {}
 
     def file(self, fragment_id: int, file_bytes: int) -> FilePages | None:
-        """The pages of one fragment's file, None when the map does not have it.
-
-        Raises
-        ------
-        CorruptIndex
-            When the entries cannot be those of a file of that size.
-        """
+        """The pages of one fragment's file, None when the map does not have it."""
         key = (fragment_id, file_bytes)
         if fragment_id in self._rows and key not in self._files:
             try:

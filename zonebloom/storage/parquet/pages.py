@@ -60,17 +60,6 @@ class _Run:
 class RowGroupReader:
     """Reads rows of one row group.
 
-    Parameters
-    ----------
-    schema : FileSchema
-    group : RowGroup
-    pages : callable
-        Given a leaf's number, its `Pages` or None.
-    read : callable
-        Given (start, stop) byte ranges, their bytes.
-    coalesce : int
-        Bytes between two reads below which they become one.
-
     Attributes
     ----------
     whole : dict of int to str
@@ -95,21 +84,7 @@ class RowGroupReader:
     def read(self, fields: Sequence[int], rows: RowRanges) -> dict[int, pa.ChunkedArray]:
         """The values of some top-level fields at some rows.
 
-        Parameters
-        ----------
-        fields : sequence of int
-        rows : RowRanges
-            Offsets in the row group, not empty.
-
-        Returns
-        -------
-        dict of int to pyarrow.ChunkedArray
-            By field, in row order.
-
-        Raises
-        ------
-        FragmentUnreadable
-            When pages are not what their locations say.
+        By field, in row order.
         """
         cuts: dict[bytes, _Cut] = {}
         runs = {field: self._runs(field, rows, cuts) for field in sorted(set(fields))}

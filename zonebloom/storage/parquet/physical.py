@@ -67,17 +67,7 @@ class PhysicalLeaf:
     def hashes(self, wanted: pa.DataType, values: pa.Scalar | pa.Array) -> np.ndarray | None:
         """Hashes under which values were inserted.
 
-        Parameters
-        ----------
-        wanted : pyarrow.DataType
-            Type the column has in the dataset: the literals are compared with that.
-        values : pyarrow.Scalar or pyarrow.Array
-            Literals of any type, none of them null.
-
-        Returns
-        -------
-        uint64 array or None
-            Empty when no row can be equal to any; None when every row may be.
+        Empty when no row can be equal to any; None when every row may be.
         """
         if self.arrow_type is None or self.stored is None:
             return None
@@ -113,11 +103,6 @@ def leaves_of(metadata: pq.FileMetaData) -> list[PhysicalLeaf]:
     """The leaf columns of a file, in the order of their chunks.
 
     A leaf under a list or map has no stored type: its values have no row of their own.
-
-    Raises
-    ------
-    ValueError, pyarrow.ArrowException
-        When the schema cannot be brought to Arrow, or its leaves are others there.
     """
     schema = metadata.schema
     arrow_leaves = list(_walk(schema.to_arrow_schema()))

@@ -16,25 +16,10 @@ from zonebloom.storage.ranges import RangeFile
 class ParquetRows:
     """Reads some rows of a fragment.
 
-    Parameters
-    ----------
-    file : RangeFile
-    pages : FilePages or None
-        Where its pages lie; None has the footer say.
-    schema : pyarrow.Schema
-        The dataset's.
-    constants : mapping of str to object
-        Values of columns that the path gives.
-
     Attributes
     ----------
     whole : dict of str to str
         Columns whose chunks were read whole, and why.
-
-    Raises
-    ------
-    FragmentUnreadable
-        When the footer cannot be used: malformed, encrypted, columns of one name.
     """
 
     def __init__(
@@ -64,22 +49,7 @@ class ParquetRows:
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
         """Some columns at some rows of a row group.
 
-        Parameters
-        ----------
-        row_group : int
-        names : sequence of str
-            Top-level columns of the dataset's schema.
-        rows : RowRanges
-            Offsets in the row group, not empty.
-
-        Returns
-        -------
-        pyarrow.Table
-            With the dataset's types; a column the file does not have is null.
-
-        Raises
-        ------
-        FragmentUnreadable
+        With the dataset's types; a column the file does not have is null.
         """
         pages = self._pages
         reader = RowGroupReader(

@@ -67,23 +67,7 @@ class CopiedChunk:
 def synthetic_file(
     schema: FileSchema, fields: tuple[int, ...], chunks: Sequence[CopiedChunk], num_rows: int
 ) -> pa.Buffer:
-    """Put pages behind a footer of their own.
-
-    Parameters
-    ----------
-    schema : FileSchema
-        Of the file the pages come from.
-    fields : tuple of int
-        The top-level fields they belong to, ascending.
-    chunks : sequence of CopiedChunk
-        One for each leaf of those fields, in the schema's order.
-    num_rows : int
-        Rows in the pages of each.
-
-    Returns
-    -------
-    pyarrow.Buffer
-    """
+    """Put pages behind a footer of their own."""
     parts: list[Bytes] = [MAGIC]
     at = len(MAGIC)
     described = []

@@ -37,14 +37,7 @@ class Struct(dict[int, Any]):
 
 
 class Reader:
-    """Reads structs from bytes that are not trusted.
-
-    Parameters
-    ----------
-    data : bytes or memoryview
-    at : int
-        Where to begin.
-    """
+    """Reads structs from bytes that are not trusted."""
 
     __slots__ = ("at", "data", "stop")
 
@@ -76,13 +69,7 @@ class Reader:
         return (value >> 1) ^ -(value & 1)
 
     def struct(self, depth: int = 0) -> Struct:
-        """A struct with all its fields.
-
-        Raises
-        ------
-        MalformedThrift
-            When the bytes end early, nest too deep, or hold an unknown type.
-        """
+        """A struct with all its fields."""
         if depth > _MAX_DEPTH:
             raise MalformedThrift("structs are nested too deep")
         result = Struct(self.at)

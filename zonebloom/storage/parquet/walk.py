@@ -23,24 +23,8 @@ _MAX_PAGES = 1 << 16
 def walk_pages(read: ReadRanges, chunk: Chunk, num_rows: int) -> Pages | None:
     """Find the pages of a chunk by its page headers.
 
-    Parameters
-    ----------
-    read : callable
-        Given (start, stop) byte ranges, their bytes.
-    chunk : Chunk
-    num_rows : int
-        Rows of its row group.
-
-    Returns
-    -------
-    Pages or None
-        None when the headers do not say at which rows pages begin: those of version 1 do
-        not for columns with repeated values, whose pages may begin inside a row.
-
-    Raises
-    ------
-    FragmentUnreadable
-        When the headers are malformed or do not add up to the chunk.
+    None when the headers do not say at which rows pages begin: those of version 1 do not for
+    columns with repeated values, whose pages may begin inside a row.
     """
     # Then every row has one value, whatever the schema would allow.
     flat = chunk.num_values == num_rows
@@ -65,26 +49,8 @@ def walk_pages(read: ReadRanges, chunk: Chunk, num_rows: int) -> Pages | None:
 def whole_chunk(data: memoryview, chunk: Chunk, num_rows: int, repeated: bool) -> list[memoryview]:
     """A chunk to be decoded whole, held against what the footer says of it.
 
-    Parameters
-    ----------
-    data : memoryview
-        The whole chunk.
-    chunk : Chunk
-    num_rows : int
-        Rows of its row group.
-    repeated : bool
-        Whether a row may have more values than one.
-
-    Returns
-    -------
-    list of memoryview
-        Its pages, in as few pieces as leave out data pages without values: pyarrow writes
-        such pages at times, and reads one as the end of its chunk.
-
-    Raises
-    ------
-    FragmentUnreadable
-        When its page headers do not add up.
+    Its pages, in as few pieces as leave out data pages without values: pyarrow writes such
+    pages at times, and reads one as the end of its chunk.
     """
     if num_rows > chunk.num_values or (num_rows != chunk.num_values and not repeated):
         raise FragmentUnreadable(f"a chunk of {num_rows} rows has {chunk.num_values} values")
