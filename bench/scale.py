@@ -95,7 +95,7 @@ class Scaled:
 
 def num_zones(rows: int) -> int:
     """Zones of a number of rows."""
-    from zonebloom.index.zones import DEFAULT_ITEMS
+    from zonebloom.catalog.model import DEFAULT_ITEMS
 
     return -(-rows // DEFAULT_ITEMS)
 
@@ -132,8 +132,8 @@ def make(rows: int, root: Path | None = None) -> list[Index]:
 
 
 def _make_table(rows: int, path: str) -> Index:
-    from zonebloom.index.table import TableWriter
-    from zonebloom.index.zones import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters, Zones
+    from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
+    from zonebloom.index.table import TableWriter, Zones
     from zonebloom.sbbf import blocks, xxh64
 
     words = ZoneParameters().filter_bytes // 4

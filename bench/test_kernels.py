@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from bench.conftest import uuids
-from zonebloom.index.zones import ZoneParameters, train
+from zonebloom.build.zones import train
+from zonebloom.catalog.model import ZoneParameters
 from zonebloom.sbbf import blocks, xxh64
 from zonebloom.sbbf.hashing import hash_array
 

@@ -74,7 +74,7 @@ def test_keys_in_many_zones_in_polars(versus, indexed, paged, zones):
 
 
 def test_translate_and_search_a_polars_filter(versus, indexed, keys):
-    each, schema, planner = itertools.cycle(keys), indexed.schema, indexed._planner
+    each, schema, planner = itertools.cycle(keys), indexed.schema, indexed.opened.planner
     names = tuple(schema.names)
 
     def ours() -> object:

@@ -12,7 +12,7 @@ import pytest
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.sliced_walk import load_blocks
 from zonebloom.index.sliced_write import SlicedWriter
-from zonebloom.index.zones import Zones
+from zonebloom.index.table import Zones
 from zonebloom.sbbf import blocks, slice_search, slices
 from zonebloom.sbbf.slices_numpy import block_words, row_words
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 import zonebloom
-from zonebloom.engines import spark_session
+from zonebloom.cli.engines import spark_session
 
 # Spark's queries here are short: the JVM's second compiler would take longer than it saves.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

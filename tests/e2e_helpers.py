@@ -20,9 +20,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 import zonebloom as zb
-from zonebloom.index.catalog import Catalog
+from zonebloom.build.zones import ZoneJoiner
+from zonebloom.catalog.store import Catalog
 from zonebloom.index.table import ZoneTable, read_table
-from zonebloom.index.zones import ZoneJoiner
 from zonebloom.ranges import RowRanges, by_fragment
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}

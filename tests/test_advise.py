@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +15,16 @@ from helpers import PLAIN_TYPES, sample
 from pyarrow import feather
 
 import zonebloom as zb
-from zonebloom import cli
-from zonebloom.advise import advise
+from zonebloom.cli import main as cli
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 
 ZONE = 250
 ROWS = 100_000
 ZONES = ROWS // ZONE
+
+
+def advise(ds: zb.Dataset, *columns: str, **options: Any):
+    return ds.advise(*columns, **options)
 
 
 def columns_table():

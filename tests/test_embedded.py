@@ -19,9 +19,9 @@ from e2e_helpers import assert_equals_pyarrow, build, numbered, touch_later
 
 import zonebloom as zb
 import zonebloom.polars
-from zonebloom import cli
-from zonebloom.plan import ScanStats
+from zonebloom.cli import main as cli
 from zonebloom.sbbf.filter import Sbbf
+from zonebloom.scan.plan import ScanStats
 
 ROWS, FILES = 1000, 3
 

@@ -16,8 +16,8 @@ from e2e_helpers import assert_equals_pyarrow, build, numbered, plain_dataset, t
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.plan import ScanStats
-from zonebloom.planner import Planner
+from zonebloom.scan.plan import ScanStats
+from zonebloom.scan.planner import Planner
 
 ROWS = 1000
 ID = pc.field("id")

@@ -29,7 +29,7 @@ from zonebloom.errors import (
     SchemaMismatch,
     StaleIndexWarning,
 )
-from zonebloom.index.lance import from_lance
+from zonebloom.exchange.lance import from_lance
 
 ITEMS = 16
 ROWS = 700
@@ -64,7 +64,7 @@ def build(folder: Path, layout: str, columns=("id", "f", "s"), **options) -> zb.
 
 
 def segments_of(ds: zb.Dataset, name: str = "id_idx"):
-    return ds._version.indices[name].segments
+    return ds.opened.version.indices[name].segments
 
 
 FILTERS = [
@@ -100,7 +100,7 @@ def test_auto_leaves_small_indices_as_rows(folder):
 
 
 def test_auto_slices_large_indices(folder, monkeypatch):
-    monkeypatch.setattr("zonebloom.index.layout.SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
+    monkeypatch.setattr("zonebloom.build.layout.SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
     ds = build(folder, "auto")
     assert ds.index_statistics("id_idx")["layout"] == "sliced"
     assert (
@@ -197,7 +197,7 @@ def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
         ds.to_table(filter="id = 5")
     read = []
     monkeypatch.setattr(
-        "zonebloom.builder.cut_tasks",
+        "zonebloom.build.builder.cut_tasks",
         lambda *given: read.extend(each.path for each in given[6]) or cut(*given),
     )
     (done,) = ds.optimize.optimize_indices(layout=layout, spark=False)
@@ -212,7 +212,7 @@ def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
     assert ds.optimize.optimize_indices(layout=layout, spark=False)[0].changed is False
 
 
-from zonebloom.builder import cut_tasks as cut  # noqa: E402
+from zonebloom.build.builder import cut_tasks as cut  # noqa: E402
 
 
 def test_layouts_are_turned_into_each_other(folder):
@@ -244,7 +244,7 @@ def test_vacuum_after_a_change_of_layout(folder):
 
 
 def test_many_builds_become_one_table(folder, monkeypatch):
-    monkeypatch.setattr("zonebloom.index.layout._MANY_TABLES", 2)
+    monkeypatch.setattr("zonebloom.build.layout._MANY_TABLES", 2)
     build(folder, "table", ["id"])
     for number in range(4, 8):
         pq.write_table(part(number), folder / f"part-{number:03d}.parquet")
@@ -463,7 +463,7 @@ def test_a_refresh_leaves_the_order_of_indices(folder):
     pq.write_table(part(7), folder / "part-007.parquet")
     ds = zb.dataset(folder)
     ds.optimize.optimize_indices(["id_idx"], spark=False)
-    assert list(ds._version.indices) == ["id_idx", "newer"]
+    assert list(ds.opened.version.indices) == ["id_idx", "newer"]
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
@@ -471,7 +471,7 @@ def test_segments_of_a_version_that_came_to_be_are_kept(folder, monkeypatch, fai
     def fail(folder):
         raise failure
 
-    monkeypatch.setattr("zonebloom.index.catalog.sync", fail)
+    monkeypatch.setattr("zonebloom.catalog.store.sync", fail)
     try:
         build(folder, "table", ["id"])
     except KeyboardInterrupt:
@@ -481,7 +481,7 @@ def test_segments_of_a_version_that_came_to_be_are_kept(folder, monkeypatch, fai
 
 
 def test_a_version_that_cannot_be_read_now_is_not_written_over(folder, monkeypatch):
-    from zonebloom.index.catalog import Catalog
+    from zonebloom.catalog.store import Catalog
 
     ds = build(folder, "table", ["id", "s"])
     read = Catalog._read
@@ -489,7 +489,7 @@ def test_a_version_that_cannot_be_read_now_is_not_written_over(folder, monkeypat
     def fail(self, number):
         with monkeypatch.context() as patch:
             patch.setattr(
-                "zonebloom.index.catalog.from_document",
+                "zonebloom.catalog.store.from_document",
                 lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")),
             )
             return read(self, number)
@@ -499,7 +499,7 @@ def test_a_version_that_cannot_be_read_now_is_not_written_over(folder, monkeypat
         with pytest.raises(CorruptIndex, match="I/O error"):
             change()
     monkeypatch.setattr(Catalog, "_read", read)
-    assert list(zb.dataset(folder)._version.indices) == ["id_idx", "s_idx"]
+    assert list(zb.dataset(folder).opened.version.indices) == ["id_idx", "s_idx"]
     assert zb.dataset(folder).validate_index("s_idx")
 
 

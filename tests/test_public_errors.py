@@ -23,10 +23,10 @@ import pytest
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.cli import main
+from zonebloom.cli.main import main
 from zonebloom.dataset import DatasetOptimizer
 from zonebloom.polars import scan
-from zonebloom.scan import Scanner
+from zonebloom.scan.scanner import Scanner
 
 ROWS = 400
 

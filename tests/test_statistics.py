@@ -18,9 +18,9 @@ from e2e_helpers import build, write_files
 from footers import set_statistics
 
 import zonebloom as zb
-from zonebloom.plan import ScanStats
 from zonebloom.predicates.pruning import prunable
-from zonebloom.recheck import matching_rows
+from zonebloom.scan.plan import ScanStats
+from zonebloom.scan.recheck import matching_rows
 
 NAN = float("nan")
 FLOATS: dict[str, Sequence[float | None]] = {

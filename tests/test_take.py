@@ -70,7 +70,7 @@ def test_a_file_replaced_before_it_is_read_is_refused(
     """Its new rows are not those that were asked for."""
     ds = zb.dataset(folder)
     path = folder / "part-000.parquet"
-    planned = ds._planner.plan_rows
+    planned = ds.opened.planner.plan_rows
 
     def replaced_afterwards(addresses: object) -> object:
         plan = planned(addresses)  # pyright: ignore[reportArgumentType]
@@ -78,7 +78,7 @@ def test_a_file_replaced_before_it_is_read_is_refused(
         touch_later(path)
         return plan
 
-    monkeypatch.setattr(ds._planner, "plan_rows", replaced_afterwards)
+    monkeypatch.setattr(ds.opened.planner, "plan_rows", replaced_afterwards)
     with pytest.raises(errors.FragmentChanged, match="search again"):
         ds.take([5])
 

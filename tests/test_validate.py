@@ -18,8 +18,9 @@ from e2e_helpers import touch_later, write_files
 from helpers import PLAIN_TYPES, sample
 
 import zonebloom as zb
+from zonebloom.catalog.model import IndexEntry, Segment
+from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
-from zonebloom.index.catalog import Catalog, IndexEntry, Segment
 from zonebloom.index.key_ranges import stored_ranges, to_file
 from zonebloom.index.loaded import open_table
 from zonebloom.index.sliced import SlicedTable
@@ -140,11 +141,11 @@ def test_zones_are_drawn_over_all_fragments(folder: Path, monkeypatch: pytest.Mo
 
 def rewrite(ds: zb.Dataset, change: Callable[[Catalog, IndexEntry], IndexEntry]) -> zb.Dataset:
     """Commit another description of the index, and open the dataset anew."""
-    catalog: Catalog = ds._catalog
+    catalog: Catalog = ds.opened.catalog
     catalog.commit(
         lambda version: replace(version, indices={"i": change(catalog, version.indices["i"])})
     )
-    return zb.dataset(ds._source.root)
+    return zb.dataset(ds.opened.source.root)
 
 
 def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry], IndexEntry]:

@@ -14,8 +14,7 @@ from zonebloom import errors
 from zonebloom.dataset import Dataset, IndexConfig, dataset
 from zonebloom.ranges import RowRanges, SearchResult
 from zonebloom.sbbf.filter import Sbbf
-
-__version__ = "0.1.0"
+from zonebloom.version import __version__ as __version__
 
 __all__ = [
     "Dataset",

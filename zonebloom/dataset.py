@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,10 +21,18 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom import arguments
-from zonebloom.binding import Binding, require_column
-from zonebloom.builder import Builder, Refreshed, Wanted
+from zonebloom.build.builder import Builder, Engine, Refreshed, Wanted
+from zonebloom.build.layout import require_layout
+from zonebloom.catalog.model import (
+    DEFAULT_ITEMS,
+    DEFAULT_PROBABILITY,
+    IndexEntry,
+    Version,
+    ZoneParameters,
+)
+from zonebloom.catalog.store import FOLDER, Catalog
+from zonebloom.catalog.vacuum import Vacuumed, vacuum
 from zonebloom.errors import (
-    ColumnNotFound,
     CorruptIndex,
     IndexExists,
     IndexNotFound,
@@ -31,7 +40,6 @@ from zonebloom.errors import (
     SchemaMismatch,
     SourceError,
 )
-from zonebloom.index.catalog import FOLDER, Catalog, IndexEntry, Version
 from zonebloom.index.describe import (
     INDEX_TYPE,
     EmbeddedDescription,
@@ -40,27 +48,28 @@ from zonebloom.index.describe import (
     describe_embedded,
 )
 from zonebloom.index.global_filter import GlobalFilter, GlobalSize
-from zonebloom.index.layout import require_layout
-from zonebloom.index.maintain import Vacuumed, vacuum
 from zonebloom.index.many import SCHEMA
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.stats import index_statistics
-from zonebloom.index.zones import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
-from zonebloom.plan import (
+from zonebloom.opened import Opened
+from zonebloom.predicates import Predicate, RowFilter, translate
+from zonebloom.ranges import SearchResult
+from zonebloom.scan.binding import Binding
+from zonebloom.scan.plan import (
     DEFAULT_BATCH_ROWS,
     MOST_BATCH_ROWS,
     Request,
     ScanPlan,
     ScanStats,
 )
-from zonebloom.planner import Planner
-from zonebloom.predicates import Predicate, RowFilter, translate
-from zonebloom.ranges import SearchResult
-from zonebloom.recheck import Columns, gather
-from zonebloom.scan import Scanner
+from zonebloom.scan.planner import Planner
+from zonebloom.scan.recheck import Columns, gather
+from zonebloom.scan.scanner import Scanner
 from zonebloom.storage.columns import Column
 from zonebloom.storage.delta import is_delta, open_delta
-from zonebloom.storage.fragments import (
+from zonebloom.storage.iceberg import is_iceberg, open_iceberg
+from zonebloom.storage.memory import TableSource, open_table
+from zonebloom.storage.source import (
     Partitioning,
     Schema,
     Source,
@@ -68,15 +77,13 @@ from zonebloom.storage.fragments import (
     open_source,
     require_no_schema,
 )
-from zonebloom.storage.iceberg import is_iceberg, open_iceberg
-from zonebloom.storage.memory import TableSource, open_table
-from zonebloom.values import hash_domain, leaf_type, require_indexable
+from zonebloom.values.probe import hash_domain, leaf_type
 
 if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import SparkSession
 
-    from zonebloom.advice import Advices
+    from zonebloom.advise.judge import Advices
     from zonebloom.index.validate import ValidatedIndex
 
 Filter: TypeAlias = "str | pc.Expression | Sequence[Any] | pl.Expr | Predicate | None"
@@ -257,7 +264,7 @@ class DatasetOptimizer:
         _check_progress(progress)
         asked = None if index_names is None else arguments.names(index_names, "index_names")
         opened._renew()
-        names = opened._builder.own_indices() if asked is None else asked
+        names = Builder(opened.opened).own_indices() if asked is None else asked
         return opened._optimize(names, layout, spark, progress)
 
 
@@ -272,42 +279,41 @@ class Dataset:
         reopen: Callable[[], tuple[Source, Catalog]] | None = None,
         embedded_filters: bool = False,
     ):
+        self.title = title or source.root
         self._asks_embedded = embedded_filters
-        self._title = title or source.root
-        self._catalog = catalog
         # None where the files are named one by one: there is nothing to list.
         self._reopen = reopen
-        self._use(catalog.latest(), source)
+        self._open(source, catalog, catalog.latest())
 
-    def _use(self, version: Version, source: Source | None = None) -> None:
-        if source is not None:
-            self._source = source
-            self._binding = Binding(source.schema)
-        self._version = version
-        self._planner = Planner(self._source, self._catalog, version, self._asks_embedded)
-        self._builder = Builder(self._source, self._catalog, self._planner)
+    def _open(self, source: Source, catalog: Catalog, version: Version) -> None:
+        self._binding = Binding(source.schema)
+        planner = Planner(source, catalog, version, self._asks_embedded)
+        self.opened = Opened(source, catalog, version, planner)
+
+    def _use(self, version: Version) -> None:
+        self._open(self.opened.source, self.opened.catalog, version)
 
     # What there is
 
     @property
     def schema(self) -> pa.Schema:
         """The dataset's schema."""
-        return self._source.schema
+        return self.opened.source.schema
 
     @property
     def files(self) -> list[str]:
         """Paths of the fragments, in scan order."""
-        return [fragment.path for fragment in self._source.fragments]
+        return [fragment.path for fragment in self.opened.source.fragments]
 
     @property
     def version(self) -> int:
         """The catalog version in use; 0 before the first index."""
-        return self._version.number
+        return self.opened.version.number
 
     @property
     def index_dir(self) -> str:
         """Folder of the index."""
-        return self._catalog.folder
+        return self.opened.catalog.folder
 
     def refresh(self) -> None:
         """Take the files there are now, and the newest index of them.
@@ -327,7 +333,7 @@ class Dataset:
             And the dataset is as it was.
         """
         if self._reopen is None:
-            if isinstance(self._source, TableSource):
+            if isinstance(self.opened.source, TableSource):
                 self.checkout_latest()
                 return
             raise SourceError(
@@ -335,21 +341,21 @@ class Dataset:
                 "one, so there is nothing to list anew; open it again with the files there are now"
             )
         source, catalog = self._reopen()
-        if catalog.folder != self._catalog.folder:
+        if catalog.folder != self.opened.catalog.folder:
             raise SourceError(
                 f"the files lie below {source.root} by now, so their index would be in "
-                f"{catalog.folder}, and it is in {self._catalog.folder}; open the dataset again"
+                f"{catalog.folder}, and it is in {self.index_dir}; open the dataset again"
             )
         version = catalog.latest()
-        if version != self._version or not _are_same_files(source, self._source):
-            self._use(version, source)
+        if version != self.opened.version or not _are_same_files(source, self.opened.source):
+            self._open(source, self.opened.catalog, version)
 
     def checkout_latest(self) -> None:
         """Use the newest index of the files this dataset has, as other writers may have left it.
 
         Files that came since are not looked for: `refresh` does both.
         """
-        self._use(self._catalog.latest())
+        self._use(self.opened.catalog.latest())
 
     def _renew(self) -> None:
         """Take what is newest, to change it: what has been read so far does not matter."""
@@ -458,13 +464,13 @@ class Dataset:
         work = [
             Wanted(
                 self._checked_name(f"{each}_idx" if name is None else name, replace),
-                self._column(each),
+                self.opened.column(each),
                 parameters,
                 over_all,
             )
             for each in dict.fromkeys(names)
         ]
-        self._use(self._builder.build(work, layout, replace, spark, progress))
+        self._use(Builder(self.opened).build(work, layout, replace, _engine(spark), progress))
 
     def _global_size(
         self, wanted: bool, num_items: int | None, probability: float | None
@@ -477,8 +483,8 @@ class Dataset:
                 )
             return None
         if num_items is None:
-            present = self._planner.coverage().present
-            num_items = max(sum(map(self._planner.count_rows, present)), 1)
+            present = self.opened.planner.coverage().present
+            num_items = max(sum(map(self.opened.planner.count_rows, present)), 1)
         if probability is None:
             size = GlobalSize.by_default(num_items)
         else:
@@ -495,8 +501,8 @@ class Dataset:
                 f"max_false_zones is {arguments.shown(most)}; give a number above 0"
             )
         items = parameters.number_of_items
-        present = self._planner.coverage().present
-        zones = sum(-(-self._planner.count_rows(each) // items) for each in present) or 1
+        present = self.opened.planner.coverage().present
+        zones = sum(-(-self.opened.planner.count_rows(each) // items) for each in present) or 1
         # A filter that lets half through is hardly one.
         return replace_fields(parameters, probability=min(min(most, zones) / zones, 0.5))
 
@@ -518,7 +524,7 @@ class Dataset:
                     f"{entry.domain}, it is {found} now; build it again"
                 )
             work.append((entry, Column(entry.column, found)))
-        version, done = self._builder.refresh(work, layout, spark, progress)
+        version, done = Builder(self.opened).refresh(work, layout, _engine(spark), progress)
         self._use(version)
         return done
 
@@ -553,8 +559,9 @@ class Dataset:
         """
         from zonebloom.index.validate import validate
 
-        entry, coverage = self._entry(name), self._planner.coverage()
-        return validate(self._catalog, entry, self._version, self._source, coverage, sample)
+        entry, coverage = self._entry(name), self.opened.planner.coverage()
+        opened = self.opened
+        return validate(opened.catalog, entry, opened.version, opened.source, coverage, sample)
 
     def _checked_name(self, name: str, replace: bool) -> str:
         if not name or len(name) > 255 or not name.isprintable() or "/" in name:
@@ -562,30 +569,11 @@ class Dataset:
                 f"{arguments.shown(name)} cannot name an index; give up to 255 printable "
                 "characters without '/'"
             )
-        if name in self._version.indices and not replace:
+        if name in self.opened.version.indices and not replace:
             raise IndexExists(
                 f"there is an index {name!r} already; give another name, or replace=True"
             )
         return name
-
-    def _column(self, name: str) -> Column:
-        path = (name,) if name in self.schema.names else tuple(name.split("."))
-        if len(path) == 1:
-            require_column(name, self.schema)
-        found = leaf_type(self.schema, path)
-        if found is None:
-            known = ", ".join(self.schema.names[:20])
-            raise ColumnNotFound(
-                f"there is no column {arguments.shown(name)}, or more than one; the dataset has "
-                f"{known}"
-            )
-        require_indexable(found, name)
-        if path[0] in self._source.partition_columns():
-            raise InvalidArgument(
-                f"column {name!r} is read from the paths of the files, not from their rows, and a "
-                "scan passes over files by it already; index another column"
-            )
-        return Column(path, found)
 
     def drop_index(self, name: str) -> None:
         """Forget an index. Its segments stay on disk for readers of older versions until `vacuum`.
@@ -600,7 +588,7 @@ class Dataset:
             left = {key: entry for key, entry in latest.indices.items() if key != name}
             return Version(latest.number, latest.next_fragment_id, latest.fragments, left)
 
-        self._use(self._catalog.commit(change))
+        self._use(self.opened.catalog.commit(change))
 
     def vacuum(self, older_than: timedelta = timedelta(days=7)) -> Vacuumed:
         """Delete versions and segments of the index that the newest version does not name.
@@ -615,7 +603,7 @@ class Dataset:
         Vacuumed
             What was deleted.
         """
-        return vacuum(self._catalog, arguments.of_type(older_than, timedelta, "older_than"))
+        return vacuum(self.opened.catalog, arguments.of_type(older_than, timedelta, "older_than"))
 
     # Describing
 
@@ -626,19 +614,21 @@ class Dataset:
         number_of_items: int = DEFAULT_ITEMS,
         probability: float = DEFAULT_PROBABILITY,
     ) -> Advices:
-        """Say which columns are worth an index, from a sample; see `zonebloom.advise.advise`.
+        """Say which columns are worth an index, from a sample; see `zonebloom.advise`.
 
         Raises
         ------
         ColumnNotFound, InvalidArgument, FragmentUnreadable
         """
-        from zonebloom.advise import advise
+        from zonebloom.advise.advise import advise
 
-        return advise(self, columns, number_of_items=number_of_items, probability=probability)
+        return advise(
+            self.opened, columns, number_of_items=number_of_items, probability=probability
+        )
 
     def describe_indices(self) -> list[IndexDescription]:
         """What indices there are, and what they cover of the files as they are now."""
-        return describe(self._version.indices.values(), self._planner.coverage())
+        return describe(self.opened.version.indices.values(), self.opened.planner.coverage())
 
     def embedded_filters(self) -> list[EmbeddedDescription]:
         """The Bloom filters inside the Parquet files themselves, by column.
@@ -646,9 +636,10 @@ class Dataset:
         A dataset opened with ``embedded_filters=True`` uses them for fragments no index covers;
         every file's footer is read to list them.
         """
+        planner = self.opened.planner
         return describe_embedded(
-            (column for column in self._planner.embedded.columns(each.fragment, each.identity))
-            for each in self._planner.coverage().present
+            (column for column in planner.embedded.columns(each.fragment, each.identity))
+            for each in planner.coverage().present
         )
 
     def list_indices(self) -> list[dict[str, Any]]:
@@ -673,7 +664,7 @@ class Dataset:
         """
         entry = self._entry(name)
         described = next(each for each in self.describe_indices() if each.name == name)
-        return index_statistics(described, entry, self._planner.loaded[name].tables())
+        return index_statistics(described, entry, self.opened.planner.loaded[name].tables())
 
     def key_ranges(self, column: str) -> pa.Table:
         """Least and greatest value of an indexed column in each fragment, as built.
@@ -698,7 +689,7 @@ class Dataset:
         IndexNotFound
             When there is no index on the column.
         """
-        return self._planner.key_ranges(column)
+        return self.opened.planner.key_ranges(column)
 
     def global_filter(self, column: str) -> GlobalFilter | None:
         """The filter over all keys of a column, None when its index was built without.
@@ -709,7 +700,7 @@ class Dataset:
             When there is no index on the column.
         CorruptIndex
         """
-        return self._planner.global_filter(column)
+        return self.opened.planner.global_filter(column)
 
     def prewarm_index(self, name: str) -> None:
         """Bring an index into memory, and compile or load the kernels that search it.
@@ -721,7 +712,7 @@ class Dataset:
         self._entry(name)
         import zonebloom.sbbf.blocks  # noqa: F401
 
-        for table in self._planner.loaded[name].tables():
+        for table in self.opened.planner.loaded[name].tables():
             if isinstance(table, SlicedTable):
                 table.validate()
 
@@ -729,7 +720,7 @@ class Dataset:
         """Write an index as the ``bloomfilter.lance`` file of a Lance dataset.
 
         Fragment ids in it are this dataset's. To have a Lance dataset use the file, see
-        `zonebloom.index.lance.commit_to_lance`.
+        `zonebloom.exchange.lance.commit_to_lance`.
 
         Raises
         ------
@@ -737,11 +728,11 @@ class Dataset:
         CorruptIndex
             When a segment is damaged.
         """
-        from zonebloom.index.lance import to_lance
+        from zonebloom.exchange.lance import to_lance
         from zonebloom.index.sliced_rows import to_rows
 
         entry, path = self._entry(name), arguments.path(path, "path")
-        tables = self._planner.loaded[name].tables()
+        tables = self.opened.planner.loaded[name].tables()
         if len(tables) < len(entry.tables):
             raise CorruptIndex(
                 f"{len(entry.tables) - len(tables):,} of {len(entry.tables):,} segments of "
@@ -752,10 +743,10 @@ class Dataset:
         )
 
     def _entry(self, name: str) -> IndexEntry:
-        if arguments.text(name, "name") not in self._version.indices:
-            known = ", ".join(self._version.indices) or "none"
+        if arguments.text(name, "name") not in self.opened.version.indices:
+            known = ", ".join(self.opened.version.indices) or "none"
             raise IndexNotFound(f"there is no index {arguments.shown(name)}; there is: {known}")
-        return self._version.indices[name]
+        return self.opened.version.indices[name]
 
     # Querying
 
@@ -776,7 +767,7 @@ class Dataset:
         FilterError
         """
         _, predicate = self._translate(filter, is_applied=False)
-        return self._planner.search(predicate)
+        return self.opened.planner.search(predicate)
 
     def search_many(
         self, column: str, keys: pa.Array | pa.ChunkedArray | Sequence[Any]
@@ -808,7 +799,7 @@ class Dataset:
         InvalidArgument
             When keys are no list, or of a type that is not compared with the column's.
         """
-        batches = self._planner.search_many(column, keys)
+        batches = self.opened.planner.search_many(column, keys)
         return pa.RecordBatchReader.from_batches(SCHEMA, batches)
 
     def scanner(
@@ -857,9 +848,9 @@ class Dataset:
         asked = predicate if asking else None
 
         def plan(described: bool) -> ScanPlan:
-            return self._planner.plan(names, expression, asked, described=described)
+            return self.opened.planner.plan(names, expression, asked, described=described)
 
-        return Scanner(self._source, request, plan, callback)
+        return Scanner(self.opened.source, request, plan, callback)
 
     def _translate(
         self, filter: Filter, *, is_applied: bool = True
@@ -914,8 +905,8 @@ class Dataset:
         addresses = arguments.whole_numbers(row_addresses, "row_addresses").astype(np.int64)
         request = Request(checked, None)
         wanted, order = np.unique(addresses, return_inverse=True)
-        plan, read = self._planner.plan_rows(wanted)
-        found = Scanner(self._source, request, lambda described: plan).to_table()
+        plan, read = self.opened.planner.plan_rows(wanted)
+        found = Scanner(self.opened.source, request, lambda described: plan).to_table()
         place = np.empty(wanted.size, dtype=np.int64)
         place[read] = np.arange(wanted.size)
         return gather(found, place[order])
@@ -940,10 +931,10 @@ class Dataset:
     # Showing
 
     def __repr__(self) -> str:
-        count = len(self._source.fragments)
+        count = len(self.opened.source.fragments)
         lines = [
-            f"<zonebloom.Dataset {self._title}: {count:,} "
-            f"{self._source.format.default_extname} {'file' if count == 1 else 'files'}, "
+            f"<zonebloom.Dataset {self.title}: {count:,} "
+            f"{self.opened.source.format.default_extname} {'file' if count == 1 else 'files'}, "
             f"{len(self.schema.names)} columns>"
         ]
         lines += [f"  {_index_line(each)}" for each in self.describe_indices()]
@@ -952,9 +943,9 @@ class Dataset:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from zonebloom.display import bytes_text, lines_html, table_html
+        from zonebloom.text import bytes_text, lines_html, table_html
 
-        if not self._version.indices:
+        if not self.opened.version.indices:
             return lines_html(repr(self))
         title, *_ = repr(self).splitlines()
         rows = [
@@ -978,7 +969,7 @@ def _are_same_files(one: Source, other: Source) -> bool:
 
 
 def _index_line(each: IndexDescription) -> str:
-    from zonebloom.display import bytes_text
+    from zonebloom.text import bytes_text
 
     return (
         f"{each.name}: {each.index_type} on {each.column}, {each.num_zones:,} zones of "
@@ -1014,3 +1005,16 @@ def _parameters(index_type: str | IndexConfig, given: dict[str, Any]) -> ZonePar
 
 
 __all__ = ["Dataset", "DatasetOptimizer", "IndexConfig", "IndexDescription", "dataset"]
+
+
+def _engine(spark: Any) -> Engine | None:
+    """What trains elsewhere than in this process: a session given, or the active one."""
+    if spark is None:
+        # Without pyspark imported there is no active session.
+        sql = sys.modules.get("pyspark.sql")
+        spark = sql.SparkSession.getActiveSession() if sql is not None else None
+    if spark is None or spark is False:
+        return None
+    from zonebloom.spark.build import train_on_spark
+
+    return partial(train_on_spark, spark)

@@ -27,13 +27,13 @@ import pyarrow.fs as pafs
 
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument, MissingDependency, SchemaMismatch
-from zonebloom.execute import Execution
-from zonebloom.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request, ScanPlan, ScanStats
 from zonebloom.predicates import And
 from zonebloom.predicates.polars import filter_of, to_frame, to_predicate
+from zonebloom.scan.execute import Execution
+from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request, ScanPlan, ScanStats
 from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.fragments import Source
 from zonebloom.storage.memory import TableSource
+from zonebloom.storage.source import Source
 
 if TYPE_CHECKING:
     import polars as pl
@@ -181,14 +181,14 @@ class _Query:
     """Makes the query of a scan, each time anew."""
 
     def __init__(self, opened: Dataset):
-        self._source = opened._source
-        self._planner = opened._planner
+        self._source = opened.opened.source
+        self._planner = opened.opened.planner
         self._schema: pl.Schema | None = None
         self._table: pl.DataFrame | None = None
 
     def is_of(self, opened: Dataset) -> bool:
         """Whether the dataset has no other files or index by now."""
-        return self._source is opened._source and self._planner is opened._planner
+        return self._source is opened.opened.source and self._planner is opened.opened.planner
 
     def schema(self) -> pl.Schema:
         """Names and types as Polars reads them."""

@@ -16,12 +16,13 @@ from e2e_helpers import array_of, joined, numbered, raw_values, touch_later, wri
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.index import build as building
-from zonebloom.index.build import cut_tasks, train_locally
-from zonebloom.index.catalog import Catalog
+from zonebloom.build import tasks as building
+from zonebloom.build.tasks import cut_tasks, train_locally
+from zonebloom.build.train import TrainColumn, TrainFragment, TrainTask, train_task
+from zonebloom.build.zones import train
+from zonebloom.catalog.model import ZoneParameters
+from zonebloom.catalog.store import Catalog
 from zonebloom.index.table import ZoneTable, read_table
-from zonebloom.index.train import TrainColumn, TrainFragment, TrainTask, train_task
-from zonebloom.index.zones import ZoneParameters, train
 from zonebloom.sbbf.reference import ReferenceSbbf
 from zonebloom.storage import columns
 from zonebloom.storage.columns import Column

@@ -18,20 +18,13 @@ import pytest
 import xxhash
 from helpers import flipped_bits, rewrite_document, without_privileges
 
+from zonebloom.catalog import document as document_module
+from zonebloom.catalog import store as catalog_module
+from zonebloom.catalog.document import FORMAT_VERSION
+from zonebloom.catalog.model import IndexEntry, KnownFragment, Segment, Version, ZoneParameters
+from zonebloom.catalog.store import Catalog, now
+from zonebloom.catalog.vacuum import vacuum
 from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, IndexNotUsedWarning
-from zonebloom.index import catalog as catalog_module
-from zonebloom.index import document as document_module
-from zonebloom.index.catalog import (
-    Catalog,
-    IndexEntry,
-    KnownFragment,
-    Segment,
-    Version,
-    now,
-)
-from zonebloom.index.document import FORMAT_VERSION
-from zonebloom.index.maintain import vacuum
-from zonebloom.index.zones import ZoneParameters
 from zonebloom.storage.files import FileIdentity
 
 LOCAL = pafs.LocalFileSystem()

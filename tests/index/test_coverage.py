@@ -7,12 +7,12 @@ from dataclasses import replace
 import pyarrow.compute as pc
 import pytest
 
+from zonebloom.catalog.coverage import cover
+from zonebloom.catalog.model import KnownFragment, Version
 from zonebloom.errors import NoFragments, SourceError
-from zonebloom.index.catalog import KnownFragment, Version
-from zonebloom.index.coverage import cover
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.fragments import Fragment
+from zonebloom.storage.source import Fragment
 
 SAME = FileIdentity(1000, 5_000_000_000)
 

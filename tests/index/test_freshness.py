@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow.fs as pafs
 import pytest
 
-from zonebloom.index import freshness
-from zonebloom.index.catalog import KnownFragment
-from zonebloom.index.freshness import is_at_rest, last_seen
+from zonebloom.catalog import freshness
+from zonebloom.catalog.freshness import is_at_rest, last_seen
+from zonebloom.catalog.model import KnownFragment
 from zonebloom.storage.digest import WHOLE_BYTES, content_digest
 from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity, identities
 

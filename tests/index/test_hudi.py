@@ -17,8 +17,8 @@ import xxhash
 
 import zonebloom as zb
 from zonebloom.errors import ColumnNotFound, InvalidArgument
-from zonebloom.index.hudi import export
-from zonebloom.index.hudi_records import bloom_filter_key, column_stats_key, schemas
+from zonebloom.exchange.hudi import export
+from zonebloom.exchange.hudi_records import bloom_filter_key, column_stats_key, schemas
 
 # As Hudi's own test has them (TestHashID.java). Its list of 64-bit hashes is of the unsigned seed
 # and never compared; the texts it does compare (magic_input.txt) agree with the signed one.

@@ -15,7 +15,7 @@ from e2e_helpers import array_of, build, numbered, raw_values, tables_of, write_
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.index.lance import commit_to_lance, from_lance, to_lance
+from zonebloom.exchange.lance import commit_to_lance, from_lance, to_lance
 from zonebloom.index.table import FIELDS, ZoneTable
 
 lance = pytest.importorskip("lance")

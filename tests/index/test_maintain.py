@@ -17,9 +17,10 @@ import pytest
 from helpers import run_python, without_privileges
 
 import zonebloom as zb
+from zonebloom.catalog.model import Version
+from zonebloom.catalog.store import Catalog
+from zonebloom.catalog.vacuum import Vacuumed, vacuum
 from zonebloom.errors import CatalogError, IndexNotUsedWarning
-from zonebloom.index.catalog import Catalog, Version
-from zonebloom.index.maintain import Vacuumed, vacuum
 
 
 @pytest.fixture

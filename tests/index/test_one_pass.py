@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.index import build as building
+from zonebloom.build import tasks as building
 from zonebloom.index.global_filter import GlobalSize
 from zonebloom.index.key_ranges import KeyRange, range_type, ranges_file, read_ranges
 from zonebloom.sbbf.filter import Sbbf
@@ -119,7 +119,7 @@ def test_ranges_and_maps_of_many_segments_are_merged(
     ds = files_of(tmp_path, [list(range(i * 10, i * 10 + 10)) for i in range(40)], pa.int64())
     ds.create_scalar_index("key", spark=False, number_of_items=4, layout=layout)
     # The table with all ranges, and the maps of many files in one.
-    layouts = [each.layout for each in ds._version.indices["key_idx"].segments]
+    layouts = [each.layout for each in ds.opened.version.indices["key_idx"].segments]
     assert layouts[0] == layout
     assert set(layouts[1:]) == {"pages"}
     assert len(layouts) < 5
@@ -155,8 +155,8 @@ def test_several_columns_take_one_pass_and_one_commit(tmp_path: Path):
         alone.create_scalar_index(name, spark=False)
         key = table[name][7].as_py()
         assert ds.to_table(filter=f"{name} = {key}").num_rows == 2
-        (ours,) = ds._planner.loaded[f"{name}_idx"].tables()
-        (theirs,) = alone._planner.loaded[f"{name}_idx"].tables()
+        (ours,) = ds.opened.planner.loaded[f"{name}_idx"].tables()
+        (theirs,) = alone.opened.planner.loaded[f"{name}_idx"].tables()
         of_second = np.flatnonzero(ours.fragment_ids == 1)
         assert [ours.filter_words(z).tobytes() for z in of_second] == [
             theirs.filter_words(z).tobytes() for z in range(len(theirs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zonebloom.index.sampling import draw_zones, estimate_distinct, overlaps, zones_holding
+from zonebloom.advise.sample import draw_zones, estimate_distinct, overlaps, zones_holding
 
 ZONE = 250
 ROWS = 100_000

@@ -22,8 +22,7 @@ from zonebloom.index.sliced_directory import TRAILER, Runs
 from zonebloom.index.sliced_merge import append, merge
 from zonebloom.index.sliced_rows import to_rows, write_rows
 from zonebloom.index.sliced_write import SlicedWriter
-from zonebloom.index.table import TableWriter, ZoneTable, read_table
-from zonebloom.index.zones import Zones
+from zonebloom.index.table import TableWriter, Zones, ZoneTable, read_table
 from zonebloom.sbbf import blocks
 
 LOCAL = pafs.LocalFileSystem()

@@ -12,10 +12,11 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zonebloom.build.zones import train
+from zonebloom.catalog.model import ZoneParameters
 from zonebloom.errors import CorruptIndex
 from zonebloom.index import table as table_module
 from zonebloom.index.table import FIELDS, TableWriter, ZoneTable, read_table, table_schema, to_batch
-from zonebloom.index.zones import ZoneParameters, train
 from zonebloom.sbbf import blocks
 
 LOCAL = pafs.LocalFileSystem()

@@ -12,9 +12,11 @@ from helpers import PLAIN_TYPES, reference_filter, sample
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zonebloom.build import zones as zones_module
+from zonebloom.build.zones import train
+from zonebloom.catalog.model import ZoneParameters
 from zonebloom.errors import InvalidArgument, UnsupportedType
-from zonebloom.index import zones as zones_module
-from zonebloom.index.zones import ZoneParameters, Zones, train
+from zonebloom.index.table import Zones
 
 SMALL = ZoneParameters(7, 0.05)
 

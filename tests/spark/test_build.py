@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
-import zonebloom.index.build
+import zonebloom.build.tasks
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
 from zonebloom.spark.build import train_on_spark
 
@@ -21,7 +21,7 @@ ROWS = 30_000
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three files, each a task of its own."""
-    monkeypatch.setattr(zonebloom.index.build, "_TASK_BYTES", 1)
+    monkeypatch.setattr(zonebloom.build.tasks, "_TASK_BYTES", 1)
     random = np.random.default_rng(3)
     for number in range(3):
         names = [None if i % 7 == 0 else f"name {i}" for i in random.integers(0, ROWS, ROWS)]
@@ -41,7 +41,7 @@ def test_same_bytes_from_spark_and_in_process(spark, lake, column):
     for engine in (spark, False):
         dataset.create_scalar_index(column, spark=engine)
         folder = lake / "_zonebloom"
-        entry = dataset._version.indices[f"{column}_idx"]
+        entry = dataset.opened.version.indices[f"{column}_idx"]
         files = [folder / "segments" / segment.name for segment in entry.segments]
         written.append(
             [

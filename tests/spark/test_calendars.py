@@ -26,8 +26,8 @@ from zonebloom.errors import (
 )
 from zonebloom.predicates import ast
 from zonebloom.spark import files_with_keys, filter_join, prune, scan, tag_location
-from zonebloom.spark.calendars import Calendars, has_times, require_modern, without_old_times
 from zonebloom.spark.options import Options
+from zonebloom.spark.rebase import Calendars, has_times, require_modern, without_old_times
 
 MODE = "spark.sql.parquet.{}RebaseModeIn{}"
 DAYS = ["0001-01-01", "1500-02-28", "1582-10-04", "1582-10-15", "1900-01-01", "2024-02-29"]
@@ -192,7 +192,7 @@ def test_marks_of_writers(spark, tmp_path):
     for kind in ("us", "INT96"):
         shown = rows(spark.read.parquet(str(tmp_path / kind)))
         old = [row["id"] for row in shown if row["t"] == "1500-02-28T00:00:00.000Z"]
-        source = zb.dataset(tmp_path / kind)._source
+        source = zb.dataset(tmp_path / kind).opened.source
         calendars = Calendars.of(source, ["t"] if kind == "INT96" else [])
         opened = [source.open(each, source.filesystem) for each in source.fragments]
         found = [bool(calendars.corrected(each, ["t"])) for each in opened]
@@ -328,7 +328,7 @@ def test_types_that_no_calendar_changes(arrow_type):
 def test_a_footer_is_read_where_it_counts_and_must_be_readable(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"d": [DAY], "id": [1]}), path)
-    source = zb.dataset(tmp_path)._source
+    source = zb.dataset(tmp_path).opened.source
     calendars = Calendars.of(source, [])
     assert calendars.times == {"d"}
     path.write_bytes(b"no Parquet")

@@ -16,13 +16,13 @@ import watched
 from separately import rows_in, rows_of, segments, some_id, write_lake
 
 import zonebloom as zb
-import zonebloom.index.build
+import zonebloom.build.tasks
 from zonebloom.errors import EngineError
 
 
 def start(folder):
     # Each file a task; in this process alone.
-    zonebloom.index.build._TASK_BYTES = 1
+    zonebloom.build.tasks._TASK_BYTES = 1
     from pyspark.sql import SparkSession
 
     return (
@@ -146,7 +146,7 @@ def attempts(spark, folder, kind):
     dataset = zb.dataset(str(folder / "lake"), filesystem=watched.Watched(log=str(log), kind=kind))
     dataset.create_scalar_index("id", spark=spark)
     log.with_suffix(".done").touch()
-    entry = zb.dataset(folder / "lake")._version.indices["id_idx"]
+    entry = zb.dataset(folder / "lake").opened.version.indices["id_idx"]
     named = {segment.name for segment in entry.segments}
     assert len(named) == 3
     assert sorted(i for segment in entry.segments for i in segment.fragment_ids) == [0, 1, 2]

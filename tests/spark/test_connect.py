@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections import Counter
@@ -12,8 +13,7 @@ import separately
 from separately import rows_in, rows_of, segments, some_id, write_lake
 
 import zonebloom as zb
-import zonebloom.index.build
-from zonebloom import builder
+import zonebloom.build.tasks
 from zonebloom.errors import (
     ColumnNotFound,
     EngineError,
@@ -28,7 +28,7 @@ from zonebloom.spark.tagging import locate, search
 
 def start(folder):
     # Each file a task; in this process alone.
-    zonebloom.index.build._TASK_BYTES = 1
+    zonebloom.build.tasks._TASK_BYTES = 1
     from pyspark.sql import SparkSession
 
     return (
@@ -86,7 +86,8 @@ def check_same_bytes_as_in_process(spark, folder):
 
 
 def check_the_active_session_is_used(spark):
-    assert builder._session(None) is spark
+    engine = sys.modules["zonebloom.dataset"]._engine(None)
+    assert engine.args == (spark,)
 
 
 def check_refresh_and_scan(spark, folder):

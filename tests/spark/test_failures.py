@@ -240,7 +240,7 @@ def test_session_without_java(tmp_path, version, says):
         (tmp_path / "bin").mkdir()
         script(tmp_path / "bin" / "java", f"echo 'openjdk version \"{version}\" 2019-01-15' >&2")
     # In a process without a session.
-    code = "from zonebloom.engines import spark_session; spark_session('local[2]')"
+    code = "from zonebloom.cli.engines import spark_session; spark_session('local[2]')"
     done = in_process(code, JAVA_HOME=str(tmp_path))
     assert re.search(rf"EngineError: no Java 17 or newer {says}", done.stderr)
     assert "install one" in done.stderr

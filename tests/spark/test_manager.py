@@ -95,7 +95,7 @@ def counts(manager):
 
 
 def in_catalog(lake):
-    return sorted(zb.dataset(lake)._version.indices)
+    return sorted(zb.dataset(lake).opened.version.indices)
 
 
 def brute_force(lake, column, value):
@@ -230,14 +230,14 @@ def change(lake):
 
 
 def test_full_refresh_builds_anew(ids, lake):
-    before = set(zb.dataset(lake)._version.indices["ids.id"].segments)
+    before = set(zb.dataset(lake).opened.version.indices["ids.id"].segments)
     change(lake)
     assert counts(ids) == [3, 2, 2]
     assert_right(lake, 1)
     ids.refresh_index("ids")
     assert counts(ids) == [3, 0, 0]
     assert_right(lake, 3)
-    assert before.isdisjoint(zb.dataset(lake)._version.indices["ids.id"].segments)
+    assert before.isdisjoint(zb.dataset(lake).opened.version.indices["ids.id"].segments)
 
 
 def test_incremental_refresh_reads_what_changed(ids, lake):
@@ -279,17 +279,17 @@ def test_optimize_merges_segments(ids, lake):
     for number in (3, 4):
         write(lake, number)
         ids.refresh_index("ids", mode="incremental")
-    tables = {n: len(e.tables) for n, e in zb.dataset(lake)._version.indices.items()}
+    tables = {n: len(e.tables) for n, e in zb.dataset(lake).opened.version.indices.items()}
     assert tables == {"ids.id": 3, "ids.Name": 3}
     write(lake, 5)
     ids.optimize_index("ids", mode="quick")
-    entries = zb.dataset(lake)._version.indices
+    entries = zb.dataset(lake).opened.version.indices
     assert {n: len(e.tables) for n, e in entries.items()} == {"ids.id": 1, "ids.Name": 1}
     # It reads no data: the last file is not in it.
     assert_right(lake, 5)
     size = ids.index("ids").first().sizeIndexFiles
     ids.optimize_index("ids", mode="full")
-    assert zb.dataset(lake)._version.indices == entries
+    assert zb.dataset(lake).opened.version.indices == entries
     assert ids.index("ids").first().sizeIndexFiles == size
     assert zb.dataset(lake).validate_index("ids.id") == 5
 

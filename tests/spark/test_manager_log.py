@@ -234,7 +234,7 @@ def to_build(lake, **fields):
 
 
 def in_catalog(lake):
-    return dict(zb.dataset(lake)._version.indices)
+    return dict(zb.dataset(lake).opened.version.indices)
 
 
 def segments(lake):

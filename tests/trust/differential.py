@@ -27,7 +27,7 @@ from trust.report import Report
 
 import zonebloom as zb
 from zonebloom.ranges import RowRanges
-from zonebloom.recheck import gather
+from zonebloom.scan.recheck import gather
 
 TREES = 60
 
@@ -121,7 +121,7 @@ class _Case:
         found = self.ds.search("row IS NULL OR row IS NOT NULL")
         by_path = {path: fragment_id for fragment_id, path in found.paths.items()}
         first, at = {}, 0
-        for fragment in self.ds._source.fragments:
+        for fragment in self.ds.opened.source.fragments:
             first[by_path[fragment.key]] = at
             opened = pads.dataset(fragment.path, format=self.lake.format)
             at += opened.count_rows()
@@ -316,7 +316,7 @@ class _Case:
         zones: dict[int, set] = {}
         for each in found:
             zones.setdefault(each["key_index"], set()).add((each["fragment_id"], each["zone"]))
-        items = self.ds._version.indices[f"{column.name}_idx"].parameters.number_of_items
+        items = self.ds.opened.version.indices[f"{column.name}_idx"].parameters.number_of_items
         starts = sorted((first, each) for each, first in self.first_rows.items())
         codes = {repr(raw): code for code, raw in enumerate(column.raws)}
         for key, raw in enumerate(raws):

@@ -135,7 +135,7 @@ class _Scenario:
             check_answers(self.open(), NUMBERS)
             if self.is_writer:
                 validate_all(self.open())
-                if not (self.name == "drop" and "id_idx" not in self.open()._version.indices):
+                if not (self.name == "drop" and "id_idx" not in self.open().opened.version.indices):
                     write_anew(self.open(), self.name)
                 check_answers(self.open(), NUMBERS)
                 validate_all(self.open())

@@ -30,8 +30,13 @@ import zonebloom as zb
 
 MOST_SECONDS = 60
 # Modules that take long, those of kernels above all.
-PRELOADED = ["trust.kill", "zonebloom.sbbf.blocks", "zonebloom.sbbf.slices", "zonebloom.builder"]
-PRELOADED += ["zonebloom.sbbf.slice_search", "zonebloom.sbbf.xxh64", "zonebloom.index.train"]
+PRELOADED = [
+    "trust.kill",
+    "zonebloom.sbbf.blocks",
+    "zonebloom.sbbf.slices",
+    "zonebloom.build.builder",
+]
+PRELOADED += ["zonebloom.sbbf.slice_search", "zonebloom.sbbf.xxh64", "zonebloom.build.train"]
 PRELOADED += ["zonebloom.storage.pread_kernel", "zonebloom.storage.parquet.locations"]
 
 
@@ -108,7 +113,7 @@ def after_kill(data: Path, operation: str) -> str | None:
         ds = zb.dataset(data)
         check_answers(ds, NUMBERS)
         validate_all(ds)
-        if not (operation == "drop" and "id_idx" not in ds._version.indices):
+        if not (operation == "drop" and "id_idx" not in ds.opened.version.indices):
             write_anew(ds, operation)
         check_answers(zb.dataset(data), NUMBERS)
         write_anew(zb.dataset(data), "vacuum")
@@ -123,7 +128,7 @@ def after_kill(data: Path, operation: str) -> str | None:
 
 def strays(ds: zb.Dataset) -> list[str]:
     """Files of the index folder that the newest version does not name."""
-    named = {name for entry in ds._version.indices.values() for name in entry.folders}
+    named = {name for entry in ds.opened.version.indices.values() for name in entry.folders}
     folder = Path(ds.index_dir)
     versions = [each.name for each in folder.glob("versions/.*")]
     return (

@@ -22,7 +22,7 @@ from e2e_helpers import UNITS, array_of, is_ticks, raw_values
 from helpers import PLAIN_TYPES
 
 import zonebloom as zb
-from zonebloom.recheck import gather
+from zonebloom.scan.recheck import gather
 
 DICTIONARIES = [
     pa.dictionary(pa.int32(), pa.string()),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from zonebloom.index.catalog import IndexEntry
-from zonebloom.index.coverage import Coverage
+from zonebloom.catalog.coverage import Coverage
+from zonebloom.catalog.model import IndexEntry
 from zonebloom.storage.parquet.bloom import EmbeddedColumn
 
 INDEX_TYPE = "BLOOMFILTER"

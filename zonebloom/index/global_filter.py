@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.arguments import shown
+from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry
+from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
-from zonebloom.index.catalog import Catalog, GlobalFilterEntry, IndexEntry
-from zonebloom.index.coverage import PresentFragment
 from zonebloom.index.table import read_file
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.sizing import MAX_LOG2_BYTES, size_for, validate_target

@@ -24,7 +24,6 @@ import pyarrow.types as pt
 from zonebloom.errors import CorruptIndex
 from zonebloom.sbbf.hashing import value_type
 
-FILE_NAME = "ranges.arrow"
 # A key longer than this is not worth its place in the table.
 _MAX_VALUE_BYTES = 256
 

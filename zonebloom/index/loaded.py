@@ -8,9 +8,10 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.model import IndexEntry, Segment
+from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
-from zonebloom.index.catalog import Catalog, IndexEntry, Segment
-from zonebloom.index.coverage import PresentFragment
 from zonebloom.index.global_filter import GlobalFilter, against
 from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.sliced import SlicedTable

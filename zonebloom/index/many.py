@@ -18,7 +18,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.index.view import IndexView
 from zonebloom.predicates.literals import zone_refusal
 from zonebloom.sbbf.hashing import hash_array, value_type
-from zonebloom.values import hash_domain, is_comparable, probe
+from zonebloom.values.probe import hash_domain, is_comparable, probe
 
 _NO_HASHES = np.empty(0, dtype=np.uint64)
 _NO_NUMBERS = np.empty(0, dtype=np.int64)

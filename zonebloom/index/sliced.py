@@ -25,6 +25,7 @@ import xxhash
 
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.sliced_directory import TRAILER, Directory, directory_bytes, read_directory
+from zonebloom.index.sliced_walk import find_any, find_pairs, load_blocks
 from zonebloom.sbbf.slices_numpy import (
     ROWS_PER_BLOCK,
     block_numbers,
@@ -169,9 +170,7 @@ class SlicedTable:
         if not hashes.size or not len(self):
             return np.empty(0, dtype=np.int64)
         if not self._are_few(hashes.size):
-            from zonebloom.index.sliced_walk import find_any
-
-            places = find_any(self, np.unique(hashes))
+            places = find_any(self.file, self.directory.tiles, np.unique(hashes), self.damaged)
         elif hashes.size == 1:
             places = self._places_of(int(hashes[0]))
         else:
@@ -192,8 +191,6 @@ class SlicedTable:
 
     def validate(self) -> None:
         """Read the whole file and verify every bit row."""
-        from zonebloom.index.sliced_walk import load_blocks
-
         for tile in self.directory.tiles:
             step = max(1, (4 << 20) // (tile.block_words * 8))
             for start in range(0, tile.num_blocks, step):
@@ -256,11 +253,11 @@ class SlicedTable:
                 held, first, count = [], key + 1, 0
 
     def _walked(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        from zonebloom.index.sliced_walk import find_pairs
-
         # Blocks are monotone in the hash, for any number of them.
         order = np.argsort(hashes)
-        for keys, places in find_pairs(self, hashes[order]):
+        for keys, places in find_pairs(
+            self.file, self.directory.tiles, hashes[order], self.damaged
+        ):
             yield order[keys], places
 
     def _places_of(self, hashed: int) -> np.ndarray:

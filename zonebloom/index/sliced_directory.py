@@ -42,8 +42,6 @@ from zonebloom.sbbf.slices_numpy import (
     row_words,
 )
 
-FILE_NAME = "bloomfilter.sliced"
-
 MAGIC = b"ZBSLICED"
 VERSION = 2
 TRAILER = struct.Struct("<QQII8s")

@@ -13,8 +13,14 @@ from zonebloom.errors import CorruptIndex
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.sliced_directory import Tile
 from zonebloom.index.sliced_walk import load_blocks
-from zonebloom.index.table import TableWriter, WrittenTable, ZoneTable, table_schema, to_batch
-from zonebloom.index.zones import Zones
+from zonebloom.index.table import (
+    TableWriter,
+    WrittenTable,
+    Zones,
+    ZoneTable,
+    table_schema,
+    to_batch,
+)
 from zonebloom.sbbf.sizing import BYTES_PER_BLOCK, WORDS_PER_BLOCK
 
 # Filters a record batch, as many as a build writes at a time.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +12,6 @@ from zonebloom.index.sliced_directory import Tile
 from zonebloom.sbbf.slices_numpy import block_numbers, set_bits
 from zonebloom.storage.pread import PositionedFile
 from zonebloom.threads import cores, in_order
-
-if TYPE_CHECKING:
-    from zonebloom.index.sliced import SlicedTable
 
 # Bytes of blocks a thread holds at a time. Locally what it reads should still be in the
 # processor's cache when it is searched.
@@ -53,18 +49,17 @@ def load_blocks(file: PositionedFile, tile: Tile, start: int, stop: int) -> tupl
     return blocks, f"{damaged} bit rows are damaged" if damaged else ""
 
 
-def _runs(table: SlicedTable, hashes: np.ndarray) -> Iterator[_Run]:
-    local = table.file.is_local
-    for tile in table.directory.tiles:
+def _runs(file: PositionedFile, tiles: Sequence[Tile], hashes: np.ndarray) -> Iterator[_Run]:
+    for tile in tiles:
         size = tile.block_words * 8
-        longest = max(1, (_LOCAL_RUN if local else _REMOTE_RUN) // size)
+        longest = max(1, (_LOCAL_RUN if file.is_local else _REMOTE_RUN) // size)
         numbers = block_numbers(hashes, tile.num_blocks)
         touched = np.unique(numbers)
         # Most of the tile: all of it in one go is what disks and stores do best.
         if 2 * touched.size >= tile.num_blocks:
             gap = tile.num_blocks
         else:
-            gap = 0 if local else _REMOTE_GAP // size
+            gap = 0 if file.is_local else _REMOTE_GAP // size
         at = 0
         while at < touched.size:
             start = int(touched[at])
@@ -80,10 +75,10 @@ def _runs(table: SlicedTable, hashes: np.ndarray) -> Iterator[_Run]:
 class _Search:
     """The pairs of one run, as many at a time as there is room for."""
 
-    def __init__(self, table: SlicedTable, run: _Run):
+    def __init__(self, file: PositionedFile, run: _Run):
         self._run = run
         self._state = np.zeros(2, dtype=np.int64)
-        self._blocks, self.damage = load_blocks(table.file, run.tile, run.start, run.stop)
+        self._blocks, self.damage = load_blocks(file, run.tile, run.start, run.stop)
 
     def next(self) -> tuple[np.ndarray, np.ndarray] | None:
         from zonebloom.sbbf import slice_search
@@ -111,34 +106,44 @@ class _Search:
         return keys[:count] + run.first_key, zones[:count] + tile.first
 
 
-def _threads(table: SlicedTable) -> int:
-    return cores() if table.file.is_local else _REMOTE_THREADS
+def _threads(file: PositionedFile) -> int:
+    return cores() if file.is_local else _REMOTE_THREADS
 
 
-def find_pairs(table: SlicedTable, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def find_pairs(
+    file: PositionedFile,
+    tiles: Sequence[Tile],
+    hashes: np.ndarray,
+    report: Callable[[str], None],
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Pairs of a position in sorted hashes and a place in the tiles, a part at a time."""
 
     def begin(run: _Run) -> tuple[_Search, tuple[np.ndarray, np.ndarray] | None]:
-        search = _Search(table, run)
+        search = _Search(file, run)
         return search, search.next()
 
-    threads = _threads(table)
+    threads = _threads(file)
     with ThreadPoolExecutor(threads) as pool:
-        for search, pairs in in_order(pool, begin, _runs(table, hashes), threads + 1):
+        for search, pairs in in_order(pool, begin, _runs(file, tiles, hashes), threads + 1):
             if search.damage:
-                table.damaged(search.damage)
+                report(search.damage)
             while pairs is not None:
                 yield pairs
                 pairs = search.next()
 
 
-def find_any(table: SlicedTable, hashes: np.ndarray) -> np.ndarray:
+def find_any(
+    file: PositionedFile,
+    tiles: Sequence[Tile],
+    hashes: np.ndarray,
+    report: Callable[[str], None],
+) -> np.ndarray:
     """Places in the tiles that may hold any of sorted hashes, int64, in order."""
     from zonebloom.sbbf import slice_search
 
     def search(run: _Run) -> tuple[Tile, np.ndarray, str]:
         tile = run.tile
-        blocks, damage = load_blocks(table.file, tile, run.start, run.stop)
+        blocks, damage = load_blocks(file, tile, run.start, run.stop)
         bits = np.zeros(tile.row_words, dtype=np.uint64)
         slice_search.find_any(
             blocks,
@@ -151,14 +156,12 @@ def find_any(table: SlicedTable, hashes: np.ndarray) -> np.ndarray:
         )
         return tile, bits, damage
 
-    threads = _threads(table)
-    hits = {tile.first: np.zeros(tile.row_words, dtype=np.uint64) for tile in table.directory.tiles}
+    threads = _threads(file)
+    hits = {tile.first: np.zeros(tile.row_words, dtype=np.uint64) for tile in tiles}
     with ThreadPoolExecutor(threads) as pool:
-        for tile, bits, damage in in_order(pool, search, _runs(table, hashes), threads + 1):
+        for tile, bits, damage in in_order(pool, search, _runs(file, tiles, hashes), threads + 1):
             if damage:
-                table.damaged(damage)
+                report(damage)
             hits[tile.first] |= bits
-    found = [
-        set_bits(hits[tile.first], tile.num_zones) + tile.first for tile in table.directory.tiles
-    ]
+    found = [set_bits(hits[tile.first], tile.num_zones) + tile.first for tile in tiles]
     return np.concatenate(found)

@@ -16,8 +16,7 @@ import xxhash
 
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.sliced_directory import MAGIC, Directory, Runs, Tile, place_tile
-from zonebloom.index.table import WrittenTable
-from zonebloom.index.zones import Zones
+from zonebloom.index.table import WrittenTable, Zones
 from zonebloom.sbbf.sizing import BYTES_PER_BLOCK, WORDS_PER_BLOCK
 from zonebloom.sbbf.slices_numpy import MAX_TILE_ZONES, row_words
 

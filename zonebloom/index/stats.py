@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.index.catalog import IndexEntry
-from zonebloom.index.coverage import PresentFragment
+from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.model import IndexEntry
 from zonebloom.index.describe import IndexDescription
 from zonebloom.index.key_ranges import range_type
 from zonebloom.index.loaded import Table

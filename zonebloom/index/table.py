@@ -22,11 +22,9 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.zones import Zones
 from zonebloom.sbbf.sizing import BYTES_PER_BLOCK, MAX_LOG2_BYTES, WORDS_PER_BLOCK
 from zonebloom.storage.files import is_local
 
-FILE_NAME = "bloomfilter.arrow"
 ITEM_KEY = b"bloomfilter_item"
 PROBABILITY_KEY = b"bloomfilter_probability"
 
@@ -42,6 +40,32 @@ FIELDS = pa.schema(
 
 # Above this a batch's filters would not fit the 32-bit offsets of a binary column.
 _MAX_BATCH_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Zones:
+    """Consecutive zones of one fragment.
+
+    Attributes
+    ----------
+    starts, lengths : uint64 array, shape (n,)
+        Rows of each zone, as offsets in the fragment.
+    has_null : bool array, shape (n,)
+    filters : uint32 array, shape (n, words)
+    """
+
+    starts: np.ndarray
+    lengths: np.ndarray
+    has_null: np.ndarray
+    filters: np.ndarray
+
+    def __len__(self) -> int:
+        return self.starts.size
+
+    def slice(self, start: int, stop: int) -> Zones:
+        """Some of the zones, sharing memory."""
+        part = slice(start, stop)
+        return Zones(self.starts[part], self.lengths[part], self.has_null[part], self.filters[part])
 
 
 def table_schema(number_of_items: int, probability: float) -> pa.Schema:

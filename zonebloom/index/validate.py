@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom import arguments
+from zonebloom.catalog.coverage import Coverage
+from zonebloom.catalog.freshness import last_seen
+from zonebloom.catalog.model import IndexEntry, Version
+from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.catalog import Catalog, IndexEntry, Version
-from zonebloom.index.coverage import Coverage
-from zonebloom.index.freshness import last_seen
 from zonebloom.index.global_filter import load
 from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.loaded import Table, open_table
@@ -20,9 +21,9 @@ from zonebloom.index.table import read_file
 from zonebloom.index.validate_rows import Evidence, hold_against_rows
 from zonebloom.storage.columns import Column
 from zonebloom.storage.files import identities
-from zonebloom.storage.fragments import Source
 from zonebloom.storage.parquet.pagemap import FilePages, PageMap
-from zonebloom.values import hash_domain, leaf_type
+from zonebloom.storage.source import Source
+from zonebloom.values.probe import hash_domain, leaf_type
 
 DEFAULT_SAMPLE = 16
 

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
-from zonebloom.index.coverage import PresentFragment
 from zonebloom.index.key_ranges import range_type
 from zonebloom.index.loaded import Table
 from zonebloom.index.table import ZoneTable
@@ -24,10 +24,10 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import Hashes, hash_array
 from zonebloom.storage.columns import Column, ColumnsReader, TableColumns, leaf_of
 from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.fragments import Source
 from zonebloom.storage.memory import TableSource
 from zonebloom.storage.parquet.pagemap import FilePages
 from zonebloom.storage.rows import open_rows
+from zonebloom.storage.source import Source
 
 # Hashes looked up in a sliced table at a time: each time, all of it is read.
 _HASHES = 1 << 22

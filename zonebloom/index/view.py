@@ -13,7 +13,7 @@ from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.table import ZoneTable
 from zonebloom.ranges import OFFSET_BITS, RowRanges
 from zonebloom.sbbf.blocks_numpy import check_one
-from zonebloom.values import Probe
+from zonebloom.values.probe import Probe
 
 # With fewer block checks NumPy has answered before Numba would have loaded: in one search, and
 # in all of a process, after which loading it pays.

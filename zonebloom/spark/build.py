@@ -1,4 +1,4 @@
-"""Building on Spark: the tasks of `zonebloom.index.build`, one Spark task each.
+"""Building on Spark: the tasks of `zonebloom.build.tasks`, one Spark task each.
 
 ``spark.range(0, n, 1, n)`` gives exactly one Spark task an id, in classic sessions and over
 Spark Connect alike; ``mapInArrow`` trains the task of that id where the executor runs and
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from zonebloom.build.train import Progress, TrainedTask, TrainTask, train_task
 from zonebloom.errors import (
     EngineError,
     FragmentUnreadable,
     SchemaMismatch,
 )
-from zonebloom.index.train import Progress, TrainedTask, TrainTask, train_task
 from zonebloom.spark.workers.failures import explained
 from zonebloom.spark.workers.progress import JobProgress
 from zonebloom.spark.workers.sealed import Sealed

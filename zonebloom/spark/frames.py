@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from zonebloom.errors import EngineError, InvalidArgument
-from zonebloom.plan import ScanPlan
-from zonebloom.spark.calendars import corrects_others
+from zonebloom.scan.plan import ScanPlan
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options
 from zonebloom.spark.pushdown import choose, is_asked_for
+from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.source import NAME, ZoneBloomSource
 from zonebloom.spark.workers.failures import told
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Path = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 # What the setting for pushdown was when the format was registered.
-_registered: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
+registered: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
 
 
 def register(spark: SparkSession) -> None:
@@ -46,10 +46,10 @@ def register(spark: SparkSession) -> None:
     if not hasattr(spark, "dataSource"):
         raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession of Spark 4")
     pushes = is_asked_for(spark)
-    if _registered.get(spark) != pushes:
+    if registered.get(spark) != pushes:
         # A reader that takes pushed filters fails every query where the setting is off.
         spark.dataSource.register(choose(spark) if pushes else ZoneBloomSource)
-        _registered[spark] = pushes
+        registered[spark] = pushes
 
 
 def scan(
@@ -147,7 +147,7 @@ class SparkPlan:
     all_bytes: int
 
     def __str__(self) -> str:
-        from zonebloom.display import bytes_text
+        from zonebloom.text import bytes_text
 
         tasks = "1 task" if self.num_tasks == 1 else f"{self.num_tasks:,} tasks"
         return (
@@ -158,7 +158,7 @@ class SparkPlan:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from zonebloom.display import lines_html
+        from zonebloom.text import lines_html
 
         return lines_html(str(self))
 
@@ -188,7 +188,7 @@ def plan(
     load = Load(Options.read(options))
     made = load.plan(described=True)
     tasks = load.tasks(made)
-    found = [each for each in load.dataset._source.identities() if each is not None]
+    found = [each for each in load.dataset.opened.source.identities() if each is not None]
     return SparkPlan(
         made,
         len(tasks),

@@ -14,23 +14,23 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyspark.sql import types as st
 
-from zonebloom.binding import check_columns
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import FilterError, InvalidArgument, SchemaMismatch, SourceError
-from zonebloom.plan import ScanPlan
 from zonebloom.predicates import Predicate, unknowns
 from zonebloom.predicates.ast import IsIn, conjunction
 from zonebloom.predicates.ast import columns as columns_in
 from zonebloom.predicates.expression import from_predicate
 from zonebloom.predicates.literals import lookup_is_exact, plain
 from zonebloom.predicates.spark import SparkFilter, to_spark_filter
-from zonebloom.spark.calendars import Calendars, columns_of_old, without_old_times
+from zonebloom.scan.binding import check_columns
+from zonebloom.scan.plan import ScanPlan
 from zonebloom.spark.names import hidden_by_case
 from zonebloom.spark.options import Options
 from zonebloom.spark.pieces import cut
 from zonebloom.spark.read import Piece, RowFilter, Work, without_fragments
+from zonebloom.spark.rebase import Calendars, columns_of_old, without_old_times
 from zonebloom.spark.types import opaque_columns, spark_types
-from zonebloom.storage.fragments import Source
+from zonebloom.storage.source import Source
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?\d{1,15}\.\d{1,15}", re.ASCII)
@@ -71,7 +71,7 @@ class Load:
 
     @property
     def _source(self) -> Source:
-        return self.dataset._source
+        return self.dataset.opened.source
 
     def _require_exact(self, text: str) -> None:
         assert self.filter is not None
@@ -113,7 +113,7 @@ class Load:
 
     def plan(self, described: bool = False) -> ScanPlan:
         """Say what is read of the files as they are now."""
-        planner = self.dataset._planner
+        planner = self.dataset.opened.planner
         # Of the filter, of keys to be joined and of what Spark pushed alike.
         for path in sorted(columns_in(self.predicate) if self.predicate is not None else ()):
             why = hidden_by_case(self.dataset, ".".join(path))
@@ -187,7 +187,7 @@ def _with_instants(opened: Dataset) -> tuple[Dataset, list[str]]:
     """
     import pyarrow.dataset as pads
 
-    source = opened._source
+    source = opened.opened.source
     if not source.is_parquet or not any(map(_may_be_int96, source.schema.types)):
         return opened, []
     first: Any = source.open(source.fragments[0], source.filesystem)
@@ -207,7 +207,7 @@ def _with_instants(opened: Dataset) -> tuple[Dataset, list[str]]:
         schema = schema.set(at, schema.field(at).with_type(pa.timestamp("us")))
     read = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     source = replace(source, schema=schema, format=read)
-    return Dataset(source, opened._catalog, opened._title), instants
+    return Dataset(source, opened.opened.catalog, opened.title), instants
 
 
 def _may_be_int96(arrow: pa.DataType) -> bool:

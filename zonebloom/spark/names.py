@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import FragmentUnreadable, IndexNotFound, SchemaMismatch
-from zonebloom.storage.fragments import Fragment, Source
+from zonebloom.storage.source import Fragment, Source
 
 
 def other_name(stored: Any, path: Sequence[str]) -> str | None:
@@ -83,13 +83,13 @@ def hidden_by_case(dataset: Dataset, column: str) -> str | None:
         return None
     nulls, rows = ranges["null_count"].to_numpy(), ranges["num_rows"].to_numpy()
     path = [column] if column in dataset.schema.names else column.split(".")
-    present = dataset._planner.coverage().present
+    present = dataset.opened.planner.coverage().present
     # An index built before ranges were kept has none.
     for at in np.flatnonzero((nulls == rows) | np.isnan(nulls)).tolist():
         if not present[at].is_known:
             continue
         fragment = present[at].fragment
-        stored = stored_schema(dataset._source, fragment)
+        stored = stored_schema(dataset.opened.source, fragment)
         found = other_name(stored, path) if stored is not None else None
         if found is not None:
             return explained(fragment.path, column, found)

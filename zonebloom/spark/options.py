@@ -42,7 +42,7 @@ class Options:
     keys : pyarrow.Table or None
         Columns by name; a row is wanted where each holds one of its values.
     old_calendar : bool
-        See `zonebloom.spark.calendars`.
+        See `zonebloom.spark.rebase`.
     index_dir, timezone : str or None
     parallelism : int
     """

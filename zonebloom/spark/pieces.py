@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from zonebloom.plan import FragmentPlan, ScanPlan
 from zonebloom.ranges import RowRanges
+from zonebloom.scan.plan import FragmentPlan, ScanPlan
 from zonebloom.spark.read import Piece
 from zonebloom.storage.files import FileIdentity, identities
-from zonebloom.storage.fragments import Source
+from zonebloom.storage.source import Source
 
 # As Spark's own files: spark.sql.files.maxPartitionBytes.
 _MOST_BYTES = 128 << 20

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.errors import FragmentChanged, SchemaMismatch
-from zonebloom.execute import Execution
-from zonebloom.plan import FragmentPlan, Request, ScanPlan, ScanStats
-from zonebloom.recheck import matching_rows
-from zonebloom.spark.calendars import Calendars, old_times, require_modern
+from zonebloom.scan.execute import Execution
+from zonebloom.scan.plan import FragmentPlan, Request, ScanPlan, ScanStats
+from zonebloom.scan.recheck import matching_rows
 from zonebloom.spark.names import require_names
+from zonebloom.spark.rebase import Calendars, old_times, require_modern
 from zonebloom.storage.files import ReadCounter, identities
-from zonebloom.storage.fragments import Source
+from zonebloom.storage.source import Source
 
 # A batch costs the JVM a round trip; one of more bytes than this costs it memory.
 BATCH_ROWS = 1 << 16

@@ -12,8 +12,8 @@ import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, SchemaMismatch
 from zonebloom.predicates.literals import is_lossless
-from zonebloom.storage.fragments import is_plain_parquet
-from zonebloom.values import hash_domain
+from zonebloom.storage.source import is_plain_parquet
+from zonebloom.values.probe import hash_domain
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads

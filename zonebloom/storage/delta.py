@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.errors import SourceError
-from zonebloom.storage.fragments import as_arrow_filesystem
 from zonebloom.storage.snapshot import DataFile, SnapshotSource, snapshot_source
+from zonebloom.storage.source import as_arrow_filesystem
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -14,9 +14,9 @@ import pyarrow as pa
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.predicates.ast import Predicate, columns
 from zonebloom.storage.files import FileIdentity, ReadCounter, counted
-from zonebloom.storage.fragments import Fragment, Source
 from zonebloom.storage.parquet.bloom import EmbeddedColumn, EmbeddedFilters
 from zonebloom.storage.ranges import RangeFile
+from zonebloom.storage.source import Fragment, Source
 
 # Predicates remembered as not helped; a service asks any number of them.
 _MAX_POINTLESS = 1 << 10

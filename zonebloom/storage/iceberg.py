@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, NoFragments, SourceError
-from zonebloom.storage.fragments import as_arrow_filesystem
 from zonebloom.storage.snapshot import DataFile, SnapshotSource, snapshot_source
+from zonebloom.storage.source import as_arrow_filesystem
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile

@@ -7,7 +7,7 @@ process.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -178,7 +178,7 @@ class IpcRows:
         return data
 
     def _as_file(self) -> pa.PythonFile:
-        return pa.PythonFile(_AsFile(self), mode="r")
+        return pa.PythonFile(_AsFile(self._exactly, self._file.num_bytes), mode="r")
 
     def close(self) -> None:
         """Close the file; tables handed out need nothing of it."""
@@ -188,19 +188,20 @@ class IpcRows:
 class _AsFile(io.RawIOBase):
     """The file for pyarrow, which never gets fewer bytes than there were."""
 
-    def __init__(self, rows: IpcRows):
-        self._rows = rows
+    def __init__(self, read: Callable[[int, int], bytes], num_bytes: int):
+        self._read = read
+        self._num_bytes = num_bytes
         self._at = 0
 
     def read(self, size: int = -1) -> bytes:
-        end = self._rows._file.num_bytes
+        end = self._num_bytes
         stop = end if size is None or size < 0 else min(self._at + size, end)
-        data = self._rows._exactly(self._at, stop) if stop > self._at else b""
+        data = self._read(self._at, stop) if stop > self._at else b""
         self._at += len(data)
         return data
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_CUR: self._at, io.SEEK_END: self._rows._file.num_bytes}.get(whence, 0)
+        base = {io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}.get(whence, 0)
         self._at = base + offset
         return self._at
 

@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.fragments import Fragment, Source
+from zonebloom.storage.source import Fragment, Source
 
 _KEY = "table"
 

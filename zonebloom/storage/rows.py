@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity, ReadCounter
-from zonebloom.storage.fragments import Fragment, Source
 from zonebloom.storage.ipc import IpcRows
 from zonebloom.storage.memory import TableRows, TableSource
 from zonebloom.storage.parquet.pagemap import FilePages
 from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.ranges import RangeFile
+from zonebloom.storage.source import Fragment, Source
 
 
 class FragmentRows(Protocol):

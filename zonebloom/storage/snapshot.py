@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, NoFragments, SourceError
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.fragments import Fragment, Source
+from zonebloom.storage.source import Fragment, Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ A filter knows its values by their bytes, so a key is brought to the filter's ty
 only where that is exact. Integers meet at any width; one that the filter's type does not hold
 matches nothing. Of 8 and 16 bits Spark hashes 32, so filters of those are turned to a bitmap of
 all their possible values. Days and times of old pass unseen: files may hold them by another
-calendar, which Spark corrects as it reads (`zonebloom.spark.calendars`).
+calendar, which Spark corrects as it reads (`zonebloom.spark.rebase`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from zonebloom.errors import EngineError, UnsupportedType
 from zonebloom.sbbf.blocks_numpy import SALT, WORDS_PER_BLOCK
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import value_type
-from zonebloom.spark.calendars import are_of_old, first_of
 from zonebloom.spark.frames import quoted
+from zonebloom.spark.rebase import are_of_old, first_of
 from zonebloom.spark.types import spark_types
 from zonebloom.spark.workers.sealed import Sealed
-from zonebloom.values import hash_domain
+from zonebloom.values.probe import hash_domain
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

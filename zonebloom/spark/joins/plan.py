@@ -104,7 +104,7 @@ class JoinPlan:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from zonebloom.display import lines_html
+        from zonebloom.text import lines_html
 
         return lines_html(str(self))
 
@@ -291,7 +291,7 @@ class Join:
     def _filtered_by(
         self, column: str, side: Side, other: Side, frames: dict[str, DataFrame]
     ) -> DataFrame:
-        from zonebloom.display import bytes_text
+        from zonebloom.text import bytes_text
 
         key, held_key = side.key(column), other.key(column)
         added = ""

@@ -30,7 +30,7 @@ from zonebloom.spark.joins.origin import Elsewhere, origin
 from zonebloom.spark.names import hidden_by_case, require_names
 from zonebloom.spark.pruning.catalyst import items, opaque_reason
 from zonebloom.storage.columns import Column, ColumnsReader
-from zonebloom.values import leaf_type
+from zonebloom.values.probe import leaf_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -90,12 +90,12 @@ def _with_missing(
     dataset: Dataset, name: str, sbbf: Sbbf, missing: Any, limits: Limits
 ) -> tuple[Sbbf, int]:
     """The filter with the keys of files it does not hold, and their number of rows."""
-    source = dataset._source
+    source = dataset.opened.source
     refresh = "call optimize.optimize_indices()"
     column_type = leaf_type(source.schema, (name,))
     assert column_type is not None
     try:
-        num_rows = sum(map(dataset._planner.count_rows, missing))
+        num_rows = sum(map(dataset.opened.planner.count_rows, missing))
         if num_rows > limits.max_missing_rows:
             raise StepAside(
                 f"{len(missing):,} files with {num_rows:,} rows came or changed since the filter "
@@ -190,7 +190,7 @@ def _require_known_files(read: Iterable[str], dataset: Dataset, elsewhere: bool)
     Connect the files are those of the whole frame, so others may be elsewhere.
     """
     known = {path.lstrip("/") for path in dataset.files}
-    root = dataset._source.root.strip("/") + "/"
+    root = dataset.opened.source.root.strip("/") + "/"
     for path in map(_path_of, read):
         if path in known:
             continue

@@ -10,15 +10,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from zonebloom.builder import Wanted
+from zonebloom.build.builder import Builder, Wanted
+from zonebloom.build.compact import compact, drop_for_good
+from zonebloom.catalog.model import ZoneParameters
+from zonebloom.catalog.store import now
 from zonebloom.dataset import Dataset
 from zonebloom.errors import IndexExists, IndexNotFound, InvalidArgument, ZoneBloomError
-from zonebloom.index.catalog import now
-from zonebloom.index.compact import compact, drop_for_good
 from zonebloom.index.global_filter import GlobalSize
-from zonebloom.index.zones import ZoneParameters
+from zonebloom.spark.build import train_on_spark
 from zonebloom.spark.manager.creation import builder_under, new_build, take_back
 from zonebloom.spark.manager.log import IndexLog, Record, State, System
 from zonebloom.spark.manager.source import catalog_of, measure_drift, open_recorded
@@ -50,14 +52,14 @@ class Actions:
         self._system = system
         self._spark: SparkSession | Literal[False] = spark
 
-    def create(self, opened: Dataset, record: Record, progress: Progress = None) -> None:
+    def create(self, ds: Dataset, record: Record, progress: Progress = None) -> None:
         """Build an index that is not there."""
         record = replace(record, build=new_build())
         with self._acting(
-            record.name, "create", of=record, check=lambda: _require_free(opened, record)
+            record.name, "create", of=record, check=lambda: _require_free(ds, record)
         ) as step:
             try:
-                self._build(opened, record, progress, is_new=True)
+                self._build(ds, record, progress, is_new=True)
                 step.found(**_as_indexed(record), created_at=now())
             except BaseException as error:
                 with _noting(error, "what it built may be left"):
@@ -73,12 +75,12 @@ class Actions:
                 drift = measure_drift(open_recorded(record), list(record.indices.values()))
                 step.found(accepted=drift.fingerprint, accepted_changes=drift.changes)
                 return
-            opened = open_recorded(record)
+            ds = open_recorded(record)
             if mode == "full":
-                self._build(opened, record, progress)
+                self._build(ds, record, progress)
             else:
-                _require_there(opened, record)
-                opened.optimize.optimize_indices(
+                _require_there(ds, record)
+                ds.optimize.optimize_indices(
                     list(record.indices.values()), spark=self._spark, progress=progress
                 )
             step.found(**_as_indexed(record))
@@ -186,17 +188,16 @@ class Actions:
         back = replace(before, state=state, action=f"{started.action} failed", message=message)
         log.append(back, started.number)
 
-    def _build(
-        self, opened: Dataset, record: Record, progress: Progress, is_new: bool = False
-    ) -> None:
+    def _build(self, ds: Dataset, record: Record, progress: Progress, is_new: bool = False) -> None:
         size = GlobalSize(record.expected_num_items, record.fpp)
         wanted = [
-            Wanted(name, opened._column(column), ZoneParameters(), size)
+            Wanted(name, ds.opened.column(column), ZoneParameters(), size)
             for column, name in record.indices.items()
         ]
-        builder = builder_under(opened, record.build) if is_new else opened._builder
-        version = builder.build(wanted, "auto", not is_new, self._spark, progress)
-        opened._use(version)
+        builder = builder_under(ds, record.build) if is_new else Builder(ds.opened)
+        engine = None if self._spark is False else partial(train_on_spark, self._spark)
+        builder.build(wanted, "auto", not is_new, engine, progress)
+        ds.checkout_latest()
 
 
 def _as_indexed(record: Record) -> dict[str, Any]:
@@ -209,19 +210,19 @@ def _as_indexed(record: Record) -> dict[str, Any]:
     }
 
 
-def _require_free(opened: Dataset, record: Record) -> None:
-    there = opened._version.indices
+def _require_free(ds: Dataset, record: Record) -> None:
+    there = ds.opened.version.indices
     taken = [each for each in record.indices.values() if each in there]
     if taken:
         raise IndexExists(
-            f"the catalog in {opened.index_dir} has an index {taken[0]!r} already, which is not in "
+            f"the catalog in {ds.index_dir} has an index {taken[0]!r} already, which is not in "
             "this manager's records: it was made by hand, or by a manager with another system "
             "path. Give another name, or call drop_index on the dataset if nobody uses it"
         )
 
 
-def _require_there(opened: Dataset, record: Record) -> None:
-    if gone := record.missing_from(opened._version.indices):
+def _require_there(ds: Dataset, record: Record) -> None:
+    if gone := record.missing_from(ds.opened.version.indices):
         raise IndexNotFound(
             f"{', '.join(gone)} is not in the catalog any more; "
             f"call refresh_index({record.name!r}, mode='full')"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.model import DEFAULT_ITEMS, ZoneParameters
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.coverage import PresentFragment
-from zonebloom.index.zones import DEFAULT_ITEMS, ZoneParameters
 from zonebloom.sbbf.sizing import size_for
 from zonebloom.spark.manager.config import MAX_BYTES, BFIndexConfig
 
@@ -46,7 +46,7 @@ class Estimate:
         return self.zone_bytes + self.global_bytes
 
     def __str__(self) -> str:
-        from zonebloom.display import bytes_text
+        from zonebloom.text import bytes_text
 
         about = "about " if self.is_sampled else ""
         columns = "1 column" if self.num_columns == 1 else f"{self.num_columns} columns"
@@ -58,20 +58,20 @@ class Estimate:
 
 
 def resolve_columns(
-    opened: Dataset, asked: Sequence[str], case_sensitive: bool = False
+    ds: Dataset, asked: Sequence[str], case_sensitive: bool = False
 ) -> tuple[str, ...]:
     """Names of columns as the files have them."""
     found: list[str] = []
     for name in asked:
-        column = opened._column(name if case_sensitive else _by_case(opened, name))
+        column = ds.opened.column(name if case_sensitive else _by_case(ds, name))
         if column.name in found:
             raise InvalidArgument(f"column {column.name!r} is given twice; name each once")
         found.append(column.name)
     return tuple(found)
 
 
-def _by_case(opened: Dataset, name: str) -> str:
-    names = opened.schema.names
+def _by_case(ds: Dataset, name: str) -> str:
+    names = ds.schema.names
     top, dot, leaf = name.partition(".")
     # A dot may be part of a name.
     for whole, rest in ((name, ""), (top, dot + leaf)):
@@ -85,14 +85,14 @@ def _by_case(opened: Dataset, name: str) -> str:
     return name
 
 
-def estimate(opened: Dataset, num_columns: int, items: int | None, fpp: float) -> Estimate:
+def estimate(ds: Dataset, num_columns: int, items: int | None, fpp: float) -> Estimate:
     """Say how large an index will be, from the footers of files."""
-    present = opened._planner.coverage().present
+    present = ds.opened.planner.coverage().present
     sample = present
     if len(present) > _SAMPLED_FILES:
         step = len(present) / _SAMPLED_FILES
         sample = tuple(present[int(i * step)] for i in range(_SAMPLED_FILES))
-    counts = [opened._planner.count_rows(each) for each in sample]
+    counts = [ds.opened.planner.count_rows(each) for each in sample]
     rows, zones = sum(counts), sum(-(-count // DEFAULT_ITEMS) for count in counts)
     if len(sample) < len(present):
         factor = _num_bytes(present) / max(_num_bytes(sample), 1)
@@ -125,7 +125,7 @@ def _global_bytes(items: int, fpp: float) -> int:
 
 def require_size(found: Estimate, config: BFIndexConfig, most: int) -> None:
     """Refuse an index that would be larger than allowed."""
-    from zonebloom.display import bytes_text
+    from zonebloom.text import bytes_text
 
     if found.num_bytes > most:
         raise InvalidArgument(

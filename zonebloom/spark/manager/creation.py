@@ -8,13 +8,14 @@ of one that failed or died is what has them, and nothing else of the same name.
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pyarrow.fs as pafs
 
-from zonebloom.builder import Builder
+from zonebloom.build.builder import Builder
+from zonebloom.build.compact import drop_for_good
+from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset
-from zonebloom.index.catalog import Catalog
-from zonebloom.index.compact import drop_for_good
 from zonebloom.spark.manager.log import Record
 from zonebloom.spark.manager.source import catalog_of
 
@@ -35,10 +36,10 @@ def new_build() -> str:
     return uuid.uuid4().hex[:16]
 
 
-def builder_under(opened: Dataset, build: str) -> Builder:
+def builder_under(ds: Dataset, build: str) -> Builder:
     """A builder of a dataset, for one build, whose segments have a prefix."""
-    catalog = _UnderPrefix(opened._catalog.filesystem, opened._catalog.folder, build)
-    return Builder(opened._source, catalog, opened._planner)
+    catalog = _UnderPrefix(ds.opened.catalog.filesystem, ds.opened.catalog.folder, build)
+    return Builder(replace(ds.opened, catalog=catalog))
 
 
 def take_back(record: Record) -> None:

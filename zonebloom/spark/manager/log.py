@@ -29,9 +29,9 @@ from urllib.parse import quote, unquote
 
 from filelock import FileLock, Timeout
 
+from zonebloom.catalog.document import FORMAT_VERSION, from_document, to_document
+from zonebloom.catalog.store import now
 from zonebloom.errors import CommitConflict, CorruptIndex
-from zonebloom.index.catalog import now
-from zonebloom.index.document import FORMAT_VERSION, from_document, to_document
 
 _ENTRY_NAME = re.compile(r"(\d{20})\.json")
 

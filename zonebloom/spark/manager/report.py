@@ -134,7 +134,7 @@ def _physical(df: DataFrame) -> str:
 
 
 def _used(relation: PrunedRelation) -> str:
-    from zonebloom.display import bytes_text
+    from zonebloom.text import bytes_text
 
     return (
         f"{', '.join(relation.indices) or 'paths'}: {relation.kept_files:,} of "
@@ -197,7 +197,7 @@ class WhyNot:
         return headers, rows
 
     def __str__(self) -> str:
-        from zonebloom.display import table_text
+        from zonebloom.text import table_text
 
         if not self.rows:
             return "there is no index; make one with create_index"
@@ -206,7 +206,7 @@ class WhyNot:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from zonebloom.display import lines_html, table_html
+        from zonebloom.text import lines_html, table_html
 
         return table_html(*self._table()) if self.rows else lines_html(str(self))
 

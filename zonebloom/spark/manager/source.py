@@ -17,10 +17,10 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 import xxhash
 
+from zonebloom.catalog.freshness import last_seen
+from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.catalog import Catalog
-from zonebloom.index.freshness import last_seen
 from zonebloom.spark.manager.config import local_path
 from zonebloom.spark.manager.log import Record
 
@@ -175,20 +175,20 @@ class Drift:
 
 
 def measure_drift(
-    opened: Dataset,
+    ds: Dataset,
     names: Sequence[str],
     source_bytes: int = 0,
     accepted: Collection[str] = (),
 ) -> Drift:
     """Compare a dataset with what some of its indices hold."""
-    version = opened._version
+    version = ds.opened.version
     entries = [version.indices.get(name) for name in names]
     held = [
         frozenset(i for part in entry.tables for i in part.fragment_ids) if entry else frozenset()
         for entry in entries
     ]
     covered = frozenset.intersection(*held) if held else frozenset()
-    files = list(zip(opened._source.fragments, opened._source.identities(), strict=True))
+    files = list(zip(ds.opened.source.fragments, ds.opened.source.identities(), strict=True))
     present = [(fragment.key, identity) for fragment, identity in files if identity is not None]
     paths = {fragment.key: fragment.path for fragment, _ in files}
     noted = frozenset(accepted)

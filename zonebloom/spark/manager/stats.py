@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
+from zonebloom.catalog.store import MERGED_FILES, Catalog
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ZoneBloomError
-from zonebloom.index.catalog import MERGED_FILES, Catalog
 from zonebloom.spark.manager.log import Record
 from zonebloom.spark.manager.source import Drift, catalog_of, measure_drift, open_recorded
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
-from zonebloom.index.catalog import Catalog
 from zonebloom.predicates import ast
 from zonebloom.spark.manager.config import (
     HYBRID_ENABLED,
@@ -93,12 +93,12 @@ def judge(record: Record, settings: Settings) -> Verdict:
     if record.state != State.ACTIVE:
         return refused(IndexReason.NOT_ACTIVE, f"it is {record.state}")
     try:
-        opened = open_recorded(record)
-        if gone := record.missing_from(opened._version.indices):
+        ds = open_recorded(record)
+        if gone := record.missing_from(ds.opened.version.indices):
             text = f"{', '.join(gone)} is not in {record.index_dir}; refresh it with mode='full'"
             return refused(IndexReason.MISSING, text)
         names = list(record.indices.values())
-        drift = measure_drift(opened, names, record.source_bytes, record.accepted_changes)
+        drift = measure_drift(ds, names, record.source_bytes, record.accepted_changes)
     except (ZoneBloomError, OSError, pa.ArrowException) as error:
         return refused(IndexReason.DATA_UNREADABLE, str(error))
     if drift.is_none or drift.fingerprint == record.accepted:

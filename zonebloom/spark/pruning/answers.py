@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.index.catalog import Catalog, Version
-from zonebloom.index.coverage import PresentFragment
+from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.model import Version
+from zonebloom.catalog.store import Catalog
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.view import IndexView
-from zonebloom.planner import Planner
 from zonebloom.predicates import ast
 from zonebloom.ranges import by_fragment
+from zonebloom.scan.planner import Planner
 from zonebloom.spark.names import other_name, stored_schema
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.fragments import Fragment, Source, open_files
+from zonebloom.storage.source import Fragment, Source, open_files
 
 _SHOWN = 3
 

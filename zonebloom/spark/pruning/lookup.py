@@ -17,13 +17,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom.catalog.model import Version
+from zonebloom.catalog.store import FOLDER, Catalog
 from zonebloom.errors import CatalogError, IndexNotUsedWarning, SourceError, ZoneBloomWarning
-from zonebloom.index.catalog import FOLDER, Catalog, Version
 from zonebloom.predicates import ast
-from zonebloom.spark.calendars import without_old_times
 from zonebloom.spark.options import plain_path
 from zonebloom.spark.pruning.answers import AnsweringFiles, ListedFile
 from zonebloom.spark.pruning.pruned import Note, Reason
+from zonebloom.spark.rebase import without_old_times
 
 _SHOWN = 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from zonebloom.display import bytes_text
+from zonebloom.text import bytes_text
 
 
 class Reason(Enum):
@@ -141,6 +141,6 @@ class PrunePlan:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from zonebloom.display import lines_html
+        from zonebloom.text import lines_html
 
         return lines_html(str(self))

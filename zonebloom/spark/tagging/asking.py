@@ -16,16 +16,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
+from zonebloom.catalog.coverage import Coverage
+from zonebloom.catalog.model import Version
+from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset
 from zonebloom.errors import FragmentChanged, IndexNotFound, UnsupportedType
-from zonebloom.index.catalog import Catalog, Version
-from zonebloom.index.coverage import Coverage
-from zonebloom.planner import Planner
+from zonebloom.scan.planner import Planner
 from zonebloom.spark.tagging.keys import KeyColumns, holds_old_times
 from zonebloom.spark.tagging.search import Search
 from zonebloom.spark.workers.failures import told
 from zonebloom.spark.workers.sealed import Sealed
-from zonebloom.storage.fragments import Source
+from zonebloom.storage.source import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,9 +38,9 @@ _SCHEMA = pa.schema(
 )
 
 
-def ask(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> DataFrame:
+def ask(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> DataFrame:
     """Files that may hold a key, with how many keys and rows it may be."""
-    search = Search(opened, columns)
+    search = Search(ds, columns)
     indexed = search.indexed
     if not indexed and columns.instants:
         raise UnsupportedType(
@@ -59,7 +60,7 @@ def ask(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> DataFrame:
         )
     search.require_same_case()
     asking = _Asking(
-        opened._source, opened._catalog, opened._version, columns.names, tuple(indexed)
+        ds.opened.source, ds.opened.catalog, ds.opened.version, columns.names, tuple(indexed)
     )
     spark = keys.sparkSession
     # Not dropna, which drops NaN too.

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.errors import FragmentChanged, FragmentUnreadable, SchemaMismatch
-from zonebloom.plan import FragmentPlan
 from zonebloom.ranges import RowRanges
-from zonebloom.spark.calendars import Calendars, require_modern
+from zonebloom.scan.plan import FragmentPlan
 from zonebloom.spark.names import require_same_case
+from zonebloom.spark.rebase import Calendars, require_modern
 from zonebloom.spark.tagging.probing import check_rows, hash_rows
 from zonebloom.storage.files import ReadCounter, identities
-from zonebloom.storage.fragments import Source
 from zonebloom.storage.rows import open_rows
+from zonebloom.storage.source import Source
 
 _BATCH_ROWS = 1 << 17
 # Batches of fewer rows cost the JVM more than their rows do.

@@ -21,11 +21,11 @@ from pyspark.sql import types as st
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
-from zonebloom.spark.calendars import Calendars, corrects_others, first_of
 from zonebloom.spark.frames import quoted
 from zonebloom.spark.load import _path_types
+from zonebloom.spark.rebase import Calendars, corrects_others, first_of
 from zonebloom.spark.types import spark_types
-from zonebloom.values import require_indexable
+from zonebloom.values.probe import require_indexable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -80,12 +80,12 @@ class KeyColumns:
 
 
 def key_columns(
-    keys: DataFrame, opened: Dataset, names: Sequence[str], instants: Sequence[str]
+    keys: DataFrame, ds: Dataset, names: Sequence[str], instants: Sequence[str]
 ) -> KeyColumns:
     """Match the key columns of a frame with those of a dataset."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    source = opened._source
+    source = ds.opened.source
     by_path = source.partition_columns()
     for name in names:
         if source.schema.names.count(name) != 1 or keys.columns.count(name) != 1:
@@ -105,7 +105,7 @@ def key_columns(
             require_indexable(arrow, field.name)
         alias = FOUND.format(number)
         if field.name in by_path:
-            _require_texts(opened, field.name, given[field.name], field.dataType)
+            _require_texts(ds, field.name, given[field.name], field.dataType)
         probes.append(_probe(field.name, given[field.name], field.dataType).alias(alias))
         fields.append(st.StructField(alias, field.dataType))
     schema = to_arrow_schema(st.StructType(fields), timezone="UTC")
@@ -121,11 +121,11 @@ def key_columns(
     )
 
 
-def _require_texts(opened: Dataset, name: str, key: st.DataType, held: st.DataType) -> None:
+def _require_texts(ds: Dataset, name: str, key: st.DataType, held: st.DataType) -> None:
     """Refuse keys that are no text where paths give text, which no cast need arrive at."""
     if not isinstance(held, st.StringType) or isinstance(key, st.StringType | st.NullType):
         return
-    source = opened._source
+    source = ds.opened.source
     texts = sorted({str(source.constants(each).get(name)) for each in source.fragments} - {"None"})
     shown = ", ".join(map(repr, texts[:_SHOWN])) + (", ..." if len(texts) > _SHOWN else "")
     raise InvalidArgument(

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
-from zonebloom.plan import FragmentPlan, ScanPlan
-from zonebloom.spark.calendars import holds_any_of_old
+from zonebloom.scan.plan import FragmentPlan, ScanPlan
 from zonebloom.spark.frames import _of_session
 from zonebloom.spark.pieces import cut
+from zonebloom.spark.rebase import holds_any_of_old
 from zonebloom.spark.tagging.candidates import Candidates
 from zonebloom.spark.tagging.keys import KeyColumns, collected, holds_old_times
 from zonebloom.spark.tagging.search import Search
@@ -55,14 +55,14 @@ class Located:
     paths: tuple[str, ...]
 
 
-def locate(keys: DataFrame, columns: KeyColumns, opened: Dataset) -> Located:
+def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
     """Find the rows of a dataset that may equal keys; those that equal none are few."""
-    source = opened._source
+    source = ds.opened.source
     if isinstance(source, TableSource):
         raise InvalidArgument(
             "a table in memory has no files that Spark could read; write it to Parquet first"
         )
-    search = Search(opened, columns)
+    search = Search(ds, columns)
     search.require_same_case()
     few = collected(keys, columns, search.most_collected)
     if few is not None:

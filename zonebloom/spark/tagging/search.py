@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyspark.sql import types as st
 
+from zonebloom.catalog.model import IndexEntry
 from zonebloom.dataset import Dataset
 from zonebloom.errors import FragmentChanged, IndexNotFound, IndexNotUsedWarning
-from zonebloom.index.catalog import IndexEntry
-from zonebloom.plan import FragmentPlan
 from zonebloom.predicates.ast import And, Constant, IsIn, Predicate
-from zonebloom.spark.calendars import Calendars, are_of_old, without_old_times
+from zonebloom.scan.plan import FragmentPlan
 from zonebloom.spark.names import require_same_case
 from zonebloom.spark.read import RowFilter, without_fragments
+from zonebloom.spark.rebase import Calendars, are_of_old, without_old_times
 from zonebloom.spark.tagging.candidates import Candidates
 from zonebloom.spark.tagging.intervals import KeyRanges, can_order
 from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, ROW_OFFSET, KeyColumns
@@ -30,7 +30,7 @@ from zonebloom.spark.tagging.probing import hash_rows
 from zonebloom.spark.tagging.summary import Fragments, Summary
 from zonebloom.storage.files import is_local
 from zonebloom.threads import cores, in_order
-from zonebloom.values import hash_domain
+from zonebloom.values.probe import hash_domain
 
 # So few keys cost nothing to collect, whatever index there is.
 _FEW = 1024
@@ -46,18 +46,18 @@ _ZONES_COST = (40, 180)
 class Search:
     """What is known of the files as they are now, for some key columns."""
 
-    def __init__(self, opened: Dataset, columns: KeyColumns):
-        self.source = opened._source
+    def __init__(self, ds: Dataset, columns: KeyColumns):
+        self.source = ds.opened.source
         self.columns = columns
-        self._opened = opened
-        self._planner = opened._planner
+        self._opened = ds
+        self._planner = ds.opened.planner
         self._present = self._planner.to_read().present
         self.paths = tuple(each.fragment.path for each in self._present)
         self._num_rows = {each.fragment.path: each.num_rows for each in self._present}
         self.whole = [FragmentPlan(e.fragment, None, "", e.identity) for e in self._present]
         self._by_path = self.source.partition_columns()
         # The last index made on a column is the one asked.
-        last = {entry.column: entry for entry in opened._version.indices.values()}
+        last = {entry.column: entry for entry in ds.opened.version.indices.values()}
         self._indexed = [
             last[name,] for name in columns.names if (name,) in last and self._is_asked(last[name,])
         ]

@@ -160,9 +160,9 @@ def files_with_keys(
     if not exact:
         from zonebloom.spark.tagging.asking import ask
 
-        opened, names, instants = _opened(ds, on, partition_by)
-        columns = key_columns(keys, opened, names, instants)
-        return ask(kept(keys, materialize), columns, opened)
+        found, names, instants = _opened(ds, on, partition_by)
+        columns = key_columns(keys, found, names, instants)
+        return ask(kept(keys, materialize), columns, found)
     columns, held, found = _located(keys, ds, on, partition_by, materialize)
     distinct = held.select(*(sf.col(quoted(name)) for name in columns.names)).distinct()
     rows = found.frame.hint("broadcast" if found.num_rows <= _BROADCAST_ROWS else "merge")
@@ -179,13 +179,13 @@ def files_with_keys(
 def _located(
     keys: DataFrame, ds: Any, on: Names, partition_by: Names, materialize: bool
 ) -> tuple[KeyColumns, DataFrame, Located]:
-    opened, names, instants = _opened(ds, on, partition_by)
-    columns = key_columns(keys, opened, names, instants)
+    found, names, instants = _opened(ds, on, partition_by)
+    columns = key_columns(keys, found, names, instants)
     if any(name.lower().startswith(FOUND.format("")) for name in keys.columns):
         raise InvalidArgument(f"columns of keys must not be named {FOUND.format('...')}")
     held = kept(keys, materialize)
     try:
-        return columns, held, locate(held, columns, opened)
+        return columns, held, locate(held, columns, found)
     except Exception as error:
         cause = told(error)
         if cause is None:
@@ -194,20 +194,20 @@ def _located(
 
 
 def _opened(ds: Any, on: Names, partition_by: Names) -> tuple[Dataset, list[str], list[str]]:
-    opened = ds if isinstance(ds, Dataset) else dataset(plain_path(os.fspath(ds)))
-    opened, instants = _with_instants(opened)
+    found = ds if isinstance(ds, Dataset) else dataset(plain_path(os.fspath(ds)))
+    found, instants = _with_instants(found)
     names = [on] if isinstance(on, str) else list(on)
     scopes = [partition_by] if isinstance(partition_by, str) else list(partition_by)
     if not names:
         raise InvalidArgument("on is empty; name at least one key column")
-    of_paths = opened._source.partition_columns()
+    of_paths = found.opened.source.partition_columns()
     for name in scopes:
         if name not in of_paths:
             raise InvalidArgument(
                 f"partition_by names {name!r}, which the paths do not give "
                 f"({', '.join(sorted(of_paths)) or 'they give no column'}); put it into on"
             )
-    return opened, list(dict.fromkeys([*names, *scopes])), instants
+    return found, list(dict.fromkeys([*names, *scopes])), instants
 
 
 def _path(found: Located) -> Column:

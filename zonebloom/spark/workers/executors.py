@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-import zonebloom
 from zonebloom.errors import EngineError
 from zonebloom.spark.workers.failures import explained
+from zonebloom.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,11 +97,11 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     if lacks:
         send = (
             "; zonebloom.spark.send_package(spark) sends zonebloom itself"
-            if any(each.versions["zonebloom"] != zonebloom.__version__ for each in workers)
+            if any(each.versions["zonebloom"] != __version__ for each in workers)
             else ""
         )
         raise EngineError(
-            f"executors cannot run zonebloom {zonebloom.__version__}: {'; '.join(lacks)}. "
+            f"executors cannot run zonebloom {__version__}: {'; '.join(lacks)}. "
             f"Install it there with pip{send}"
         )
     return ExecutorReport(tuple(workers))
@@ -155,8 +155,8 @@ def _lack(worker: Worker) -> str | None:
         if version is None or (version and _numbers(version) < _numbers(least)):
             wrong.append(f"{name}>={least}" + (f" (it is {version})" if version else ""))
     there = worker.versions["zonebloom"]
-    if there is None or (there and there != zonebloom.__version__):
-        wrong.append(f"zonebloom=={zonebloom.__version__}" + (f" (it is {there})" if there else ""))
+    if there is None or (there and there != __version__):
+        wrong.append(f"zonebloom=={__version__}" + (f" (it is {there})" if there else ""))
     if not wrong:
         return None
     return f"{worker.host} (Python {worker.python}, {worker.executable}) lacks {', '.join(wrong)}"

@@ -10,8 +10,9 @@ import os
 import re
 import sys
 
-from zonebloom import __version__, errors
+from zonebloom import errors
 from zonebloom.errors import EngineError
+from zonebloom.version import __version__
 
 _OURS = re.compile(r"^\s*zonebloom\.errors\.(\w+): (.+?)(?:\s+SQLSTATE: \w+)?$", re.M)
 _NO_MODULE = re.compile(r"No module named '?([\w.]+)")

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from zonebloom.index.train import Progress
+from zonebloom.build.train import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

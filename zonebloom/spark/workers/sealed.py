@@ -8,8 +8,8 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from zonebloom import __version__
 from zonebloom.errors import EngineError
+from zonebloom.version import __version__
 
 
 class Sealed:

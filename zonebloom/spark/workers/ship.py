@@ -88,8 +88,8 @@ def _registered_anew(spark: SparkSession) -> None:
     """The format as registered before knows nothing of the archive."""
     from zonebloom.spark import frames
 
-    if spark in frames._registered:
-        del frames._registered[spark]
+    if spark in frames.registered:
+        del frames.registered[spark]
     frames.register(spark)
 
 

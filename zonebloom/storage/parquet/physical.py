@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.storage.parquet.thrift import Struct
-from zonebloom.values import hash_bytes, hash_domain, probe, probe_many
+from zonebloom.values.probe import hash_bytes, hash_domain, probe, probe_many
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

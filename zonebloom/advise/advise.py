@@ -1,0 +1,418 @@
+"""advise(): which columns are worth an index, from a sample of their zones.
+
+Whole zones are read, so what a filter of a zone would hold is known exactly; what the zones
+not read hold is estimated (`zonebloom.advise.sample`). The build's pace is measured on one batch
+of each column, read, hashed and inserted as a build does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zonebloom import arguments
+from zonebloom.advise.judge import FROM_PATHS, NOT_INDEXABLE, Advice, Advices, Figures, judge
+from zonebloom.advise.sample import (
+    Overlaps,
+    draw_zones,
+    estimate_distinct,
+    overlaps,
+    zones_holding,
+)
+from zonebloom.build.zones import train
+from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
+from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch, UnsupportedType
+from zonebloom.opened import Opened
+from zonebloom.ranges import OFFSET_BITS
+from zonebloom.sbbf.hashing import hash_array
+from zonebloom.sbbf.sizing import false_positive_probability
+from zonebloom.scan.binding import no_column, require_column
+from zonebloom.scan.execute import Execution
+from zonebloom.scan.plan import Request, ScanStats
+from zonebloom.storage.columns import Column, ColumnsReader, TableColumns
+from zonebloom.storage.files import ReadCounter, counted
+from zonebloom.storage.memory import TableSource
+from zonebloom.threads import cores
+from zonebloom.values.probe import leaf_type, require_indexable
+
+if TYPE_CHECKING:
+    from zonebloom.scan.planner import Planner
+    from zonebloom.storage.source import Source
+
+_ZONES = 50
+_FEWEST_ZONES = 10
+# Zones of many rows are sampled fewer at a time.
+_ROWS = 1 << 19
+# Of a dataset of more files, the rows of so many are counted and the others' estimated.
+_FILES = 64
+# Columns held in memory at a time.
+_COLUMNS = 16
+# Keys of a zone that are compared with the ranges of others.
+_KEYS = 256
+_PACE_ROWS = 1 << 17
+# Of a zone in the table besides its filter, bytes.
+_ROW_BYTES = 28
+
+
+def advise(
+    opened: Opened,
+    columns: str | Sequence[str] | None = None,
+    *,
+    number_of_items: int = DEFAULT_ITEMS,
+    probability: float = DEFAULT_PROBABILITY,
+) -> Advices:
+    """Say what an index on each column would cost and save, from a sample."""
+    started = time.perf_counter()
+    parameters = ZoneParameters(number_of_items, probability)
+    names = opened.source.schema.names
+    if columns is not None:
+        names = [columns] if isinstance(columns, str) else arguments.names(columns, "columns")
+    candidates = [each for name in names for each in _leaves(opened.source.schema, name)]
+    sample = _Sample(opened.source, opened.planner, parameters)
+    refused = {each: _refusal(each, opened.source) for each in candidates}
+    measured = {}
+    wanted = [each for each in candidates if refused[each] is None]
+    for start in range(0, len(wanted), _COLUMNS):
+        measured.update(sample.measure(wanted[start : start + _COLUMNS]))
+    advices = [
+        measured.get(each)
+        or Advice(each.name, str(each.type), *(refused[each] or ("", "")), *sample.size)
+        for each in candidates
+    ]
+    return Advices(
+        advices,
+        *sample.size,
+        number_of_items,
+        len(sample.zones),
+        sample.counter.num_bytes,
+        time.perf_counter() - started,
+    )
+
+
+def _leaves(schema: pa.Schema, name: str) -> Iterator[Column]:
+    """A column, or the leaves of a struct."""
+    path = (name,) if name in schema.names else tuple(name.split("."))
+    if len(path) == 1:
+        require_column(name, schema)
+    found = leaf_type(schema, path)
+    if found is None:
+        if schema.names.count(path[0]) < 2:
+            raise ColumnNotFound(no_column(name, schema))
+        # Of several columns of one name none can be meant.
+        found = schema.field(schema.names.index(path[0])).type
+    yield from _below(path, found)
+
+
+def _below(path: tuple[str, ...], found: pa.DataType) -> Iterator[Column]:
+    if pa.types.is_struct(found) and found.num_fields:
+        for field in found:
+            yield from _below((*path, field.name), field.type)
+    else:
+        yield Column(path, found)
+
+
+def _refusal(column: Column, source: Source) -> tuple[str, str] | None:
+    """Verdict and reason on a column that cannot be indexed, None for one that can."""
+    if source.schema.names.count(column.path[0]) > 1:
+        return _not_indexable("there are several columns of its name")
+    if column.path[0] in source.partition_columns():
+        return FROM_PATHS, "the paths of the files give it, and a scan passes over files by it"
+    try:
+        require_indexable(column.type, column.name)
+    except UnsupportedType as error:
+        return _not_indexable(str(error).partition("cannot be indexed: ")[2])
+    return None
+
+
+def _not_indexable(why: str) -> tuple[str, str]:
+    return f"{NOT_INDEXABLE}: {why}", why
+
+
+@dataclass(frozen=True, slots=True)
+class _Zone:
+    """One sampled zone: its rows in a fragment, and its place among all zones."""
+
+    fragment: PresentFragment
+    start: int
+    stop: int
+    position: int
+
+
+class _Sample:
+    """Zones drawn from a dataset, and what they say of columns.
+
+    Attributes
+    ----------
+    zones : list of _Zone
+        In scan order.
+    num_rows, num_zones : int
+        Of the dataset; estimated where there are many files.
+    counter : ReadCounter
+    """
+
+    def __init__(self, source: Source, planner: Planner, parameters: ZoneParameters):
+        self._source = source
+        self._planner = planner
+        self._parameters = parameters
+        self.counter = ReadCounter()
+        self._parquet = source.format.default_extname == "parquet"
+        self.zones = self._draw()
+
+    def _draw(self) -> list[_Zone]:
+        """Draw zones among the fragments whose rows are counted."""
+        items = self._parameters.number_of_items
+        present = self._planner.coverage().present
+        looked_at = self._counted(present)
+        rows = {each.fragment.path: self._planner.count_rows(each) for each in looked_at}
+        num_bytes = sum(each.identity.size for each in looked_at)
+        pace = sum(rows.values()) / max(num_bytes, 1)
+        self.num_rows = self.num_zones = 0
+        drawable: list[_Zone] = []
+        for each in present:
+            count = rows.get(each.fragment.path)
+            if count is None:
+                count = round(each.identity.size * pace)
+            else:
+                drawable += [
+                    _Zone(each, at, min(at + items, count), self.num_zones + at // items)
+                    for at in range(0, count, items)
+                ]
+            self.num_rows += count
+            self.num_zones += -(-count // items)
+        wanted = max(_FEWEST_ZONES, min(_ZONES, _ROWS // items))
+        return [drawable[i] for i in draw_zones(len(drawable), wanted).tolist()]
+
+    def _counted(self, present: Sequence[PresentFragment]) -> Sequence[PresentFragment]:
+        if all(each.num_rows is not None for each in present) and self._reads_parts():
+            return present
+        count = min(len(present), _FILES if self._reads_parts() else 1)
+        places = np.linspace(0, len(present) - 1, count).round().astype(int)
+        return [present[i] for i in np.unique(places).tolist()]
+
+    def _reads_parts(self) -> bool:
+        """Whether some rows of a fragment can be read without the others."""
+        return self._parquet or self._source.is_ipc or isinstance(self._source, TableSource)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and zones of the dataset."""
+        return self.num_rows, self.num_zones
+
+    def measure(self, columns: Sequence[Column]) -> dict[Column, Advice]:
+        """Read columns, and judge each."""
+        found: dict[Column, Advice] = {}
+        paces: dict[Column, _Pace] = {}
+        for column in columns:
+            try:
+                paces[column] = self._pace(column)
+            except (SchemaMismatch, FragmentUnreadable) as error:
+                found[column] = Advice(
+                    column.name, str(column.type), *_not_indexable(str(error)), *self.size
+                )
+        if paces:
+            table = self._read(list(dict.fromkeys(column.path[0] for column in paces)))
+            for column, pace in paces.items():
+                values = table.column(column.path[0])
+                if len(column.path) > 1:
+                    values = pc.struct_field(values, list(column.path[1:]))  # pyright: ignore[reportAttributeAccessIssue]
+                found[column] = self._judge(column, values, pace)
+        return found
+
+    def _read(self, names: list[str]) -> pa.Table:
+        """The rows of the zones, one zone after another."""
+        source = self._source
+        schema = pa.schema([source.schema.field(name) for name in names])
+        if not self.zones:
+            return schema.empty_table()
+        addresses = [
+            np.arange(zone.start, zone.stop) + (zone.fragment.fragment_id << OFFSET_BITS)
+            for zone in self.zones
+        ]
+        plan, _ = self._planner.plan_rows(np.sort(np.concatenate(addresses)))
+        execution = Execution(source, Request(names, None), self.counter, ScanStats())
+        batches = [batch.select(names) for batch in execution.batches(plan)]
+        return pa.Table.from_batches(batches).select(names)
+
+    def _pace(self, column: Column) -> _Pace:
+        """Measure how quickly a column is read and trained."""
+        if not self.zones:
+            return _Pace(0.0, 0.0)
+        if isinstance(self._source, TableSource):
+            return _measure_pace(TableColumns(self._source.table, [column]), self._parameters)
+        fragment = self.zones[0].fragment.fragment
+        source = self._source
+        filesystem = counted(source.filesystem, self.counter)
+        reader = ColumnsReader(source.format, filesystem, fragment.path, [column], source.schema)
+        try:
+            return _measure_pace(reader, self._parameters)
+        except FragmentUnreadable as error:
+            if "crypt" not in str(error):
+                raise
+            # The format may hold the keys of an encrypted file.
+            reader.leave_to_pyarrow()
+            return _measure_pace(reader, self._parameters)
+
+    def _judge(self, column: Column, values: pa.ChunkedArray, pace: _Pace) -> Advice:
+        parts = self._cut(values)
+        found = overlaps([_hashes(part) for part in parts])
+        positions = np.array([zone.position for zone in self.zones], dtype=np.int64)
+        null_share = 1 - found.sizes.sum() / max(len(values), 1)
+        limit = round(self.num_rows * (1 - null_share))
+        distinct = estimate_distinct(found, positions, self.num_zones, limit)
+        per_zone = float(found.distinct.mean()) if parts else 0.0
+        fpp = self._false_positives(found)
+        held = zones_holding(
+            found.rows / np.maximum(found.sizes, 1)[:, None],
+            found.sizes,
+            positions,
+            self.num_zones,
+        )
+        by_range = _range_shares(parts)
+        with_ranges = (
+            None
+            if by_range is None
+            else zones_holding(by_range, found.sizes, positions, self.num_zones)
+        )
+        figures = Figures(
+            self.num_zones,
+            float(null_share),
+            distinct,
+            held + fpp * (self.num_zones - held),
+            per_zone * self.num_zones / max(distinct, 1),
+            with_ranges,
+            self._parquet and not isinstance(self._source, TableSource),
+            pace.row_group_rows / self._parameters.number_of_items,
+        )
+        return Advice(
+            column.name,
+            str(column.type),
+            *judge(figures),
+            *self.size,
+            figures.null_share,
+            distinct,
+            per_zone,
+            self._index_bytes("log2"),
+            self._index_bytes("exact"),
+            pace.seconds * self.num_rows / cores(),
+            figures.zones_with_index,
+            with_ranges,
+            figures.zones_per_value,
+            fpp * self.num_zones,
+        )
+
+    def _cut(self, values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+        sizes = [zone.stop - zone.start for zone in self.zones]
+        starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).tolist()
+        return [values.slice(start, size) for start, size in zip(starts, sizes, strict=False)]
+
+    def _false_positives(self, found: Overlaps) -> float:
+        """Mean false positive probability of the zones' filters, filled as they would be."""
+        size = self._parameters.filter_bytes
+        each = [false_positive_probability(int(count), size) for count in found.distinct]
+        return float(np.mean(each)) if each else 0.0
+
+    def _index_bytes(self, sizing: str) -> int:
+        given = self._parameters
+        sized = ZoneParameters(given.number_of_items, given.probability, sizing)
+        return self.num_zones * (sized.filter_bytes + _ROW_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """Seconds a row takes to be read and trained on one core, and rows of a row group."""
+
+    seconds: float
+    row_group_rows: float
+
+
+def _measure_pace(reader: ColumnsReader | TableColumns, parameters: ZoneParameters) -> _Pace:
+    run = reader.runs(split=True)[0]
+    arrays = reader.read(run)
+    seconds, rows, array = 0.0, 0, pa.nulls(0, pa.int64())
+    # The first batch opens the file and reads the dictionary: where there is a second, it counts.
+    for _ in range(2):
+        started = time.perf_counter()
+        batch = next(arrays, None)
+        if batch is None:
+            break
+        (array,) = batch
+        rows = len(array)
+        seconds = time.perf_counter() - started
+    read = seconds / max(rows, 1)
+    groups = len(run.row_groups or ())
+    array = array.slice(0, _PACE_ROWS)
+    # Kernels are loaded, or compiled, by their first call.
+    for _ in train([array.slice(0, 1)], parameters):
+        pass
+    started = time.perf_counter()
+    for _ in train([array], parameters):
+        pass
+    trained = (time.perf_counter() - started) / max(len(array), 1)
+    return _Pace(read + trained, (run.num_rows or 0) / groups if groups else 0.0)
+
+
+def _hashes(values: pa.ChunkedArray) -> np.ndarray:
+    """Hashes of the values that are not null."""
+    found = [hash_array(chunk).valid() for chunk in values.chunks]
+    return np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
+
+
+def _range_shares(parts: list[pa.ChunkedArray]) -> np.ndarray | None:
+    """Share of the keys of one zone between minimum and maximum of the other, shape (s, s).
+
+    None for a type without an order.
+    """
+    if not parts:
+        return None
+    try:
+        parts = [_comparable(part) for part in parts]
+        bounds = [pc.call_function("min_max", [part]) for part in parts]
+        keys = [_some(part.drop_null()) for part in parts]
+        owner = np.repeat(np.arange(len(parts)), [len(each) for each in keys])
+        drawn = pa.chunked_array([chunk for each in keys for chunk in each.chunks], parts[0].type)
+        shares = np.zeros((len(parts), len(parts)))
+        for other, bound in enumerate(bounds):
+            above = pc.call_function("greater_equal", [drawn, bound["min"]])
+            below = pc.call_function("less_equal", [drawn, bound["max"]])
+            inside = pc.call_function("and", [above, below])
+            shares[:, other] = np.bincount(owner, inside.fill_null(False), len(parts))
+    except pa.ArrowNotImplementedError:
+        return None
+    return shares / np.maximum([len(each) for each in keys], 1)[:, None]
+
+
+def _some(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Keys from all over a zone."""
+    if len(values) <= _KEYS:
+        return values
+    return values.take(np.linspace(0, len(values) - 1, _KEYS).round().astype(np.int64))
+
+
+def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values as a type of the same order that pyarrow compares."""
+    t = pa.types
+    while isinstance(values.type, pa.BaseExtensionType):
+        chunks = [chunk.storage for chunk in values.chunks]
+        values = pa.chunked_array(chunks, values.type.storage_type)
+    if t.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    kind = values.type
+    if t.is_float16(kind):
+        return values.cast(pa.float32())
+    if t.is_duration(kind):
+        return values.cast(pa.int64())
+    if t.is_string_view(kind):
+        return values.cast(pa.large_string())
+    if t.is_binary_view(kind):
+        return values.cast(pa.large_binary())
+    if t.is_decimal32(kind) or t.is_decimal64(kind):
+        # Of full precision: a value may have more digits than its type says.
+        return values.cast(pa.decimal128(38, kind.scale))
+    return values

@@ -1,0 +1,263 @@
+"""Whether a column is worth an index: what was estimated of it, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from zonebloom.text import bytes_text, lines_html, table_html, table_text
+
+INDEX = "index"
+KEY_RANGES = "key ranges suffice"
+FEW_VALUES = "too few distinct values"
+FEW_ROWS = "too few rows"
+ONLY_NULLS = "nothing but nulls"
+FROM_PATHS = "read from paths"
+NOT_INDEXABLE = "not indexable"
+
+# Above this share of zones kept, a lookup gains little over a scan.
+_MOST = 0.5
+# A skewed column is worth an index where a value, whichever, is in no more zones than this.
+_RARE = 0.2
+# Key ranges do as well as an index where they leave so many times the zones, or so many more.
+_AS_GOOD = 1.5
+_FEW_MORE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What an index on one column would cost and save, by estimate.
+
+    Attributes
+    ----------
+    column, type : str
+    verdict : str
+        "index", "key ranges suffice", "too few distinct values", "too few rows", "nothing but
+        nulls", "read from paths", or "not indexable: " and why.
+    why : str
+        The verdict's reason, a sentence.
+    num_rows, num_zones : int
+        Of the dataset.
+    null_share : float or None
+        None here and below for a column that cannot be indexed.
+    distinct : int or None
+        Distinct values of the dataset.
+    distinct_per_zone : float or None
+    index_bytes, index_bytes_exact : int or None
+        Of the filters with ``sizing="log2"`` and with ``sizing="exact"``.
+    build_seconds : float or None
+        To read, hash and insert it on the cores of this process; writing comes on top.
+    zones_with_index : float or None
+        Zones a lookup reads of a key that is there, the key of a row drawn at random: the
+        zones that hold it, and false positives.
+    zones_with_key_ranges : float or None
+        The same where only each zone's minimum and maximum are known; None where the type has
+        none. Without either it is `num_zones`.
+    zones_per_value : float or None
+        Zones that hold a value, each distinct value counted once: less than
+        `zones_with_index` where a few values are everywhere and most are rare.
+    zones_if_absent : float or None
+        Zones a lookup reads of a key that is nowhere: false positives.
+    """
+
+    column: str
+    type: str
+    verdict: str
+    why: str
+    num_rows: int
+    num_zones: int
+    null_share: float | None = None
+    distinct: int | None = None
+    distinct_per_zone: float | None = None
+    index_bytes: int | None = None
+    index_bytes_exact: int | None = None
+    build_seconds: float | None = None
+    zones_with_index: float | None = None
+    zones_with_key_ranges: float | None = None
+    zones_per_value: float | None = None
+    zones_if_absent: float | None = None
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the verdict is to index the column."""
+        return self.verdict == INDEX
+
+
+class Advices(Sequence[Advice]):
+    """The advice on several columns, by position or by column name.
+
+    Parameters
+    ----------
+    advices : iterable of Advice
+    num_rows, num_zones : int
+        Of the dataset.
+    number_of_items : int
+        Rows a zone.
+    sampled_zones : int
+        Zones looked at; figures are exact where that is all of them.
+    read_bytes : int
+        Bytes of data files read for it.
+    seconds : float
+    """
+
+    def __init__(
+        self,
+        advices: Iterable[Advice],
+        num_rows: int,
+        num_zones: int,
+        number_of_items: int,
+        sampled_zones: int,
+        read_bytes: int,
+        seconds: float,
+    ):
+        self._advices = tuple(advices)
+        self.num_rows = num_rows
+        self.num_zones = num_zones
+        self.number_of_items = number_of_items
+        self.sampled_zones = sampled_zones
+        self.read_bytes = read_bytes
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return len(self._advices)
+
+    def __iter__(self) -> Iterator[Advice]:
+        return iter(self._advices)
+
+    def __getitem__(self, key: int | str | slice) -> Advice | tuple[Advice, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if isinstance(key, str):
+            for each in self._advices:
+                if each.column == key:
+                    return each
+            raise KeyError(key)
+        return self._advices[key]
+
+    @property
+    def worth_it(self) -> list[str]:
+        """Names of the columns worth an index, as `create_scalar_index` takes them."""
+        return [each.column for each in self._advices if each.is_worth_it]
+
+    def __repr__(self) -> str:
+        lines = [self._title(), table_text(_HEADERS, [_cells(each) for each in self._advices])]
+        return "\n".join([*lines, *self._reasons()])
+
+    def _repr_html_(self) -> str:
+        table = table_html(_HEADERS, [_cells(each) for each in self._advices], self._title())
+        return table + lines_html("\n".join(self._reasons()))
+
+    def _title(self) -> str:
+        rows, zones = f"{self.num_rows:,} rows", f"{self.num_zones:,} zones"
+        return (
+            f"{rows} in {zones} of {self.number_of_items:,}; looked at {self.sampled_zones:,} "
+            f"zones, read {bytes_text(self.read_bytes)} in {self.seconds:.1f} s"
+        )
+
+    def _reasons(self) -> list[str]:
+        return [f"{each.column}: {each.why}" for each in self._advices]
+
+
+_HEADERS = [
+    *("column", "type", "nulls", "distinct", "size", "exact size", "build"),
+    *("zones read", "by key ranges", "verdict"),
+]
+
+
+def _cells(each: Advice) -> list[object]:
+    if each.distinct is None:
+        return [each.column, each.type, *["-"] * (len(_HEADERS) - 3), _short(each.verdict)]
+    return [
+        each.column,
+        each.type,
+        f"{each.null_share or 0:.0%}",
+        f"{_rounded(each.distinct):,}",
+        bytes_text(each.index_bytes or 0),
+        bytes_text(each.index_bytes_exact or 0),
+        f"{each.build_seconds or 0:.1f} s",
+        _zones_text(each.zones_with_index),
+        _zones_text(each.zones_with_key_ranges),
+        each.verdict,
+    ]
+
+
+def _short(verdict: str) -> str:
+    return verdict.partition(":")[0]
+
+
+def _rounded(count: int) -> int:
+    """Three figures: an estimate has no more."""
+    return count if count < 1000 else round(count, 3 - len(str(count)))
+
+
+def _zones_text(zones: float | None) -> str:
+    if zones is None:
+        return "-"
+    return f"{zones:,.1f}" if zones < 9.95 else f"{zones:,.0f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the verdict on an indexable column rests on; see `Advice`.
+
+    Attributes
+    ----------
+    in_parquet : bool
+        Whether the files keep minima and maxima.
+    row_group_zones : float
+        Zones a row group of them has.
+    """
+
+    num_zones: int
+    null_share: float
+    distinct: int
+    zones_with_index: float
+    zones_per_value: float
+    zones_with_key_ranges: float | None
+    in_parquet: bool
+    row_group_zones: float
+
+
+def judge(figures: Figures) -> tuple[str, str]:
+    """The verdict on a column, and why."""
+    zones = figures.num_zones
+    if zones < 2:
+        return FEW_ROWS, f"there {_are(zones)}: there is nothing to skip"
+    if figures.null_share == 1:
+        return ONLY_NULLS, "no row looked at has a value: there is no key to look up"
+    kept, every = figures.zones_with_index, f"{zones:,} zones"
+    values = f"{_rounded(figures.distinct):,} distinct {_plural('value', figures.distinct)}"
+    if kept > _MOST * zones:
+        if figures.zones_per_value < _RARE * zones:
+            return INDEX, (
+                f"for rare values: a value is in {_zones_text(figures.zones_per_value)} of {every} "
+                f"on average, that of a row drawn at random in {_zones_text(kept)}"
+            )
+        return FEW_VALUES, f"{values}; that of a row is in {_zones_text(kept)} of {every}"
+    ranges = figures.zones_with_key_ranges
+    finding = f"a lookup reads {_zones_text(kept)} of {every}"
+    if ranges is None:
+        return INDEX, f"{finding}; the type has no key ranges"
+    left = f"key ranges alone leave {_zones_text(ranges)}"
+    if ranges > max(_AS_GOOD * kept, kept + _FEW_MORE):
+        return INDEX, f"{finding}; {left}"
+    if not figures.in_parquet:
+        return INDEX, f"{finding}; {left}, but the files keep no key ranges"
+    how = "sorted" if ranges < 3 else "clustered"
+    return KEY_RANGES, f"{how}: {left} of {every}{_by_row_groups(figures)}"
+
+
+def _by_row_groups(figures: Figures) -> str:
+    """What is read where only row groups are skipped, if that is much more."""
+    if figures.row_group_zones < 2 * (figures.zones_with_key_ranges or 0):
+        return ", and Parquet keeps them"
+    return (
+        ", and Parquet keeps them; readers that skip row groups alone read about "
+        f"{_zones_text(figures.row_group_zones)}, so keep row groups small"
+    )
+
+
+def _are(zones: int) -> str:
+    return "is one zone" if zones == 1 else "are no rows"
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"

@@ -1,0 +1,120 @@
+"""Which fragments of a dataset a catalog version knows, as they are on disk now."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from zonebloom.catalog.freshness import is_at_rest, last_seen
+from zonebloom.catalog.model import Version
+from zonebloom.errors import NoFragments, SourceError
+from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
+from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity
+from zonebloom.storage.source import Fragment
+
+
+@dataclass(frozen=True, slots=True)
+class PresentFragment:
+    """A fragment whose file is there.
+
+    Attributes
+    ----------
+    fragment_id : int
+        The catalog's when it knows the file as it is, else one nobody has.
+    is_known : bool
+    num_rows : int or None
+        None for a file the catalog does not know as it is.
+    why : str
+        Why it is not known.
+    seen_at : int
+        When the file was last known to be as it was indexed, ns; 0 where that is not known.
+    """
+
+    fragment: Fragment
+    identity: FileIdentity
+    fragment_id: int
+    is_known: bool
+    num_rows: int | None
+    why: str = ""
+    seen_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """The fragments present now, in scan order, against one catalog version.
+
+    Attributes
+    ----------
+    present : tuple of PresentFragment
+    vanished : tuple of str
+        Keys of fragments whose file is gone since the dataset was opened.
+    is_settled : bool
+        Whether it holds while no file has other times: none was written a moment ago.
+    """
+
+    present: tuple[PresentFragment, ...]
+    vanished: tuple[str, ...]
+    is_settled: bool = True
+
+    @property
+    def live(self) -> frozenset[int]:
+        """Ids of the fragments the catalog knows as they are."""
+        return frozenset(each.fragment_id for each in self.present if each.is_known)
+
+    def universe(self, count_rows: Callable[[PresentFragment], int]) -> RowRanges:
+        """Addresses of every row; rows of unknown fragments are counted by the caller."""
+        ranges = []
+        for each in self.present:
+            rows = count_rows(each) if each.num_rows is None else each.num_rows
+            if rows > MAX_ROWS_PER_FRAGMENT:
+                raise SourceError(
+                    f"{each.fragment.path} has {rows:,} rows; a fragment can have 2**32 - 1 at most"
+                )
+            base = each.fragment_id << OFFSET_BITS
+            ranges.append((base, base + rows))
+        return RowRanges(ranges)
+
+
+def cover(
+    fragments: Sequence[Fragment],
+    identities: Sequence[FileIdentity | None],
+    version: Version,
+    new_id: Callable[[str, FileIdentity], int] | None = None,
+) -> Coverage:
+    """Match the files of a dataset with a catalog version.
+
+    A file that is not what was indexed, as `zonebloom.catalog.freshness` says, is another
+    fragment: it gets an id of its own.
+    """
+    present: list[PresentFragment] = []
+    vanished: list[str] = []
+    in_order = itertools.count(version.next_fragment_id)
+    is_settled = True
+    for fragment, identity in zip(fragments, identities, strict=True):
+        if identity is None:
+            vanished.append(fragment.key)
+            continue
+        known = version.fragments.get(fragment.key)
+        seen_at = None if known is None else last_seen(fragment.path, known, identity)
+        if known is not None and seen_at is not None:
+            present.append(
+                PresentFragment(
+                    fragment,
+                    identity,
+                    known.fragment_id,
+                    True,
+                    known.num_rows,
+                    seen_at=seen_at,
+                )
+            )
+            is_settled &= not known.digest or is_at_rest(identity, seen_at)
+            continue
+        why = "not indexed" if known is None else "changed since it was indexed"
+        if identity.mtime_ns == UNKNOWN_MTIME and not identity.tag:
+            why = "its file system does not say when it was written"
+        given = next(in_order) if new_id is None else new_id(fragment.key, identity)
+        present.append(PresentFragment(fragment, identity, given, False, None, why))
+    if not present:
+        raise NoFragments("every file of the dataset is gone; open it again")
+    return Coverage(tuple(present), tuple(vanished), is_settled)

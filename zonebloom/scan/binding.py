@@ -1,0 +1,137 @@
+"""Filters and projections held against a schema before any row is read.
+
+PyArrow tells an unknown column or a comparison it has no kernel for when it reads, in words of
+its own; a filter that is no condition it may even take for one. Here it is asked over no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zonebloom import arguments
+from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument
+from zonebloom.predicates import RowFilter, columns_of
+from zonebloom.scan.recheck import Columns, filter_text, without_views
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pads
+
+
+class Binding:
+    """What PyArrow makes of expressions over rows of a schema."""
+
+    def __init__(self, schema: pa.Schema):
+        self._schema = schema
+
+    @cached_property
+    def _stored(self) -> pads.Dataset:
+        return _no_rows(self._schema)
+
+    @cached_property
+    def _filtered(self) -> pads.Dataset:
+        return _no_rows(without_views(self._schema))
+
+    def check_filter(self, filter: RowFilter | None, *, is_applied: bool = True) -> None:
+        """Refuse a filter that PyArrow cannot apply to the rows.
+
+        One that is only looked up may compare what PyArrow does not; its columns are to be there.
+        """
+        # A filter of another engine was made by that engine, for these columns.
+        if not isinstance(filter, pc.Expression):
+            return
+        try:
+            found = self._filtered.scanner(columns={"is_true": filter}).projected_schema.types[0]
+        except pa.ArrowException as error:
+            if not is_applied and not self._unknown(filter):
+                return
+            raise FilterError(
+                f"PyArrow cannot apply the filter {filter_text(filter)}: "
+                f"{self._what_is_wrong(filter, error)}"
+            ) from None
+        if not pa.types.is_boolean(found):
+            raise FilterError(
+                f"the filter {filter_text(filter)} is of type {found}, not a condition; compare "
+                'it: pc.field("id") == 42'
+            )
+
+    def checked_columns(self, columns: Columns) -> list[str] | dict[str, pc.Expression] | None:
+        """A projection whose columns are there, and whose expressions can be computed."""
+        if not isinstance(columns, Mapping):
+            return check_columns(columns, self._schema)
+        for name, expression in columns.items():
+            arguments.text(name, "a name in columns")
+            if not isinstance(expression, pc.Expression):
+                raise InvalidArgument(
+                    f"column {name!r} is to be computed from {arguments.shown(expression)}; give "
+                    'a pyarrow Expression: pc.field("id") + 1'
+                )
+        self.projected(columns)
+        return dict(columns)
+
+    def projected(self, columns: Mapping[str, pc.Expression]) -> pa.Schema:
+        """Schema of computed columns."""
+        try:
+            return self._stored.scanner(columns=dict(columns)).projected_schema
+        except pa.ArrowException as error:
+            first = error
+        for name, expression in columns.items():
+            try:
+                self._stored.scanner(columns={name: expression})
+            except pa.ArrowException as error:
+                unknown = self._unknown(expression)
+                kind = ColumnNotFound if unknown else InvalidArgument
+                raise kind(
+                    f"column {name!r} cannot be computed as {filter_text(expression)}: "
+                    f"{self._what_is_wrong(expression, error)}"
+                ) from None
+        raise InvalidArgument(f"the columns cannot be computed: {first}; name fewer") from None
+
+    def _unknown(self, expression: pc.Expression) -> list[str]:
+        return sorted((columns_of(expression) or set()).difference(self._schema.names))
+
+    def _what_is_wrong(self, expression: pc.Expression, error: Exception) -> str:
+        unknown = self._unknown(expression)
+        if unknown:
+            return no_column(unknown[0], self._schema)
+        for name in sorted(columns_of(expression) or ()):
+            if isinstance(self._schema.field(name).type, pa.UuidType):
+                return f"PyArrow compares no UUIDs; write it in SQL: {name} = UUID '...'"
+        first = str(error).strip().splitlines()[0]
+        return f"{first}; cast the column, or give the literal as the column's type"
+
+
+def _no_rows(schema: pa.Schema) -> Any:
+    # Imported late, as everywhere: it brings pandas in.
+    import pyarrow.dataset as pads
+
+    return pads.dataset(schema.empty_table())
+
+
+def check_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str] | None:
+    """Refuse names of columns that are not there."""
+    if columns is None:
+        return None
+    advice = ""
+    if isinstance(columns, str) and columns not in schema.names:
+        advice = f"give a list of names, and a condition as filter={arguments.shown(columns)}"
+    names = arguments.names(columns, "columns", advice)
+    for name in names:
+        require_column(name, schema)
+    return names
+
+
+def require_column(name: str, schema: pa.Schema) -> None:
+    """Refuse the name of a column that is not there."""
+    if name not in schema.names:
+        raise ColumnNotFound(no_column(name, schema))
+
+
+def no_column(name: str, schema: pa.Schema) -> str:
+    """Say that a column is not there, and which are."""
+    known = ", ".join(schema.names[:20]) + (", ..." if len(schema.names) > 20 else "")
+    return f"there is no column {arguments.shown(name)}; the dataset has {known}"

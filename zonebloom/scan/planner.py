@@ -1,0 +1,408 @@
+"""From a predicate to a plan, over the files as they are now and one catalog version."""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom import arguments
+from zonebloom.catalog.coverage import Coverage, PresentFragment, cover
+from zonebloom.catalog.model import Version
+from zonebloom.catalog.store import Catalog
+from zonebloom.errors import (
+    FragmentUnreadable,
+    IndexNotFound,
+    InvalidArgument,
+    MissingFilesWarning,
+    StaleIndexWarning,
+)
+from zonebloom.index.global_filter import GlobalFilter
+from zonebloom.index.loaded import LoadedIndex
+from zonebloom.index.many import hash_keys, keys_for, null_keys, search_many
+from zonebloom.index.stats import ranges_of
+from zonebloom.predicates import Predicate, RowFilter
+from zonebloom.ranges import (
+    MAX_ROWS_PER_FRAGMENT,
+    OFFSET_BITS,
+    RowRanges,
+    SearchResult,
+    by_fragment,
+)
+from zonebloom.scan.partition_columns import PathValues
+from zonebloom.scan.plan import FragmentPlan, IndexUse, ScanPlan
+from zonebloom.scan.search import Search, Searcher
+from zonebloom.storage.embedded import FragmentFilters
+from zonebloom.storage.files import FileIdentity, ReadCounter
+from zonebloom.storage.parquet.pagemap import FilePages
+from zonebloom.storage.source import Fragment, Source
+from zonebloom.values.probe import leaf_type
+
+# With more of a fragment than this to read, reading it as a whole is quicker.
+_MOST = 0.6
+
+
+@dataclass(slots=True)
+class _State:
+    """The files as they were at one moment, and what answers for them, made when asked."""
+
+    identities: Sequence[FileIdentity | None]
+    coverage: Coverage
+    is_settled: bool = False
+    searcher: Searcher | None = None
+
+
+class Planner:
+    """Plans scans of one dataset at one catalog version.
+
+    Attributes
+    ----------
+    version : Version
+    loaded : dict of str to LoadedIndex
+        By name; tables are loaded when first searched.
+    embedded : FragmentFilters
+    """
+
+    def __init__(
+        self, source: Source, catalog: Catalog, version: Version, embedded_filters: bool = False
+    ):
+        self._source = source
+        self._asks_embedded = embedded_filters
+        self.version = version
+        self.loaded = {name: LoadedIndex(catalog, entry) for name, entry in version.indices.items()}
+        self._state: _State | None = None
+        self._warned: tuple[str, ...] | None = None
+        self._missed: Sequence[str] = ()
+        self._row_counts: dict[Any, int] = {}
+        self._new_ids = itertools.count(version.next_fragment_id)
+        self._given_ids: dict[tuple[str, FileIdentity], int] = {}
+        self.embedded = FragmentFilters(source)
+
+    def coverage(self) -> Coverage:
+        """The files as they are now, against the version; some may be gone."""
+        return self._current().coverage
+
+    def to_read(self) -> Coverage:
+        """The same, to answer for the rows of all files."""
+        return self._readable().coverage
+
+    def _readable(self) -> _State:
+        state = self._current()
+        if state.coverage.vanished:
+            self._miss(state.coverage.vanished)
+        return state
+
+    def _miss(self, vanished: Sequence[str]) -> None:
+        """Raise, or warn once, of files that are gone."""
+        more = f" and {len(vanished) - 1:,} more are" if len(vanished) > 1 else " is"
+        gone = f"{posixpath.join(self._source.root, vanished[0])}{more} gone since the dataset was"
+        if self._source.stale != "ignore-missing":
+            raise FragmentUnreadable(
+                f"{gone} opened; call ds.refresh() or open it again, or open it with "
+                'stale="ignore-missing" to leave such files out'
+            )
+        if self._missed != vanished:
+            self._missed = vanished
+            warnings.warn(
+                f"{gone} opened and left out; call ds.refresh() or open it again",
+                MissingFilesWarning,
+                stacklevel=6,
+            )
+
+    def _current(self) -> _State:
+        """The files as they are now, against the pinned version; kept while they stay so."""
+        identities = self._source.identities()
+        state = self._state
+        if state is not None and state.identities == identities:
+            if state.is_settled:
+                return state
+        else:
+            state = None
+        coverage = cover(self._source.fragments, identities, self.version, self._new_id)
+        if state is None or _ids(state.coverage) != _ids(coverage):
+            state = self._state = _State(identities, coverage)
+        state.is_settled = coverage.is_settled
+        return state
+
+    def _new_id(self, key: str, identity: FileIdentity) -> int:
+        """The id of a file that is not indexed: another's is never given to it later.
+
+        Rows may be asked for by it when other files have changed or gone.
+        """
+        file = key, identity
+        if file not in self._given_ids:
+            # Threads may come here together: the first to come gives the id.
+            self._given_ids.setdefault(file, next(self._new_ids))
+        return self._given_ids[file]
+
+    def search(self, predicate: Predicate) -> SearchResult:
+        """Bound the rows a predicate is true for, in the files as they are now."""
+        coverage, found = self._search(predicate, self._readable())
+        if all(each.num_rows is not None for each in coverage.present):
+            return found.result
+        universe = coverage.universe(self.count_rows)
+        return SearchResult(
+            universe,
+            at_most=found.result.at_most & universe,
+            at_least=found.result.at_least & universe,
+            paths=found.result.paths,
+            null_free=found.result.null_free,
+        )
+
+    def search_present(self, predicate: Predicate) -> tuple[Coverage, Search]:
+        """The same of the files that are there, for who reads by a listing of their own.
+
+        All of a file that is read whole anyway may be a match.
+        """
+        return self._search(predicate, self._current())
+
+    def _search(self, predicate: Predicate, state: _State) -> tuple[Coverage, Search]:
+        coverage = state.coverage
+        found = self._searcher(state).search(predicate)
+        if found.used:
+            self._warn_of_gaps(coverage, found.used)
+        return coverage, found
+
+    def _searcher(self, state: _State) -> Searcher:
+        coverage = state.coverage
+        # Kept with its own state: meanwhile another thread may have found other files.
+        if state.searcher is None:
+            from_paths = self._source.partition_columns()
+            # The last index made on a column is the one used: of those that cover a file of this
+            # dataset, where several share an index_dir.
+            by_use = sorted(
+                self.loaded.values(),
+                key=lambda index: not coverage.live.isdisjoint(index.entry.fragment_ids),
+            )
+            state.searcher = Searcher(
+                self._source.schema,
+                # A column that the paths give may hold other values in the files.
+                {
+                    index.entry.column: index
+                    for index in by_use
+                    if index.entry.column[0] not in from_paths
+                },
+                coverage.live,
+                coverage.universe(lambda each: MAX_ROWS_PER_FRAGMENT),
+                {each.fragment_id: each.fragment.key for each in coverage.present},
+                PathValues(
+                    self._source.schema,
+                    from_paths,
+                    [
+                        (each.fragment_id, self._source.constants(each.fragment))
+                        for each in (coverage.present if from_paths else ())
+                    ],
+                ),
+            )
+        return state.searcher
+
+    def plan(
+        self,
+        columns: tuple[str, ...],
+        expression: RowFilter | None,
+        predicate: Predicate | None,
+        *,
+        described: bool = True,
+    ) -> ScanPlan:
+        """Say what a scan reads."""
+        counter = ReadCounter()
+        if predicate is None or expression is None:
+            present = self.to_read().present
+            whole = tuple(FragmentPlan(each.fragment, None, "no index used") for each in present)
+            return ScanPlan(expression, None, columns, whole, len(whole), 0)
+        before = {name: index.loaded_bytes for name, index in self.loaded.items()}
+        coverage, found = self._search(predicate, self._readable())
+        kept = by_fragment(found.result.at_most)
+        embedded = self.embedded.asked(predicate, counter) if self._asks_embedded else None
+        planned = [
+            self._fragment_plan(each, kept[each.fragment_id], found, embedded)
+            for each in coverage.present
+            if each.fragment_id in kept
+        ]
+        parts = tuple(each for each in planned if each.row_groups != ())
+        read = {name: index.loaded_bytes - before[name] for name, index in self.loaded.items()}
+        uses = tuple(
+            IndexUse(
+                name,
+                ".".join(view.index.entry.column),
+                view.num_zones,
+                view.kept_zones(found.result.at_most),
+                view.index.entry.num_bytes,
+                read[name],
+                len(view.fragment_ids),
+            )
+            for name, view in (found.used.items() if described else ())
+        )
+        return ScanPlan(
+            expression,
+            predicate,
+            columns,
+            parts,
+            len(coverage.present),
+            len(coverage.present) - len(parts),
+            uses,
+            tuple(found.unanswered),
+            sum(read.values()),
+            counter.num_bytes,
+            counter.num_requests,
+            tuple((text, len(by_fragment(rows))) for text, rows in found.by_path)
+            if described
+            else (),
+        )
+
+    def search_many(self, column: str, values: Any) -> Iterator[pa.RecordBatch]:
+        """Pair keys with the zones of an indexed column that may hold them."""
+        state = self._readable()
+        coverage = state.coverage
+        index, leaf = self._index_on(column)
+        keys = keys_for(values, column, leaf)
+        view = self._searcher(state).view(index)
+        self._warn_of_gaps(coverage, [index.entry.name])
+        uncovered = [
+            each.fragment_id
+            for each in coverage.present
+            if each.fragment_id not in view.fragment_ids and each.num_rows != 0
+        ]
+        return search_many(
+            view,
+            hash_keys(leaf, keys),
+            np.flatnonzero(~null_keys(keys)),
+            np.array(uncovered, dtype=np.uint64),
+        )
+
+    def _index_on(self, column: str) -> tuple[LoadedIndex, pa.DataType]:
+        """The index that answers for a column, and the column's type."""
+        arguments.text(column, "column")
+        path = (column,) if column in self._source.schema.names else tuple(column.split("."))
+        index = self._searcher(self._current()).index(path)
+        if isinstance(index, str):
+            raise IndexNotFound(
+                f"column {arguments.shown(column)} cannot be looked up: {index}; call "
+                "create_scalar_index on it"
+            )
+        leaf = leaf_type(self._source.schema, path)
+        assert leaf is not None
+        return index, leaf
+
+    def key_ranges(self, column: str) -> pa.Table:
+        """Least and greatest value of an indexed column in each fragment there is."""
+        index, leaf = self._index_on(column)
+        present = self.coverage().present
+        return ranges_of(present, index.key_ranges(leaf), leaf)
+
+    def global_filter(self, column: str) -> GlobalFilter | None:
+        """The filter over all keys of an indexed column, if it was built."""
+        index, leaf = self._index_on(column)
+        return index.global_filter(leaf, self.coverage().present)
+
+    def plan_rows(self, addresses: np.ndarray) -> tuple[ScanPlan, np.ndarray]:
+        """Say where rows are read, and in which order they come.
+
+        Which of the addresses each row read is of: fragments come in scan order.
+        """
+        coverage = self.to_read()
+        kept = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
+        parts: list[FragmentPlan] = []
+        order = [np.empty(0, dtype=np.int64)]
+        for each in coverage.present:
+            rows = kept.pop(each.fragment_id, None)
+            if rows is None:
+                continue
+            if rows.stops[-1] > self.count_rows(each):
+                raise InvalidArgument(
+                    f"row {rows.stops[-1] - 1:,} of fragment {each.fragment_id} was asked for; "
+                    f"{each.fragment.key} has {self.count_rows(each):,}"
+                )
+            pages = self._pages(each, self.loaded.values())
+            parts.append(FragmentPlan(each.fragment, rows, "", each.identity, pages))
+            base = each.fragment_id << OFFSET_BITS
+            order.append(np.arange(*np.searchsorted(addresses, [base, base + rows.stops[-1]])))
+        if kept:
+            raise InvalidArgument(
+                f"there is no fragment {next(iter(kept))}: its file is gone or was written anew; "
+                "search again"
+            )
+        count = len(coverage.present)
+        plan = ScanPlan(None, None, (), tuple(parts), count, count - len(parts))
+        return plan, np.concatenate(order)
+
+    def _fragment_plan(
+        self,
+        each: PresentFragment,
+        rows: RowRanges,
+        found: Search,
+        embedded: Callable[[Fragment, FileIdentity], list[int] | None] | None,
+    ) -> FragmentPlan:
+        covered = any(each.fragment_id in view.fragment_ids for view in found.used.values())
+        why = each.why or _why_whole(each, rows, found, covered)
+        if not covered and embedded is not None:
+            groups = embedded(each.fragment, each.identity)
+            if groups is not None:
+                return FragmentPlan(each.fragment, None, why, each.identity, None, tuple(groups))
+        if why:
+            return FragmentPlan(each.fragment, None, why)
+        pages = self._pages(each, [view.index for view in found.used.values()])
+        return FragmentPlan(each.fragment, rows, "", each.identity, pages)
+
+    def _pages(self, each: PresentFragment, indices: Iterable[LoadedIndex]) -> FilePages | None:
+        """Where the pages of a fragment lie, as the map beside an index says."""
+        for index in indices:
+            pages = index.pages(each.fragment_id, each.identity.size)
+            if pages is not None:
+                return pages
+        return None
+
+    def count_rows(self, each: PresentFragment) -> int:
+        """Rows of a fragment; of one the catalog does not know, its file says."""
+        key = (each.fragment.path, each.identity)
+        if each.num_rows is not None:
+            return each.num_rows
+        if key not in self._row_counts:
+            opened = self._source.open(each.fragment, self._source.filesystem)
+            try:
+                self._row_counts[key] = opened.count_rows()
+            except (OSError, pa.ArrowException) as error:
+                raise FragmentUnreadable(
+                    f"cannot read {each.fragment.path}: {error}; repair or remove the file"
+                ) from None
+        return self._row_counts[key]
+
+    def _warn_of_gaps(self, coverage: Coverage, used: Iterable[str]) -> None:
+        gaps = [f"{e.fragment.key} ({e.why})" for e in coverage.present if not e.is_known]
+        for name in used:
+            # A file indexed again after it changed, for another index than this.
+            ids = self.version.indices[name].fragment_ids
+            gaps += [
+                f"{e.fragment.key} (not in index {name})"
+                for e in coverage.present
+                if e.is_known and e.fragment_id not in ids
+            ]
+        if gaps and self._warned != tuple(gaps):
+            self._warned = tuple(gaps)
+            shown = ", ".join(gaps[:3]) + (f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else "")
+            warnings.warn(
+                f"{len(gaps):,} of {len(self._source.fragments):,} files are not as they were "
+                f"indexed and are read whole: {shown}; call "
+                "optimize.optimize_indices() to index them",
+                StaleIndexWarning,
+                stacklevel=5,
+            )
+
+
+def _ids(coverage: Coverage) -> list[int]:
+    return [each.fragment_id for each in coverage.present]
+
+
+def _why_whole(each: PresentFragment, rows: RowRanges, found: Search, covered: bool) -> str:
+    """Why an indexed fragment is read as a whole, empty when it is not."""
+    if not covered:
+        return f"not covered by {', '.join(found.used)}" if found.used else "no index used"
+    if len(rows) == each.num_rows:
+        return "every zone may match"
+    return "most zones may match" if len(rows) > _MOST * (each.num_rows or 0) else ""

@@ -1,0 +1,153 @@
+"""From a filter to batches: which rows of which fragments are read, and reading them.
+
+Fragments are scanned in the dataset's order. One the indices say nothing of is read whole,
+by pyarrow's own scanner; of the others only the pages with a kept row are read, cut to the kept
+rows, and the whole filter is applied to those. So the rows and their order are
+those of ``pyarrow.dataset`` with the same filter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from zonebloom import arguments
+from zonebloom.scan.binding import Binding
+from zonebloom.scan.execute import Execution
+from zonebloom.scan.plan import Request, ScanPlan, ScanStats, analysis_text
+from zonebloom.scan.recheck import recheck
+from zonebloom.storage.files import ReadCounter
+from zonebloom.storage.source import Source
+
+
+class Scanner:
+    """A filtered read of a dataset, made by `Dataset.scanner`.
+
+    Parameters
+    ----------
+    source : Source
+    request : Request
+    plan : callable
+        Makes the ScanPlan, for people to see or only to run; called for each run, since files
+        may change in between.
+    stats_callback : callable, optional
+        Given the ScanStats when a run ends.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        request: Request,
+        plan: Callable[[bool], ScanPlan],
+        stats_callback: Callable[[ScanStats], Any] | None = None,
+    ):
+        self._source = source
+        self._request = request
+        self._plan = plan
+        self._stats_callback = stats_callback
+        self._projected: pa.Schema | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the batches."""
+        whole, columns = self._source.schema, self._request.columns
+        if columns is None:
+            return whole
+        if not isinstance(columns, dict):
+            return pa.schema([whole.field(name) for name in columns], whole.metadata)
+        if self._projected is None:
+            self._projected = Binding(whole).projected(columns)
+        return self._projected
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Read, as an iterator of batches without empty ones."""
+        return self._run(ScanStats())
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Read, as a stream other Arrow libraries take."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def to_table(self) -> pa.Table:
+        """Read everything."""
+        return pa.Table.from_batches(self.to_batches(), schema=self.schema)
+
+    def head(self, num_rows: int) -> pa.Table:
+        """Read the first rows.
+
+        Raises
+        ------
+        InvalidArgument
+        """
+        num_rows = arguments.whole(num_rows, "num_rows")
+        request = Request(
+            self._request.columns, self._request.filter, num_rows, self._request.batch_size
+        )
+        return Scanner(self._source, request, self._plan, self._stats_callback).to_table()
+
+    def count_rows(self) -> int:
+        """Count the rows that match, reading only the columns the filter needs."""
+        request = Request([], self._request.filter, self._request.limit, self._request.batch_size)
+        stats = ScanStats()
+        for _ in Scanner(self._source, request, self._plan, self._stats_callback)._run(stats):
+            pass
+        return stats.rows_found
+
+    def plan(self) -> ScanPlan:
+        """What a run would read."""
+        return self._plan(True)
+
+    def explain_plan(self) -> str:
+        """Say what a run would read, and why."""
+        return str(self._plan(True))
+
+    def analyze_plan(self) -> str:
+        """Run, and say what was read in counted bytes."""
+        plan = self._plan(True)
+        stats = ScanStats()
+        for _ in self._run(stats, plan):
+            pass
+        return analysis_text(plan, stats)
+
+    def _as_projected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch with the very schema of the scan: computed columns may differ in it."""
+        if not isinstance(self._request.columns, dict) or batch.schema.equals(self.schema):
+            return batch
+        columns = [
+            values if values.type == each.type else values.cast(each.type)
+            for values, each in zip(batch.columns, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _run(self, stats: ScanStats, plan: ScanPlan | None = None) -> Iterator[pa.RecordBatch]:
+        started = time.perf_counter()
+        counting = plan is not None or self._stats_callback is not None
+        plan = plan or self._plan(False)
+        if not plan.fragments:
+            # A wrong filter is refused even when no row is read.
+            _ = recheck(self._source.schema.empty_table(), self._request.filter, None)
+        stats.index_bytes = plan.index_bytes
+        counter = ReadCounter()
+        left = self._request.limit
+        try:
+            execution = Execution(self._source, self._request, counter, stats, counting)
+            for batch in execution.batches(plan):
+                if left is not None:
+                    batch = batch.slice(0, left)
+                    left -= batch.num_rows
+                stats.rows_found += batch.num_rows
+                if batch.num_rows:
+                    yield self._as_projected(batch)
+                if left == 0:
+                    break
+        finally:
+            stats.data_bytes = plan.data_bytes + counter.num_bytes
+            stats.data_reads = plan.data_reads + counter.num_requests
+            stats.seconds = time.perf_counter() - started
+            if self._stats_callback is not None:
+                self._stats_callback(stats)

@@ -1,0 +1,88 @@
+"""How numbers and tables look in a terminal and in Jupyter."""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from collections.abc import Sequence
+
+
+def bytes_text(count: int) -> str:
+    """A size for people, in decimal units.
+
+    >>> bytes_text(999), bytes_text(80_000_000)
+    ('999 B', '80.0 MB')
+    """
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def table_text(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns aligned, numbers to the right.
+
+    >>> print(table_text(["name", "zones"], [["id_idx", 29]]))
+    name    zones
+    id_idx     29
+    """
+    cells = [[_cell_text(cell) for cell in row] for row in rows]
+    widths = [max(map(text_width, column)) for column in zip(headers, *cells, strict=True)]
+    right = [
+        bool(rows) and all(isinstance(row[i], int | float) for row in rows)
+        for i in range(len(headers))
+    ]
+    return "\n".join(
+        "  ".join(
+            padded(cell, width, to_right)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in [list(headers), *cells]
+    )
+
+
+def padded(cell: str, width: int, to_right: bool) -> str:
+    """A cell brought to a width with spaces."""
+    space = " " * (width - text_width(cell))
+    return space + cell if to_right else cell + space
+
+
+def text_width(text: str) -> int:
+    """Columns a text takes in a terminal: East Asian characters two, combining ones none.
+
+    >>> text_width("Łódź"), text_width("城郊")
+    (4, 4)
+    """
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1
+        for each in text
+    )
+
+
+def _cell_text(cell: object) -> str:
+    if isinstance(cell, bool) or cell is None:
+        return {True: "yes", False: "no", None: "-"}[cell]
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if isinstance(cell, float):
+        return f"{cell:.3g}"
+    return str(cell)
+
+
+def table_html(headers: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> str:
+    """The same table for Jupyter."""
+    head = "".join(f"<th>{html.escape(header)}</th>" for header in headers)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(_cell_text(cell))}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    caption = f"<p>{html.escape(title)}</p>" if title else ""
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div>{caption}{table}</div>"
+
+
+def lines_html(text: str) -> str:
+    """Text whose lines matter, for Jupyter."""
+    return f"<pre>{html.escape(text)}</pre>"
