@@ -30,8 +30,8 @@ from hypothesis import strategies as st
 
 from zonebloom.errors import UnsupportedType
 from zonebloom.sbbf.hashing import hash_array
+from zonebloom.values import probe as values
 from zonebloom.values.probe import hash_bytes, hash_domain, probe, probe_many, require_indexable
-from zonebloom.values.probe import probe as values
 
 SIGNED = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
 UNSIGNED = [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]

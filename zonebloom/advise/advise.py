@@ -28,7 +28,7 @@ from zonebloom.advise.sample import (
 from zonebloom.build.zones import train
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
-from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch, UnsupportedType
+from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch
 from zonebloom.opened import Opened
 from zonebloom.ranges import OFFSET_BITS
 from zonebloom.sbbf.hashing import hash_array
@@ -40,7 +40,7 @@ from zonebloom.storage.columns import Column, ColumnsReader, TableColumns
 from zonebloom.storage.files import ReadCounter, counted
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores
-from zonebloom.values.probe import leaf_type, require_indexable
+from zonebloom.values.probe import leaf_type, why_not_indexable
 
 if TYPE_CHECKING:
     from zonebloom.scan.planner import Planner
@@ -124,11 +124,8 @@ def _refusal(column: Column, source: Source) -> tuple[str, str] | None:
         return _not_indexable("there are several columns of its name")
     if column.path[0] in source.partition_columns():
         return FROM_PATHS, "the paths of the files give it, and a scan passes over files by it"
-    try:
-        require_indexable(column.type, column.name)
-    except UnsupportedType as error:
-        return _not_indexable(str(error).partition("cannot be indexed: ")[2])
-    return None
+    why = why_not_indexable(column.type, column.name)
+    return None if why is None else _not_indexable(why)
 
 
 def _not_indexable(why: str) -> tuple[str, str]:
@@ -250,14 +247,7 @@ class _Sample:
         source = self._source
         filesystem = counted(source.filesystem, self.counter)
         reader = ColumnsReader(source.format, filesystem, fragment.path, [column], source.schema)
-        try:
-            return _measure_pace(reader, self._parameters)
-        except FragmentUnreadable as error:
-            if "crypt" not in str(error):
-                raise
-            # The format may hold the keys of an encrypted file.
-            reader.leave_to_pyarrow()
-            return _measure_pace(reader, self._parameters)
+        return _measure_pace(reader, self._parameters)
 
     def _judge(self, column: Column, values: pa.ChunkedArray, pace: _Pace) -> Advice:
         parts = self._cut(values)

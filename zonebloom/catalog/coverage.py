@@ -27,6 +27,8 @@ class PresentFragment:
         None for a file the catalog does not know as it is.
     why : str
         Why it is not known.
+    is_new : bool
+        Whether the catalog knows no file of its name.
     seen_at : int
         When the file was last known to be as it was indexed, ns; 0 where that is not known.
     """
@@ -38,6 +40,7 @@ class PresentFragment:
     num_rows: int | None
     why: str = ""
     seen_at: int = 0
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,9 @@ def cover(
         if identity.mtime_ns == UNKNOWN_MTIME and not identity.tag:
             why = "its file system does not say when it was written"
         given = next(in_order) if new_id is None else new_id(fragment.key, identity)
-        present.append(PresentFragment(fragment, identity, given, False, None, why))
+        present.append(
+            PresentFragment(fragment, identity, given, False, None, why, is_new=known is None)
+        )
     if not present:
         raise NoFragments("every file of the dataset is gone; open it again")
     return Coverage(tuple(present), tuple(vanished), is_settled)

@@ -34,6 +34,10 @@ from zonebloom.scan.partition_columns import PathValues
 from zonebloom.values.probe import Probe, hash_domain, leaf_type, probe, probe_many
 
 
+class NoIndex(str):
+    """Why a part of a filter is not answered: no index is on its column."""
+
+
 @dataclass(slots=True)
 class Search:
     """A search and what there is to say about it.
@@ -128,7 +132,7 @@ class Searcher:
         """The index of a column, or why there is none to use."""
         index = self._indices.get(column)
         if index is None:
-            return f"no index on {'.'.join(column)}"
+            return NoIndex(f"no index on {'.'.join(column)}")
         if column not in self._leaves:
             self._leaves[column] = leaf_type(self._schema, column)
         leaf = self._leaves[column]

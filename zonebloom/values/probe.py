@@ -59,26 +59,31 @@ def _misfit(column: pa.DataType, literal: _Literal) -> Probe:
 
 def require_indexable(arrow_type: pa.DataType, column: str) -> None:
     """Refuse a column whose type cannot carry a Bloom filter index."""
+    why = why_not_indexable(arrow_type, column)
+    if why is not None:
+        raise UnsupportedType(
+            f"column {column!r} has type {arrow_type}, which cannot be indexed: {why}"
+        )
+
+
+def why_not_indexable(arrow_type: pa.DataType, column: str) -> str | None:
+    """Why a column's type cannot carry a Bloom filter index, and what to do; None if it can."""
     leaf = value_type(arrow_type)
     t = pa.types
     if t.is_boolean(leaf):
-        advice = "two values cannot tell zones apart; filter on it without an index"
-    elif t.is_null(leaf):
-        advice = "it holds nothing but nulls; there is nothing to look up"
-    elif t.is_struct(leaf):
+        return "two values cannot tell zones apart; filter on it without an index"
+    if t.is_null(leaf):
+        return "it holds nothing but nulls; there is nothing to look up"
+    if t.is_struct(leaf):
         names = ", ".join(f"{column}.{leaf.field(i).name}" for i in range(leaf.num_fields))
-        advice = f"index one of its leaves instead: {names}"
-    elif t.is_nested(leaf):
-        advice = "values inside lists and maps have no row of their own; store them as a column"
-    else:
-        try:
-            fixed_width(leaf)
-            return
-        except UnsupportedType:
-            advice = "cast it to an integer, string, binary, decimal, date or time type"
-    raise UnsupportedType(
-        f"column {column!r} has type {arrow_type}, which cannot be indexed: {advice}"
-    )
+        return f"index one of its leaves instead: {names}"
+    if t.is_nested(leaf):
+        return "values inside lists and maps have no row of their own; store them as a column"
+    try:
+        fixed_width(leaf)
+    except UnsupportedType:
+        return "cast it to an integer, string, binary, decimal, date or time type"
+    return None
 
 
 def hash_domain(arrow_type: pa.DataType) -> str:

@@ -16,6 +16,7 @@ from zonebloom.index.view import IndexView
 from zonebloom.predicates import ast
 from zonebloom.ranges import by_fragment
 from zonebloom.scan.planner import Planner
+from zonebloom.scan.search import NoIndex
 from zonebloom.spark.names import other_name, stored_schema
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.storage.files import FileIdentity
@@ -93,7 +94,7 @@ class AnsweringFiles:
         notes = [
             Note(
                 Reason.NO_INDEX_ON_COLUMN
-                if why.startswith("no index on")
+                if isinstance(why, NoIndex)
                 else Reason.FILTER_NOT_ANSWERED,
                 f"not answered by an index: {text} ({why})",
             )
@@ -130,8 +131,8 @@ class _AllNull:
 
 
 def _gaps(present: Sequence[PresentFragment], changed: int) -> list[Note]:
-    new = [each.fragment.key for each in present if each.why == "not indexed"]
-    stale = [each.fragment.key for each in present if each.why and each.why != "not indexed"]
+    new = [each.fragment.key for each in present if each.is_new]
+    stale = [each.fragment.key for each in present if not (each.is_known or each.is_new)]
     notes = []
     if new:
         notes.append(Note(Reason.NEW_FILES, f"not indexed, so kept: {_listed(new)}"))

@@ -6,6 +6,7 @@ NaN are not theirs to answer; both zeros are looked up for either.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -56,9 +57,9 @@ class EmbeddedFilters:
             self._leaves = leaves_of(metadata)
         except MALFORMED as error:
             not_used(f"its schema cannot be read ({error})")
-        paths = [leaf.path for leaf in self._leaves]
+        named = Counter(leaf.path for leaf in self._leaves)
         # Of two columns with one name there is no telling which is meant.
-        self._by_path = {leaf.path: leaf for leaf in self._leaves if paths.count(leaf.path) == 1}
+        self._by_path = {leaf.path: leaf for leaf in self._leaves if named[leaf.path] == 1}
 
     def columns(self) -> list[EmbeddedColumn]:
         """The leaf columns that have filters, in file order; reads the headers."""
