@@ -19,9 +19,9 @@ import xxhash
 from bench.cold import bytes_read, peak_bytes
 from bench.scale import Index, Scaled, keys_of
 from zonebloom.catalog.model import DEFAULT_ITEMS
-from zonebloom.index.rows_search import search_rows
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.table import read_table
+from zonebloom.index.table_search import search_rows
 from zonebloom.sbbf.blocks_numpy import check_one
 
 _BATCH_SECONDS = 2.0

@@ -41,7 +41,7 @@ HOUSE = [
 # What a folder holds besides modules, again from the ground up.
 FOLDERS = {
     "storage": ["parquet"],
-    "spark": ["workers", "pruning", "joins", "tagging", "manager"],
+    "spark": ["workers", "pruning", "joins", "tagging", "hyperspace"],
 }
 
 # Upwards, and only inside a function, each for a reason.
@@ -83,7 +83,7 @@ OPENERS = {
     "ParquetDataset",
     "make_fragment",
 }
-INDEX_FILES = ["catalog.store", "index.table", "index.sliced", "spark.manager.log"]
+INDEX_FILES = ["catalog.store", "index.table", "index.sliced", "spark.hyperspace.log"]
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def test_exceptions_are_in_use():
         Import("scan.plan", "dataset", for_types=True),
         Import("dataset", "polars"),
         Import("storage.parquet.pages", "index.table"),
-        Import("spark.pruning.prune", "spark.manager.use"),
+        Import("spark.pruning.prune", "spark.hyperspace.use"),
     ],
     ids=lambda each: f"{each.source} to {each.target}",
 )

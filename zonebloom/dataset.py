@@ -40,6 +40,7 @@ from zonebloom.errors import (
     SchemaMismatch,
     SourceError,
 )
+from zonebloom.index.batch_lookup import SCHEMA
 from zonebloom.index.describe import (
     INDEX_TYPE,
     EmbeddedDescription,
@@ -48,9 +49,8 @@ from zonebloom.index.describe import (
     describe_embedded,
 )
 from zonebloom.index.global_filter import GlobalFilter, GlobalSize
-from zonebloom.index.many import SCHEMA
 from zonebloom.index.sliced import SlicedTable
-from zonebloom.index.stats import index_statistics
+from zonebloom.index.statistics import index_statistics
 from zonebloom.opened import Opened
 from zonebloom.predicates import Predicate, RowFilter, translate
 from zonebloom.ranges import SearchResult

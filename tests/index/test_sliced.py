@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index import sliced_walk
-from zonebloom.index.rows_search import search_rows
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.sliced_directory import TRAILER, Runs
 from zonebloom.index.sliced_merge import append, merge
 from zonebloom.index.sliced_rows import to_rows, write_rows
 from zonebloom.index.sliced_write import SlicedWriter
 from zonebloom.index.table import TableWriter, Zones, ZoneTable, read_table
+from zonebloom.index.table_search import search_rows
 from zonebloom.sbbf import blocks
 
 LOCAL = pafs.LocalFileSystem()

@@ -17,7 +17,7 @@ from spark_data import settings
 
 import zonebloom as zb
 import zonebloom.spark.tagging.locate
-import zonebloom.spark.tagging.search
+import zonebloom.spark.tagging.plan
 from zonebloom.errors import (
     FragmentUnreadable,
     InvalidArgument,
@@ -236,8 +236,8 @@ def keys_of(spark, column, days):
 @pytest.mark.parametrize(("column", "way"), [("d", "here"), ("t", "here"), ("d", "dense")])
 def test_keys(spark, legacy, modern, column, way, monkeypatch):
     if way == "dense":
-        monkeypatch.setattr(zonebloom.spark.tagging.search, "_MOST_COLLECTED", 0)
-        monkeypatch.setattr(zonebloom.spark.tagging.search, "_FEW", 0)
+        monkeypatch.setattr(zonebloom.spark.tagging.plan, "_MOST_COLLECTED", 0)
+        monkeypatch.setattr(zonebloom.spark.tagging.plan, "_FEW", 0)
         monkeypatch.setattr(zonebloom.spark.tagging.locate, "_HERE_COST", -1)
     old = keys_of(spark, column, ["1500-02-28", "2024-02-29", "1234-05-06"])
     with pytest.raises(SchemaMismatch, match=REFUSED):

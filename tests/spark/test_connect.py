@@ -23,7 +23,8 @@ from zonebloom.errors import (
     NoFragments,
 )
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.tagging import locate, search
+from zonebloom.spark.tagging import locate
+from zonebloom.spark.tagging import plan as search
 
 
 def start(folder):

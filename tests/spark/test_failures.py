@@ -20,7 +20,8 @@ from watched import Watched
 
 import zonebloom as zb
 from zonebloom.errors import EngineError
-from zonebloom.spark.tagging import locate, search
+from zonebloom.spark.tagging import locate
+from zonebloom.spark.tagging import plan as search
 from zonebloom.spark.workers import failures, ship
 from zonebloom.spark.workers.executors import REQUIREMENTS, check_executors
 

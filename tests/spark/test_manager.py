@@ -28,9 +28,9 @@ from zonebloom.errors import (
     UnsupportedType,
 )
 from zonebloom.spark import BFIndexConfig, IndexManager
-from zonebloom.spark.manager.checks import estimate
-from zonebloom.spark.manager.config import SYSTEM_PATH
-from zonebloom.spark.manager.source import open_source
+from zonebloom.spark.hyperspace.checks import estimate
+from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.spark.hyperspace.source import open_source
 
 ROWS = 1_000
 COUNTS = ["Source", "Appended", "Deleted"]
@@ -362,9 +362,9 @@ def test_a_build_that_fails_puts_the_state_back_and_says_why(manager, spark, lak
 
 KILLED = """
     import os, signal, sys
-    from zonebloom.spark.manager.actions import Actions
-    from zonebloom.spark.manager.log import Record, System
-    from zonebloom.spark.manager.source import open_source
+    from zonebloom.spark.hyperspace.actions import Actions
+    from zonebloom.spark.hyperspace.log import Record, System
+    from zonebloom.spark.hyperspace.source import open_source
 
     def die(done, total):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -661,7 +661,7 @@ def test_values_that_do_not_fit_are_named(manager, spark, key, value):
 
 
 def test_every_key_is_in_the_table_with_its_default():
-    from zonebloom.spark.manager import config
+    from zonebloom.spark.hyperspace import config
 
     for key, default in config.DEFAULTS.items():
         assert f"\n    {key} " in config.__doc__

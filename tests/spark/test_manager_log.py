@@ -22,9 +22,9 @@ from zonebloom.errors import (
     NoFragments,
     ZoneBloomWarning,
 )
-from zonebloom.spark.manager.actions import Actions
-from zonebloom.spark.manager.log import Record, State, System
-from zonebloom.spark.manager.states import TRANSITIONS
+from zonebloom.spark.hyperspace.actions import Actions
+from zonebloom.spark.hyperspace.log import Record, State, System
+from zonebloom.spark.hyperspace.states import TRANSITIONS
 
 STABLE = {"ACTIVE", "DELETED", "DOESNOTEXIST"}
 
@@ -148,7 +148,7 @@ def test_the_lock_of_another_process_is_seen_and_falls_with_it(tmp_path, action)
     code = """
         import sys, time
         from dataclasses import replace
-        from zonebloom.spark.manager.log import State, System
+        from zonebloom.spark.hyperspace.log import State, System
         log = System(sys.argv[1]).log("ids")
         with log.locked():
             before = log.latest()

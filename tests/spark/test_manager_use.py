@@ -15,9 +15,9 @@ import pytest
 import zonebloom as zb
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
-from zonebloom.spark.manager.config import SYSTEM_PATH
-from zonebloom.spark.manager.log import State
-from zonebloom.spark.manager.use import IndexReason
+from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.spark.hyperspace.log import State
+from zonebloom.spark.hyperspace.use import IndexReason
 
 ROWS = 500
 FILES = 6

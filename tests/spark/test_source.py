@@ -20,7 +20,8 @@ from zonebloom.errors import (
     InvalidArgument,
     NoFragments,
 )
-from zonebloom.spark import frames, pieces, pushdown
+from zonebloom.spark import frames, pushdown
+from zonebloom.spark import split as pieces
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options
 from zonebloom.spark.read import BATCH_ROWS

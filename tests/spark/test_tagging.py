@@ -17,9 +17,9 @@ import spark_data
 from pyspark.sql import functions as sf
 
 import zonebloom as zb
-import zonebloom.spark.tagging.asking
+import zonebloom.spark.tagging.candidate_files
 import zonebloom.spark.tagging.locate
-import zonebloom.spark.tagging.search
+import zonebloom.spark.tagging.plan
 from zonebloom.errors import (
     ColumnNotFound,
     FragmentChanged,
@@ -32,7 +32,7 @@ from zonebloom.errors import (
 )
 from zonebloom.spark import files_with_keys, tag_location
 from zonebloom.spark.tagging.intervals import KeyRanges
-from zonebloom.spark.tagging.probing import hash_rows
+from zonebloom.spark.tagging.key_filter import hash_rows
 from zonebloom.spark.tagging.summary import Fragments
 
 FILES = 3
@@ -63,8 +63,8 @@ def way(request, monkeypatch):
 
 def go(way, monkeypatch):
     if way == "dense":
-        monkeypatch.setattr(zonebloom.spark.tagging.search, "_MOST_COLLECTED", 0)
-        monkeypatch.setattr(zonebloom.spark.tagging.search, "_FEW", 0)
+        monkeypatch.setattr(zonebloom.spark.tagging.plan, "_MOST_COLLECTED", 0)
+        monkeypatch.setattr(zonebloom.spark.tagging.plan, "_FEW", 0)
     if way != "here":
         monkeypatch.setattr(zonebloom.spark.tagging.locate, "_HERE_COST", -1)
 
@@ -417,14 +417,14 @@ def test_a_file_that_goes_while_filters_are_asked_is_refused(spark, tmp_path, mo
     zb.dataset(tmp_path).create_scalar_index("id", spark=False)
     write(1)
     write(2)
-    before = zonebloom.spark.tagging.asking._worker
+    before = zonebloom.spark.tagging.candidate_files._worker
 
     def gone(*arguments):
         made = before(*arguments)
         os.remove(tmp_path / "1.parquet")
         return made
 
-    monkeypatch.setattr(zonebloom.spark.tagging.asking, "_worker", gone)
+    monkeypatch.setattr(zonebloom.spark.tagging.candidate_files, "_worker", gone)
     keys = spark.createDataFrame([(250,)], "id bigint")
     with pytest.raises(FragmentChanged, match="call again"):
         files_with_keys(keys, tmp_path, "id", exact=False)

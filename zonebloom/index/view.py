@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from zonebloom.index.loaded import LoadedIndex, Table
-from zonebloom.index.rows_search import search_rows
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.table import ZoneTable
+from zonebloom.index.table_search import search_rows
 from zonebloom.ranges import OFFSET_BITS, RowRanges
 from zonebloom.sbbf.blocks_numpy import check_one
 from zonebloom.values.probe import Probe

@@ -23,10 +23,10 @@ from zonebloom.errors import (
     MissingFilesWarning,
     StaleIndexWarning,
 )
+from zonebloom.index.batch_lookup import hash_keys, keys_for, null_keys, search_many
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.loaded import LoadedIndex
-from zonebloom.index.many import hash_keys, keys_for, null_keys, search_many
-from zonebloom.index.stats import ranges_of
+from zonebloom.index.statistics import ranges_of
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.ranges import (
     MAX_ROWS_PER_FRAGMENT,

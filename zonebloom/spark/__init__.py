@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zonebloom.spark.frames import SparkPlan, plan, register, scan
+    from zonebloom.spark.hyperspace.index_manager import BFIndexConfig, IndexManager
     from zonebloom.spark.joins.filter_join import (
         Indexed,
         JoinPlan,
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
         explain_join,
         filter_join,
     )
-    from zonebloom.spark.manager.index_manager import BFIndexConfig, IndexManager
     from zonebloom.spark.pruning.prune import prune, prune_plan
     from zonebloom.spark.pruning.pruned import PrunePlan, Reason
-    from zonebloom.spark.pruning.reread import read_pruned
+    from zonebloom.spark.pruning.read_pruned import read_pruned
     from zonebloom.spark.tagging.tag import files_with_keys, tag_location
     from zonebloom.spark.workers.executors import ExecutorReport, check_executors
     from zonebloom.spark.workers.ship import send_package

@@ -26,9 +26,9 @@ from zonebloom.scan.binding import check_columns
 from zonebloom.scan.plan import ScanPlan
 from zonebloom.spark.names import hidden_by_case
 from zonebloom.spark.options import Options
-from zonebloom.spark.pieces import cut
 from zonebloom.spark.read import Piece, RowFilter, Work, without_fragments
 from zonebloom.spark.rebase import Calendars, columns_of_old, without_old_times
+from zonebloom.spark.split import cut
 from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.source import Source
 

@@ -3,7 +3,7 @@
     frame -> scans with their filters -> the index of the files -> relations of fewer files
 
 Spark's own reader, and whatever stands above it, stay as they are. Only classic sessions show
-their plans; over Connect there is `zonebloom.spark.pruning.reread.read_pruned`.
+their plans; over Connect there is `zonebloom.spark.pruning.read_pruned.read_pruned`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zonebloom.spark.pruning.relations import (
     leaves,
     scans,
 )
-from zonebloom.spark.pruning.surgery import replaced, with_files
+from zonebloom.spark.pruning.replace_files import replaced, with_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

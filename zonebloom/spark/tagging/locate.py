@@ -20,11 +20,11 @@ from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.scan.plan import FragmentPlan, ScanPlan
 from zonebloom.spark.frames import _of_session
-from zonebloom.spark.pieces import cut
 from zonebloom.spark.rebase import holds_any_of_old
-from zonebloom.spark.tagging.candidates import Candidates
+from zonebloom.spark.split import cut
+from zonebloom.spark.tagging.candidate_rows import Candidates
 from zonebloom.spark.tagging.keys import KeyColumns, collected, holds_old_times
-from zonebloom.spark.tagging.search import Search
+from zonebloom.spark.tagging.plan import Search
 from zonebloom.spark.tagging.summary import summarize, summary_of
 from zonebloom.spark.workers.sealed import Sealed
 from zonebloom.storage.memory import TableSource

@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from zonebloom.spark.tagging.intervals import KeyRanges, count_in_all
+from zonebloom.spark.tagging.key_filter import filter_words, hash_rows, insert_rows
 from zonebloom.spark.tagging.keys import KeyColumns
-from zonebloom.spark.tagging.probing import filter_words, hash_rows, insert_rows
 from zonebloom.spark.workers.sealed import Sealed
 
 if TYPE_CHECKING:

@@ -158,7 +158,7 @@ def files_with_keys(
     column has an index, and UnsupportedType when it is INT96, which no index is asked for.
     """
     if not exact:
-        from zonebloom.spark.tagging.asking import ask
+        from zonebloom.spark.tagging.candidate_files import ask
 
         found, names, instants = _opened(ds, on, partition_by)
         columns = key_columns(keys, found, names, instants)

@@ -10,7 +10,7 @@ from zonebloom.catalog.model import DEFAULT_ITEMS, ZoneParameters
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.sizing import size_for
-from zonebloom.spark.manager.config import MAX_BYTES, BFIndexConfig
+from zonebloom.spark.hyperspace.config import MAX_BYTES, BFIndexConfig
 
 # Footers read for a count of rows; of more files, this many stand for all.
 _SAMPLED_FILES = 64

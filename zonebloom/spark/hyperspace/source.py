@@ -21,8 +21,8 @@ from zonebloom.catalog.freshness import last_seen
 from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument
-from zonebloom.spark.manager.config import local_path
-from zonebloom.spark.manager.log import Record
+from zonebloom.spark.hyperspace.config import local_path
+from zonebloom.spark.hyperspace.log import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

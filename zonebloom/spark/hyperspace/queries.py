@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from zonebloom.errors import EngineError
-from zonebloom.spark.manager.config import APPLY_ENABLED, read_settings, require_name
-from zonebloom.spark.manager.log import Record, State, System
-from zonebloom.spark.manager.report import Explanation, WhyNot, explain, why_not
-from zonebloom.spark.manager.states import no_index
-from zonebloom.spark.manager.use import ManagedPruning
+from zonebloom.spark.hyperspace.config import APPLY_ENABLED, read_settings, require_name
+from zonebloom.spark.hyperspace.log import Record, State, System
+from zonebloom.spark.hyperspace.report import Explanation, WhyNot, explain, why_not
+from zonebloom.spark.hyperspace.states import no_index
+from zonebloom.spark.hyperspace.use import ManagedPruning
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zonebloom.spark.manager.log import Record
-from zonebloom.spark.manager.use import (
+from zonebloom.spark.hyperspace.log import Record
+from zonebloom.spark.hyperspace.use import (
     IndexReason,
     ManagedPruning,
     is_over_relation,

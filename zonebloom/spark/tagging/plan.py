@@ -23,10 +23,10 @@ from zonebloom.scan.plan import FragmentPlan
 from zonebloom.spark.names import require_same_case
 from zonebloom.spark.read import RowFilter, without_fragments
 from zonebloom.spark.rebase import Calendars, are_of_old, without_old_times
-from zonebloom.spark.tagging.candidates import Candidates
+from zonebloom.spark.tagging.candidate_rows import Candidates
 from zonebloom.spark.tagging.intervals import KeyRanges, can_order
+from zonebloom.spark.tagging.key_filter import hash_rows
 from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, ROW_OFFSET, KeyColumns
-from zonebloom.spark.tagging.probing import hash_rows
 from zonebloom.spark.tagging.summary import Fragments, Summary
 from zonebloom.storage.files import is_local
 from zonebloom.threads import cores, in_order

@@ -14,7 +14,7 @@ from zonebloom.ranges import RowRanges
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.spark.names import require_same_case
 from zonebloom.spark.rebase import Calendars, require_modern
-from zonebloom.spark.tagging.probing import check_rows, hash_rows
+from zonebloom.spark.tagging.key_filter import check_rows, hash_rows
 from zonebloom.storage.files import ReadCounter, identities
 from zonebloom.storage.rows import open_rows
 from zonebloom.storage.source import Source

@@ -21,10 +21,10 @@ from zonebloom.dataset import Dataset
 from zonebloom.errors import IndexExists, IndexNotFound, InvalidArgument, ZoneBloomError
 from zonebloom.index.global_filter import GlobalSize
 from zonebloom.spark.build import train_on_spark
-from zonebloom.spark.manager.creation import builder_under, new_build, take_back
-from zonebloom.spark.manager.log import IndexLog, Record, State, System
-from zonebloom.spark.manager.source import catalog_of, measure_drift, open_recorded
-from zonebloom.spark.manager.states import TRANSITIONS, require_state, require_unstable
+from zonebloom.spark.hyperspace.creation import builder_under, new_build, take_back
+from zonebloom.spark.hyperspace.log import IndexLog, Record, State, System
+from zonebloom.spark.hyperspace.source import catalog_of, measure_drift, open_recorded
+from zonebloom.spark.hyperspace.states import TRANSITIONS, require_state, require_unstable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ cancel    CREATING, VACUUMING, or CANCELLING of these -> CANCELLING -> DOESNOTEX
 from __future__ import annotations
 
 from zonebloom.errors import IndexExists, IndexNotFound, InvalidState
-from zonebloom.spark.manager.log import Record, State
+from zonebloom.spark.hyperspace.log import Record, State
 
 # Where an action begins, while it is under way, and where it ends.
 TRANSITIONS = {

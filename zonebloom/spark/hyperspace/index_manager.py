@@ -16,19 +16,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from zonebloom.errors import InvalidArgument
-from zonebloom.spark.manager.actions import Actions, Progress
-from zonebloom.spark.manager.checks import estimate, require_size, resolve_columns
-from zonebloom.spark.manager.config import (
+from zonebloom.spark.hyperspace.actions import Actions, Progress
+from zonebloom.spark.hyperspace.checks import estimate, require_size, resolve_columns
+from zonebloom.spark.hyperspace.config import (
     BFIndexConfig,
     read_settings,
     require_name,
 )
-from zonebloom.spark.manager.hyperspace_names import HyperspaceNames
-from zonebloom.spark.manager.log import Record, State
-from zonebloom.spark.manager.queries import Queries
-from zonebloom.spark.manager.source import open_source
-from zonebloom.spark.manager.states import no_index
-from zonebloom.spark.manager.stats import EXTENDED_DDL, SUMMARY_DDL, Statistics
+from zonebloom.spark.hyperspace.hyperspace_names import HyperspaceNames
+from zonebloom.spark.hyperspace.log import Record, State
+from zonebloom.spark.hyperspace.queries import Queries
+from zonebloom.spark.hyperspace.source import open_source
+from zonebloom.spark.hyperspace.states import no_index
+from zonebloom.spark.hyperspace.stats import EXTENDED_DDL, SUMMARY_DDL, Statistics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +41,7 @@ class IndexManager(Queries, HyperspaceNames):
     ----------
     spark : SparkSession
         Classic or Connect; its conf is read at each call, with the keys and defaults of
-        `zonebloom.spark.manager.config`.
+        `zonebloom.spark.hyperspace.config`.
 
     Raises
     ------

@@ -22,14 +22,14 @@ import pyarrow as pa
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
 from zonebloom.predicates import ast
-from zonebloom.spark.manager.config import (
+from zonebloom.spark.hyperspace.config import (
     HYBRID_ENABLED,
     MAX_APPENDED_RATIO,
     MAX_DELETED_RATIO,
     Settings,
 )
-from zonebloom.spark.manager.log import Record, State
-from zonebloom.spark.manager.source import Drift, measure_drift, open_recorded
+from zonebloom.spark.hyperspace.log import Record, State
+from zonebloom.spark.hyperspace.source import Drift, measure_drift, open_recorded
 from zonebloom.spark.options import plain_path
 from zonebloom.spark.pruning.answers import Answer, AnsweringFiles, ListedFile
 from zonebloom.spark.pruning.lookup import Lookup, filesystem_of, keys_of, root_of

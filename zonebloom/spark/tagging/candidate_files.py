@@ -23,7 +23,7 @@ from zonebloom.dataset import Dataset
 from zonebloom.errors import FragmentChanged, IndexNotFound, UnsupportedType
 from zonebloom.scan.planner import Planner
 from zonebloom.spark.tagging.keys import KeyColumns, holds_old_times
-from zonebloom.spark.tagging.search import Search
+from zonebloom.spark.tagging.plan import Search
 from zonebloom.spark.workers.failures import told
 from zonebloom.spark.workers.sealed import Sealed
 from zonebloom.storage.source import Source

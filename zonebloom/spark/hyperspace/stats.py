@@ -10,8 +10,8 @@ import pyarrow.fs as pafs
 from zonebloom.catalog.store import MERGED_FILES, Catalog
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ZoneBloomError
-from zonebloom.spark.manager.log import Record
-from zonebloom.spark.manager.source import Drift, catalog_of, measure_drift, open_recorded
+from zonebloom.spark.hyperspace.log import Record
+from zonebloom.spark.hyperspace.source import Drift, catalog_of, measure_drift, open_recorded
 
 KIND = "BloomFilter"
 

@@ -16,8 +16,8 @@ from zonebloom.build.builder import Builder
 from zonebloom.build.compact import drop_for_good
 from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset
-from zonebloom.spark.manager.log import Record
-from zonebloom.spark.manager.source import catalog_of
+from zonebloom.spark.hyperspace.log import Record
+from zonebloom.spark.hyperspace.source import catalog_of
 
 
 class _UnderPrefix(Catalog):
