@@ -260,16 +260,24 @@ class DatasetOptimizer:
             When a segment that is kept is damaged; build that index again.
         """
         require_layout(layout)
-        opened = self._dataset
+        ds = self._dataset
         _check_progress(progress)
         asked = None if index_names is None else arguments.names(index_names, "index_names")
-        opened._renew()
-        names = Builder(opened.opened).own_indices() if asked is None else asked
-        return opened._optimize(names, layout, spark, progress)
+        ds._renew()
+        names = Builder(ds.opened).own_indices() if asked is None else asked
+        return ds._optimize(names, layout, spark, progress)
 
 
 class Dataset:
-    """Files with their indices; made by `dataset`."""
+    """Files with their indices; made by `dataset`.
+
+    Attributes
+    ----------
+    title : str
+        What it is called where it is shown.
+    opened : Opened
+        Its files, its index folder, the version of that in use, and what answers over them.
+    """
 
     def __init__(
         self,
