@@ -10,9 +10,9 @@ import pyarrow.fs as pafs
 import pytest
 
 from zonebloom.index.sliced import SlicedTable
+from zonebloom.index.sliced_merge import merge
 from zonebloom.index.sliced_walk import load_blocks
-from zonebloom.index.sliced_write import SlicedWriter
-from zonebloom.index.table import Zones
+from zonebloom.index.table import TableWriter, Zones, read_table
 from zonebloom.sbbf import blocks, slice_search, slices
 from zonebloom.sbbf.slices_numpy import block_words, row_words
 
@@ -34,12 +34,14 @@ def filters():
 @pytest.fixture(scope="module")
 def table(filters, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("sliced") / "bloomfilter.sliced")
-    writer = SlicedWriter(pafs.LocalFileSystem(), path, 8192, 0.00057)
+    local, rows = pafs.LocalFileSystem(), f"{path}.rows"
+    writer = TableWriter(local, rows, 8192, 0.00057)
     starts = np.arange(ZONES, dtype=np.uint64) * np.uint64(8192)
     lengths, nulls = np.full(ZONES, 8192, dtype=np.uint64), np.zeros(ZONES, dtype=bool)
     writer.write(0, Zones(starts, lengths, nulls, filters))
-    writer.close()
-    return SlicedTable(pafs.LocalFileSystem(), path)
+    done = writer.close()
+    merge([read_table(local, rows, done.num_bytes, done.checksum)], local, path, tile_zones=4096)
+    return SlicedTable(local, path)
 
 
 def row_layout(filters, hashes):

@@ -24,9 +24,9 @@ from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index.key_ranges import stored_ranges, to_file
 from zonebloom.index.loaded import open_table
 from zonebloom.index.sliced import SlicedTable
+from zonebloom.index.sliced_merge import merge
 from zonebloom.index.sliced_rows import zones_of
-from zonebloom.index.sliced_write import SlicedWriter
-from zonebloom.index.table import TableWriter, read_file
+from zonebloom.index.table import TableWriter, read_file, read_table
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.parquet.pagemap import PageMap, merged_page_map
 
@@ -159,17 +159,21 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
                 continue
             table = open_table(catalog, segment)
             path = catalog.segment_path(segment.name, segment.layout)
-            kind = SlicedWriter if isinstance(table, SlicedTable) else TableWriter
+            is_sliced = isinstance(table, SlicedTable)
+            rows = f"{path}.rows" if is_sliced else path
             held = [
                 (fragment, replace(zones, filters=zones.filters.copy()))
                 for fragment, zones in zones_of(table)
             ]
             for _, zones in held:
                 change(zones)
-            writer = kind(catalog.filesystem, path, table.number_of_items, table.probability)
+            writer = TableWriter(catalog.filesystem, rows, table.number_of_items, table.probability)
             for fragment, zones in held:
                 writer.write(fragment, zones)
             done = writer.close()
+            if is_sliced:
+                turned = read_table(catalog.filesystem, rows, done.num_bytes, done.checksum)
+                done = merge([turned], catalog.filesystem, path)
             segments.append(replace(segment, num_bytes=done.num_bytes, checksum=done.checksum))
         return replace(entry, segments=tuple(segments))
 

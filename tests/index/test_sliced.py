@@ -18,9 +18,8 @@ from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index import sliced_walk
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.sliced_directory import TRAILER, Runs
-from zonebloom.index.sliced_merge import append, merge
+from zonebloom.index.sliced_merge import merge
 from zonebloom.index.sliced_rows import to_rows, write_rows
-from zonebloom.index.sliced_write import SlicedWriter
 from zonebloom.index.table import TableWriter, Zones, ZoneTable, read_table
 from zonebloom.index.table_search import search_rows
 from zonebloom.sbbf import blocks
@@ -41,20 +40,21 @@ def zones_of(count, num_blocks, seed=0, last=ITEMS):
     return Zones(starts, lengths, source.random(count) < 0.3, filters)
 
 
-def written(kind, path, fragments, **options):
-    writer = kind(LOCAL, str(path), ITEMS, PROBABILITY, **options)
+def rows_table(path, fragments, items=ITEMS):
+    writer = TableWriter(LOCAL, str(path), items, PROBABILITY)
     for fragment_id, zones in fragments:
         writer.write(fragment_id, zones)
-    return writer.close()
-
-
-def rows_table(path, fragments):
-    done = written(TableWriter, path, fragments)
+    done = writer.close()
     return read_table(LOCAL, str(path), done.num_bytes, done.checksum)
 
 
+def sliced(path, fragments, tile_zones=4096):
+    rows = rows_table(f"{path}.rows", fragments)
+    return merge([rows], LOCAL, str(path), tile_zones)
+
+
 def sliced_table(path, fragments, tile_zones=4096, **options):
-    done = written(SlicedWriter, path, fragments, tile_zones=tile_zones)
+    done = sliced(path, fragments, tile_zones)
     assert done.num_bytes == os.path.getsize(path)
     return SlicedTable(LOCAL, str(path), done.num_bytes, done.checksum, **options)
 
@@ -302,7 +302,7 @@ def test_a_lookup_of_a_billion_rows_would_read_little(tmp_path):
         (n, Zones(z.starts, z.lengths, z.has_null, z.filters))
         for n, z in ((n, zones_of(1000, 1, n % 3)) for n in range(122))
     ]
-    written(SlicedWriter, tmp_path / "small", fragments)
+    sliced(tmp_path / "small", fragments)
     small = SlicedTable(LOCAL, str(tmp_path / "small"))
     merge([small], LOCAL, str(tmp_path / "large"))
     table = SlicedTable(LOCAL, str(tmp_path / "large"))
@@ -344,65 +344,39 @@ def one_salt(monkeypatch):
     monkeypatch.setattr("zonebloom.index.sliced_write.new_salt", lambda: 2**64 - 1000)
 
 
-def test_append_leaves_tiles_as_they_are_and_merge_fills_them(tmp_path, one_salt):
+def test_merge_fills_tiles(tmp_path, one_salt):
     first, second, third = UNLIKE[:2], UNLIKE[2:4], UNLIKE[4:]
     rows, _ = both(tmp_path, UNLIKE)
     base = sliced_table(tmp_path / "base", first)
     more = [rows_table(tmp_path / "second", second), sliced_table(tmp_path / "third", third)]
-    done = append(base, more, LOCAL, str(tmp_path / "appended"))
-    appended = SlicedTable(LOCAL, str(tmp_path / "appended"), done.num_bytes, done.checksum)
-    assert sorted((t.num_blocks, t.num_zones) for t in appended.directory.tiles) == [
-        (1, 5),
-        (3, 1),
-        (3, 90),
-        (8, 40),
-        (8, 70),
-    ]
     for tile_zones in (32, 100, 32768):
         path = str(tmp_path / f"merged-{tile_zones}")
         done = merge([base, *more], LOCAL, path, tile_zones)
         merged = SlicedTable(LOCAL, path, done.num_bytes, done.checksum)
-        again = merge([appended], LOCAL, str(tmp_path / "again"), tile_zones)
+        again = merge([merged], LOCAL, str(tmp_path / "again"), tile_zones)
         assert (tmp_path / "again").read_bytes() == Path(path).read_bytes()
         assert again.checksum == done.checksum
         sizes = [t.num_zones for t in merged.directory.tiles if t.num_blocks == 8]
         assert sizes == [tile_zones] * (110 // tile_zones) + [110 % tile_zones]
-        for table in (merged, appended):
-            table.validate()
-            assert_same(table, rows)
-            assert_same_bits(rows, to_rows(table))
-            hashes = some_hashes(30)
-            assert np.array_equal(table.may_hold(hashes), in_rows(rows, hashes))
-
-
-def test_a_table_merged_alone_is_the_one_written(tmp_path, one_salt):
-    rows = rows_table(tmp_path / "rows", UNLIKE[:1])
-    direct = sliced_table(tmp_path / "direct", UNLIKE[:1])
-    merge([rows], LOCAL, str(tmp_path / "merged"))
-    assert (tmp_path / "merged").read_bytes() == (tmp_path / "direct").read_bytes()
-    assert len(direct) == 70
+        merged.validate()
+        assert_same(merged, rows)
+        assert_same_bits(rows, to_rows(merged))
+        hashes = some_hashes(30)
+        assert np.array_equal(merged.may_hold(hashes), in_rows(rows, hashes))
 
 
 def test_tables_of_unlike_parameters_are_not_merged(tmp_path):
     rows = rows_table(tmp_path / "rows", UNLIKE[:1])
-    writer = SlicedWriter(LOCAL, str(tmp_path / "other"), 11, PROBABILITY)
-    writer.close()
-    other = SlicedTable(LOCAL, str(tmp_path / "other"))
+    other = rows_table(tmp_path / "other", UNLIKE[:1], items=11)
     with pytest.raises(InvalidArgument, match="2 sets of parameters"):
         merge([rows, other], LOCAL, str(tmp_path / "merged"))
 
 
 def test_a_tile_has_a_size(tmp_path):
+    rows = rows_table(tmp_path / "rows", UNLIKE[:1])
     for wrong in (0, 65537):
         with pytest.raises(InvalidArgument, match="zones cannot be"):
-            SlicedWriter(LOCAL, str(tmp_path / "x"), ITEMS, PROBABILITY, tile_zones=wrong)
-
-
-def test_a_writer_holds_few_filters_however_large(tmp_path, monkeypatch):
-    monkeypatch.setattr("zonebloom.index.sliced_write._MAX_PENDING_BYTES", 100 * 64)
-    table = sliced_table(tmp_path / "sliced", [(0, zones_of(300, 2)), (1, zones_of(300, 1))])
-    sizes = {(tile.num_blocks, tile.num_zones) for tile in table.directory.tiles}
-    assert sizes == {(2, 64), (2, 44), (1, 192), (1, 108)}
+            merge([rows], LOCAL, str(tmp_path / "x"), wrong)
 
 
 # Damage
@@ -611,7 +585,7 @@ def test_a_whole_file_of_another_index_is_refused(tmp_path):
     for name, seed in (("one", 1), ("other", 2)):
         zones = zones_of(70, 4, seed)
         zones = Zones(zones.starts, zones.lengths, no_nulls, zones.filters)
-        done[name] = written(SlicedWriter, tmp_path / name, [(0, zones)])
+        done[name] = sliced(tmp_path / name, [(0, zones)])
     one, other = done["one"], done["other"]
     assert one.num_bytes == other.num_bytes
     SlicedTable(LOCAL, str(tmp_path / "one"), one.num_bytes, one.checksum).validate()

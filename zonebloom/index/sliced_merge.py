@@ -1,8 +1,4 @@
-"""Sliced tables of tables there are already, of either layout; memory is some blocks'.
-
-merge     tables one after another, tiles filled
-append    the tiles of a table as they are, and new ones after them
-"""
+"""Sliced tables of tables there are already, of either layout; memory is some blocks'."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.sliced_directory import Tile
 from zonebloom.index.sliced_walk import load_blocks
-from zonebloom.index.sliced_write import TILE_ZONES, Metadata, SlicedFile, require_tile
+from zonebloom.index.sliced_write import Metadata, SlicedFile, require_tile
 from zonebloom.index.table import WrittenTable, ZoneTable
 from zonebloom.sbbf.slices_numpy import block_words, row_words
 from zonebloom.threads import cores, in_order
@@ -84,28 +80,6 @@ def merge(
     tile_zones: int = MERGED_TILE_ZONES,
 ) -> WrittenTable:
     """Write tables of either layout as one sliced table, one after another, tiles filled."""
-    return _assemble(tables, filesystem, path, tile_zones, fill=True)
-
-
-def append(
-    table: SlicedTable,
-    more: Sequence[ZoneTable | SlicedTable],
-    filesystem: pafs.FileSystem,
-    path: str,
-    tile_zones: int = TILE_ZONES,
-) -> WrittenTable:
-    """Write a table with others after it; its tiles stay as they are, short ones too."""
-    return _assemble([table, *more], filesystem, path, tile_zones, fill=False)
-
-
-def _assemble(
-    tables: Sequence[ZoneTable | SlicedTable],
-    filesystem: pafs.FileSystem,
-    path: str,
-    tile_zones: int,
-    *,
-    fill: bool,
-) -> WrittenTable:
     require_tile(tile_zones)
     parameters = {(table.number_of_items, table.probability) for table in tables}
     if len(parameters) != 1:
@@ -125,7 +99,7 @@ def _assemble(
     file = SlicedFile(filesystem, path, *parameters.pop())
     try:
         for num_blocks, of_size in parts.items():
-            for of_tile in _tiles_of(of_size, tile_zones, fill):
+            for of_tile in _tiles_of(of_size, tile_zones):
                 _write_tile(file, of_tile, num_blocks)
     except BaseException:
         file.abort()
@@ -144,17 +118,11 @@ def _parts(table: ZoneTable | SlicedTable) -> Iterator[tuple[int, _Part]]:
         yield num_blocks, _Part(base + first * np.uint64(4), 0, first.size)
 
 
-def _tiles_of(parts: list[_Part], tile_zones: int, fill: bool) -> Iterator[list[_Part]]:
-    """The parts of each tile: at most ``tile_zones`` zones, and full ones when to be filled."""
+def _tiles_of(parts: list[_Part], tile_zones: int) -> Iterator[list[_Part]]:
+    """The parts of each tile, ``tile_zones`` zones in all but the last."""
     held: list[_Part] = []
     room = tile_zones
     for part in parts:
-        if not fill and not isinstance(part.source, np.ndarray):
-            if held:
-                yield held
-            yield [part]
-            held, room = [], tile_zones
-            continue
         while part.count:
             taken, part = part.cut(min(room, part.count))
             held.append(taken)

@@ -1,9 +1,4 @@
-"""Writing sliced tables: of zones as they are trained, and of tables there are already.
-
-SlicedWriter    zones in, tiles out; memory is that of one tile's filters
-merge           tables of either layout into one, tiles filled; memory is some blocks'
-append          the tiles of a table as they are, and new ones after them
-"""
+"""The file of a sliced table as it is written: tiles one after another, then the directory."""
 
 from __future__ import annotations
 
@@ -16,19 +11,12 @@ import xxhash
 
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.sliced_directory import MAGIC, Directory, Runs, Tile, place_tile
-from zonebloom.index.table import WrittenTable, Zones
-from zonebloom.sbbf.sizing import BYTES_PER_BLOCK, WORDS_PER_BLOCK
+from zonebloom.index.table import WrittenTable
 from zonebloom.sbbf.slices_numpy import MAX_TILE_ZONES, row_words
-
-# Zones a tile when zones come one after another: 128 MiB of filters of 32 KiB.
-TILE_ZONES = 4096
 
 _PAGE = 4096
 # Rows of a tile are aligned to pages only if they are long enough for that to save reads.
 _ALIGNED_ROW = 512
-_MAX_PENDING_BYTES = 256 << 20
-# Blocks in the making stay in the processor's cache until they are written.
-_RUN_BYTES = 2 << 20
 
 
 def new_salt() -> int:
@@ -127,90 +115,6 @@ class SlicedFile:
 
 def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
     return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
-
-
-def _addresses(filters: np.ndarray) -> np.ndarray:
-    """Address of each filter of an array of shape (zones, words)."""
-    steps = np.arange(filters.shape[0], dtype=np.uint64) * np.uint64(filters.strides[0])
-    return np.uint64(filters.ctypes.data) + steps
-
-
-def _slice(file: SlicedFile, filters: np.ndarray, num_blocks: int) -> None:
-    """Write one tile of filters given by address."""
-    from zonebloom.sbbf import slices
-
-    tile = file.begin_tile(filters.size, num_blocks)
-    step = max(1, _RUN_BYTES // (tile.block_words * 8))
-    out = np.empty(min(step, num_blocks) * tile.block_words, dtype=np.uint64)
-    for start in range(0, num_blocks, step):
-        count = min(step, num_blocks - start)
-        blocks = out[: count * tile.block_words]
-        slices.slice_blocks(filters, start, count, tile.row_words, tile.block_words, blocks)
-        seed = tile.block_seed(start)
-        slices.seal(blocks, tile.row_words, tile.block_words, seed, tile.seed_step)
-        file.write_blocks(blocks)
-
-
-class SlicedWriter:
-    """Write a sliced table zone run by zone run, as `TableWriter` writes rows.
-
-    Filters handed over are kept, not copied, until a tile is full: they must not change.
-    """
-
-    def __init__(
-        self,
-        filesystem: pafs.FileSystem,
-        path: str,
-        number_of_items: int,
-        probability: float,
-        tile_zones: int = TILE_ZONES,
-    ):
-        require_tile(tile_zones)
-        self._tile_zones = tile_zones
-        self._zones = Metadata()
-        self._pending: dict[int, list[np.ndarray]] = {}
-        self._file = SlicedFile(filesystem, path, number_of_items, probability)
-
-    def write(self, fragment_id: int, zones: Zones) -> None:
-        """Append zones of one fragment."""
-        filters = np.ascontiguousarray(zones.filters)
-        num_blocks = filters.shape[1] // WORDS_PER_BLOCK
-        self._zones.add(
-            np.full(len(zones), fragment_id, dtype=np.uint64),
-            zones.starts,
-            zones.lengths,
-            zones.has_null,
-            np.full(len(zones), num_blocks, dtype=np.uint64),
-        )
-        self._pending.setdefault(num_blocks, []).append(filters)
-        held = sum(len(filters) for filters in self._pending[num_blocks])
-        # No tile below 64 zones: it would be padded to as much.
-        room = _MAX_PENDING_BYTES // (num_blocks * BYTES_PER_BLOCK) // 64 * 64
-        room = min(self._tile_zones, max(64, room))
-        while held >= room:
-            self._flush(num_blocks, room)
-            held -= room
-
-    def close(self) -> WrittenTable:
-        """Finish the file; the checksum is its directory's, which a reader verifies first."""
-        for num_blocks in list(self._pending):
-            self._flush(num_blocks, self._tile_zones)
-        return self._file.close(self._zones)
-
-    def abort(self) -> None:
-        """Close what is open after a failure; the file is not a table."""
-        self._file.abort()
-
-    def _flush(self, num_blocks: int, count: int) -> None:
-        pending = self._pending[num_blocks]
-        if not pending:
-            return
-        addresses = np.concatenate([_addresses(filters) for filters in pending])[:count]
-        _slice(self._file, addresses, num_blocks)
-        while pending and count >= len(pending[0]):
-            count -= len(pending.pop(0))
-        if pending:
-            pending[0] = pending[0][count:]
 
 
 def require_tile(tile_zones: int) -> None:
