@@ -139,9 +139,9 @@ def older(tmp_path) -> Path:
     copy = tmp_path / "older"
     without = shutil.ignore_patterns("__pycache__")
     shutil.copytree(separately.ROOT / "zonebloom", copy / "zonebloom", ignore=without)
-    init = copy / "zonebloom" / "__init__.py"
-    text = init.read_text().replace(f'__version__ = "{zb.__version__}"', '__version__ = "0.0.9"')
-    init.write_text(text)
+    version = copy / "zonebloom" / "version.py"
+    text = version.read_text().replace(f'__version__ = "{zb.__version__}"', '__version__ = "0.0.9"')
+    version.write_text(text)
     return copy
 
 
