@@ -302,9 +302,9 @@ class Lake:
         )
 
 
-def make_table(rows: int, rng: random.Random) -> pa.Table:
+def make_table(rows: int, rng: random.Random, types: Sequence[pa.DataType] = TYPES) -> pa.Table:
     """A table of random types; ``row`` numbers its rows, ``s`` is a struct."""
-    kinds = [rng.choice(TYPES) if rng.random() < 0.75 else rng.choice(COMMON) for _ in range(5)]
+    kinds = [rng.choice(types) if rng.random() < 0.75 else rng.choice(COMMON) for _ in range(5)]
     arrays = [drawn(each, rows, rng) for each in kinds]
     names = list("abcde")
     if rng.random() < 0.5:
@@ -346,14 +346,16 @@ def columns_of(whole: pa.Table) -> list[Column]:
     return found
 
 
-def make_lake(folder: Path, rng: random.Random) -> Lake | None:
+def make_lake(
+    folder: Path, rng: random.Random, types: Sequence[pa.DataType] = TYPES
+) -> Lake | None:
     """Write a dataset and index it as its layout says; None if PyArrow cannot read it."""
     folder.mkdir(parents=True)
     name = rng.choice(["pyarrow", "pyarrow", *WRITERS])
     writer = WRITERS[name]
     layout = rng.choice(LAYOUTS)
     is_hive = rng.random() < 0.2
-    table = make_table(rng.choice([150, 600, 1500]), rng)
+    table = make_table(rng.choice([150, 600, 1500]), rng, types)
     shared = Shared(
         layout == "embedded" or rng.random() < 0.1,
         rng.choice(["1.0", "2.4", "2.6", "2.6"]),

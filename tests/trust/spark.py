@@ -1,0 +1,140 @@
+"""Spark's own answers over random files, and ours by every way in which Spark reads them."""
+
+from __future__ import annotations
+
+import functools
+import random
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from trust import filters
+from trust.lakes import Lake, make_lake
+from trust.report import Report
+
+import zonebloom as zb
+import zonebloom.spark as zs
+from zonebloom.cli.engines import spark_session
+
+TREES = 8
+KINDS = [
+    *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16()),
+    *(pa.uint32(), pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.decimal128(9, 2)),
+    *(pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()),
+    pa.dictionary(pa.int32(), pa.string()),
+]
+
+
+@functools.cache
+def session() -> Any:
+    """The session of the process."""
+    spark = spark_session("local[2]", "zonebloom-trust")
+    spark.conf.set("spark.sql.shuffle.partitions", 4)
+    return spark
+
+
+def run_case(report: Report, number: int, folder: Path) -> None:
+    """One dataset, with filters and keys that Spark answers for."""
+    rng = report.begin(number)
+    with warnings.catch_warnings():
+        # Layouts that are stale on purpose say so.
+        warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
+        lake = make_lake(folder / "lake", rng, KINDS)
+        if lake is None or lake.format != "parquet":
+            report.refused["no Parquet that PyArrow can read"] += 1
+            return
+        case = _Case(report, lake, rng)
+        for _ in range(TREES):
+            case.filter()
+        for name in lake.indexed:
+            case.keys(name)
+
+
+class _Case:
+    def __init__(self, report: Report, lake: Lake, rng: random.Random):
+        self.report, self.lake, self.rng = report, lake, rng
+        self.path = str(lake.folder)
+        self.frame = session().read.parquet(self.path)
+
+    def filter(self) -> None:
+        """One random condition, by Spark alone and by every way."""
+        tree = filters.draw(self.lake.columns, self.rng)
+        try:
+            text = filters.sql(tree, self.rng)
+        except filters.NotWritten:
+            return
+        for part in {part for column in self.lake.columns for part in column.path}:
+            text = text.replace(f'"{part}"', f"`{part}`")
+        native = lambda: self.frame.where(text)  # noqa: E731
+        source = lambda option: (  # noqa: E731
+            session().read.format("zonebloom").option(option, text).load(self.path)
+        )
+        self._compare(
+            f"where {text}",
+            native,
+            {
+                "scan": lambda: zs.scan(session(), self.path, filter=text),
+                "option filter": lambda: source("filter"),
+                "option prune": lambda: source("prune").where(text),
+                "prune": lambda: zs.prune(native()),
+            },
+        )
+
+    def keys(self, name: str) -> None:
+        """The rows of some keys of a column, by a join of Spark's and by ours."""
+        column = f"`{name}`" if name in self.frame.columns else name
+        if column == name or name in ("p", "q", "row"):
+            return
+        rows = ", ".join(str(self.rng.randrange(self.lake.whole.num_rows)) for _ in range(6))
+        keys = self.frame.where(f"row IN ({rows})").select(column).distinct()
+        self._compare(
+            f"the keys of {name} in rows {rows}",
+            lambda: keys.join(self.frame, name),
+            {
+                "filter_join": lambda: zs.filter_join(keys, zs.Indexed(self.path), name),
+                "tag_location": lambda: self._tagged(keys, name),
+            },
+        )
+
+    def _tagged(self, keys: Any, name: str) -> Any:
+        """Rows of the files at the places that keys are said to lie."""
+        tagged = zs.tag_location(keys, self.path, on=name).toArrow()
+        places = zip(
+            tagged["fragment_id"].to_pylist(), tagged["row_offset"].to_pylist(), strict=True
+        )
+        addresses = [(number << 32) + offset for number, offset in places if number is not None]
+        return self.lake.open().take(addresses, ["row"])
+
+    def _compare(
+        self, said: str, native: Callable[[], Any], ways: dict[str, Callable[[], Any]]
+    ) -> None:
+        try:
+            wanted = _rows(native())
+        except Exception:  # noqa: BLE001 - a codec or a literal that Spark has no use for
+            self.report.refused["Spark, by itself"] += 1
+            return
+        for way, read in ways.items():
+            self.report.tried[way] += 1
+            try:
+                found = _rows(read())
+            except (zb.errors.ZoneBloomError, PySparkException) as error:
+                self.report.refused[f"{way}: {type(error).__name__}"] += 1
+                continue
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is wrong
+                self.report.fail(f"{self.lake}: {way}: {error!r:.300}\n    {said:.600}")
+                continue
+            if found != wanted:
+                lost = sorted(set(wanted) - set(found))
+                self.report.fail(
+                    f"{self.lake}: {way}: {len(lost)} lost {lost[:5]}, {len(found)} rows for "
+                    f"{len(wanted)}\n    {said:.600}"
+                )
+
+
+def _rows(found: Any) -> list[int]:
+    """Numbers of the rows of a frame or table, ascending."""
+    table = found if isinstance(found, pa.Table) else found.select("row").toArrow()
+    return sorted(table["row"].to_pylist())
