@@ -1,0 +1,1 @@
+"""What an index would cost and save, from a sample."""

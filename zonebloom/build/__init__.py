@@ -1,0 +1,1 @@
+"""From columns to zones, segments and one commit."""

@@ -1,0 +1,1 @@
+"""Which fragments and indices there are, in numbered versions; whether a file is as it was."""

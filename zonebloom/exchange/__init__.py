@@ -1,0 +1,1 @@
+"""Indices and figures in the forms of Lance and Hudi."""

@@ -1,0 +1,1 @@
+"""From a filter to zones, pages and rows."""

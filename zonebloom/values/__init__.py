@@ -1,0 +1,1 @@
+"""What a literal is to a column's type, and the bits it is probed by."""
