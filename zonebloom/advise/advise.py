@@ -247,7 +247,14 @@ class _Sample:
         source = self._source
         filesystem = counted(source.filesystem, self.counter)
         reader = ColumnsReader(source.format, filesystem, fragment.path, [column], source.schema)
-        return _measure_pace(reader, self._parameters)
+        try:
+            return _measure_pace(reader, self._parameters)
+        except FragmentUnreadable as error:
+            if "crypt" not in str(error):
+                raise
+            # The format may hold the keys of an encrypted file.
+            reader.leave_to_pyarrow()
+            return _measure_pace(reader, self._parameters)
 
     def _judge(self, column: Column, values: pa.ChunkedArray, pace: _Pace) -> Advice:
         parts = self._cut(values)

@@ -253,6 +253,27 @@ def _fragment_zones(
         reader = TableColumns(task.table, columns)
     else:
         reader = ColumnsReader(task.format, task.filesystem, fragment.path, columns, task.schema)
+    begun = False
+    try:
+        for found in _reader_zones(reader, outputs, threads, progress):
+            begun = True
+            yield found
+    except FragmentUnreadable as error:
+        if begun or isinstance(reader, TableColumns) or "crypt" not in str(error):
+            raise
+        # The format may hold the keys of an encrypted file.
+        reader.leave_to_pyarrow()
+        for output in outputs:
+            output.begin_fragment()
+        yield from _reader_zones(reader, outputs, threads, progress)
+
+
+def _reader_zones(
+    reader: ColumnsReader | TableColumns,
+    outputs: Sequence[_Output],
+    threads: int,
+    progress: Progress | None,
+) -> Iterator[tuple[int, Zones]]:
     runs = reader.runs(split=threads > 1)
 
     def trained(run: Run, columns: Sequence[_ColumnRun]) -> Iterator[tuple[int, Zones]]:

@@ -87,7 +87,14 @@ def hold_against_rows(
     for fragment, zones in _sampled(evidence.tables, known, sample):
         held = _Held(evidence, source, column, fragment, lookups)
         reader = _reader(source, fragment, column)
-        held.check_all(reader, zones)
+        try:
+            held.check_all(reader, zones)
+        except FragmentUnreadable:
+            if isinstance(reader, TableColumns):
+                raise
+            # The format may hold the keys of an encrypted file.
+            reader.leave_to_pyarrow()
+            held.check_all(reader, zones)
         count += len(zones)
     lookups.finish()
     return count

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 # The module of each name.
 _HOMES = {
-    "BFIndexConfig": "manager.index_manager",
+    "BFIndexConfig": "hyperspace.index_manager",
     "ExecutorReport": "workers.executors",
-    "IndexManager": "manager.index_manager",
+    "IndexManager": "hyperspace.index_manager",
     "Indexed": "joins.filter_join",
     "JoinPlan": "joins.filter_join",
     "KeyFilter": "joins.filter_join",
@@ -49,7 +49,7 @@ _HOMES = {
     "plan": "frames",
     "prune": "pruning.prune",
     "prune_plan": "pruning.prune",
-    "read_pruned": "pruning.reread",
+    "read_pruned": "pruning.read_pruned",
     "register": "frames",
     "scan": "frames",
     "send_package": "workers.ship",

@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, SchemaMismatch
 from zonebloom.predicates.literals import is_lossless
-from zonebloom.storage.source import holds_keys, is_plain_parquet
+from zonebloom.storage.source import is_plain_parquet
 from zonebloom.values.probe import hash_domain
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ class ColumnsReader:
         self._columns = tuple(columns)
         self._schema = schema
         self._metadata: pq.FileMetaData | None = None
-        # A format that holds keys is what can read encrypted files.
-        self._whole = not is_plain_parquet(format) or holds_keys(format)
+        self._whole = not is_plain_parquet(format)
 
     def runs(self, split: bool) -> list[Run]:
         """The runs of row groups to read, one after another in row order."""
@@ -112,6 +111,10 @@ class ColumnsReader:
 
     def _reading(self) -> _Reading:
         return _Reading(self._path)
+
+    def leave_to_pyarrow(self) -> None:
+        """Read the file as one run through its format, which may hold the keys it needs."""
+        self._whole = True
 
     def _fragment(self) -> Iterator[list[pa.Array]]:
         fragment = self._format.make_fragment(self._path, self._filesystem)

@@ -166,14 +166,6 @@ def is_plain_parquet(format: pads.FileFormat) -> bool:
     )
 
 
-def holds_keys(format: pads.FileFormat) -> bool:
-    """Whether a Parquet format can read encrypted files."""
-    options: Any = format.default_fragment_scan_options
-    return (
-        options.decryption_properties is not None or options.parquet_decryption_config is not None
-    )
-
-
 def open_source(
     source: Any,
     format: str = "parquet",
