@@ -95,7 +95,7 @@ def drawn(arrow_type: pa.DataType, rows: int, rng: random.Random) -> pa.Array:
     pool = raw_values(plain, distinct, rng.randrange(1 << 30))
     if getattr(plain, "unit", None) == "s":
         # Polars has no seconds: its own scan bounds rows by statistics that overflow in its units.
-        pool = [raw // 1000 for raw in pool]
+        pool = [raw // 1001 for raw in pool]
     if distinct > 5:
         # Not all columns are of extremes.
         pool = pool[rng.choice([0, 0, distinct // 2]) :]
