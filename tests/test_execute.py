@@ -16,7 +16,9 @@ from e2e_helpers import assert_equals_pyarrow, build, numbered, plain_dataset, t
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.scan.plan import ScanStats
+from zonebloom.ranges import RowRanges
+from zonebloom.scan.execute import Execution
+from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
 from zonebloom.scan.planner import Planner
 
 ROWS = 1000
@@ -166,3 +168,35 @@ def test_row_groups_as_fragments_are_refused(folder: Path) -> None:
 def test_a_dataset_with_a_filter_of_its_own_is_refused(folder: Path) -> None:
     with pytest.raises(errors.SourceError, match="filter of its own"):
         zb.dataset(pads.dataset(folder).filter(ID == 120))
+
+
+# Rows with their offsets
+
+
+@pytest.mark.parametrize("filter", [None, ID >= 15_000, pc.field("value") == 1], ids=str)
+@pytest.mark.parametrize("way", ["pages", "pyarrow", "whole", "row groups"])
+def test_located_rows_lie_where_they_are_said_to(
+    folder: Path, filter: pc.Expression | None, way: str
+) -> None:
+    """Against the rows of the file, numbered as pyarrow reads them."""
+    options = {"dictionary_columns": ["name"]} if way == "pyarrow" else {}
+    format = pads.ParquetFileFormat(read_options=pads.ParquetReadOptions(**options))
+    source = zb.dataset(pads.dataset(folder, format=format)).opened.source
+    fragment, identity = source.fragments[1], source.identities()[1]
+    some = RowRanges([(3, 5), (249, 251), (600, 610)])
+    rows, groups, expected = {
+        "whole": (None, None, range(ROWS)),
+        "row groups": (None, (1, 3), [*range(250, 500), *range(750, 1000)]),
+    }.get(way, (some, None, [3, 4, 249, 250, *range(600, 610)]))
+    part = FragmentPlan(fragment, rows, identity=identity, row_groups=groups)
+    table = pads.dataset(folder / "part-001.parquet").to_table()
+    numbers = table.append_column("at", pa.array(range(ROWS))).take(pa.array(expected))
+    if filter is not None:
+        numbers = numbers.filter(filter)
+    execution = Execution(source, Request(["row"], filter))
+    found = list(execution.located(part))
+    assert [at for offsets, _ in found for at in offsets] == numbers["at"].to_pylist()
+    assert [row for _, t in found for row in t["row"].to_pylist()] == numbers["row"].to_pylist()
+    replace(folder / "part-001.parquet", table.slice(1))
+    with pytest.raises(errors.FragmentChanged, match="search again"):
+        list(execution.located(part))

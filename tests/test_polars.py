@@ -290,9 +290,9 @@ def test_only_kept_rows_and_columns_are_read(fresh, monkeypatch):
     seen = []
 
     class Counting(module.Execution):
-        def __init__(self, source, request, counter, stats, counting):
-            seen.append((request, stats))
-            super().__init__(source, request, counter, stats, counting)
+        def __init__(self, source, request):
+            super().__init__(source, request)
+            seen.append((request, self.stats))
 
     monkeypatch.setattr(module, "Execution", Counting)
     found = scan(fresh).filter(pl.col("row") == 300).select("s").collect()

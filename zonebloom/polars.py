@@ -17,7 +17,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
@@ -30,8 +29,7 @@ from zonebloom.errors import InvalidArgument, MissingDependency, SchemaMismatch
 from zonebloom.predicates import And
 from zonebloom.predicates.polars import filter_of, to_frame, to_predicate
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request, ScanPlan, ScanStats
-from zonebloom.storage.files import ReadCounter
+from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request, ScanPlan
 from zonebloom.storage.memory import TableSource
 from zonebloom.storage.source import Source
 
@@ -296,7 +294,7 @@ class _Query:
         """Rows of fragments that are read in part, as a source of Polars'."""
         from polars.io.plugins import register_io_source
 
-        part = replace(plan, fragments=tuple(run))
+        fragments = tuple(run)
         schema = self.schema()
 
         def read(
@@ -307,7 +305,7 @@ class _Query:
         ) -> Iterator[pl.DataFrame]:
             names = schema.names() if columns is None else columns
             # The plan was made for these rows: they pass all filters, pushed this far or not.
-            wanted = part.filter if predicate is None else filter_of(predicate, schema)
+            wanted = plan.filter if predicate is None else filter_of(predicate, schema)
             request = Request(
                 # Polars counts rows by a column, and a table without one has none.
                 names or schema.names()[:1],
@@ -315,9 +313,8 @@ class _Query:
                 None,
                 batch_size or DEFAULT_BATCH_ROWS,
             )
-            execution = Execution(self._source, request, ReadCounter(), ScanStats(), False)
             left = limit
-            for batch in execution.batches(part):
+            for batch in Execution(self._source, request).batches(fragments):
                 frame = to_frame(pa.Table.from_batches([batch]), schema).select(names)
                 if left is not None:
                     frame = frame.head(left)

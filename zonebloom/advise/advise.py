@@ -35,7 +35,7 @@ from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.sizing import false_positive_probability
 from zonebloom.scan.binding import no_column, require_column
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.plan import Request, ScanStats
+from zonebloom.scan.plan import Request
 from zonebloom.storage.columns import Column, ColumnsReader, TableColumns
 from zonebloom.storage.files import ReadCounter, counted
 from zonebloom.storage.memory import TableSource
@@ -233,8 +233,8 @@ class _Sample:
             for zone in self.zones
         ]
         plan, _ = self._planner.plan_rows(np.sort(np.concatenate(addresses)))
-        execution = Execution(source, Request(names, None), self.counter, ScanStats())
-        batches = [batch.select(names) for batch in execution.batches(plan)]
+        execution = Execution(source, Request(names, None), self.counter)
+        batches = [batch.select(names) for batch in execution.batches(plan.fragments)]
         return pa.Table.from_batches(batches).select(names)
 
     def _pace(self, column: Column) -> _Pace:

@@ -132,11 +132,11 @@ class Scanner:
             # A wrong filter is refused even when no row is read.
             _ = recheck(self._source.schema.empty_table(), self._request.filter, None)
         stats.index_bytes = plan.index_bytes
-        counter = ReadCounter()
+        counter = ReadCounter() if counting else None
         left = self._request.limit
         try:
-            execution = Execution(self._source, self._request, counter, stats, counting)
-            for batch in execution.batches(plan):
+            execution = Execution(self._source, self._request, counter, stats)
+            for batch in execution.batches(plan.fragments):
                 if left is not None:
                     batch = batch.slice(0, left)
                     left -= batch.num_rows
@@ -146,8 +146,9 @@ class Scanner:
                 if left == 0:
                     break
         finally:
-            stats.data_bytes = plan.data_bytes + counter.num_bytes
-            stats.data_reads = plan.data_reads + counter.num_requests
+            if counter is not None:
+                stats.data_bytes = plan.data_bytes + counter.num_bytes
+                stats.data_reads = plan.data_reads + counter.num_requests
             stats.seconds = time.perf_counter() - started
             if self._stats_callback is not None:
                 self._stats_callback(stats)

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from zonebloom.errors import FragmentChanged, SchemaMismatch
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.plan import FragmentPlan, Request, ScanPlan, ScanStats
+from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.recheck import matching_rows
 from zonebloom.spark.names import require_names
 from zonebloom.spark.rebase import Calendars, old_times, require_modern
-from zonebloom.storage.files import ReadCounter, identities
+from zonebloom.storage.files import identities
 from zonebloom.storage.source import Source
 
 # A batch costs the JVM a round trip; one of more bytes than this costs it memory.
@@ -97,9 +97,7 @@ class Work:
     calendars: Calendars
     old_times: frozenset[str]
 
-    def batches(
-        self, pieces: Sequence[Piece], counter: ReadCounter | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
         """The rows of some pieces, in batches of `BATCH_ROWS` and more where there are as many."""
         shared = [piece.plan for piece in pieces if piece.is_shared]
         self._require_unchanged(shared)
@@ -114,23 +112,17 @@ class Work:
                 require_names(fragment.path, opened, names)
             columns = self._corrected(fragment.path, opened)
             corrected.append((piece.plan, columns)) if columns else usual.append(piece.plan)
-        yield from self._read(usual, counter)
+        yield from self._read(usual)
         for plan, columns in corrected:
-            for batch in self._read([plan], counter):
+            for batch in self._read([plan]):
                 require_modern(batch, columns, plan.fragment.path)
                 yield batch
         # Changed while it was read: what was given is no one version of the file.
         self._require_unchanged(shared)
 
-    def _read(
-        self, plans: Sequence[FragmentPlan], counter: ReadCounter | None
-    ) -> Iterator[pa.RecordBatch]:
-        request = Request(list(self.columns), self.filter)
-        execution = Execution(
-            self.source, request, counter or ReadCounter(), ScanStats(), counter is not None
-        )
-        plan = ScanPlan(self.filter, None, self.columns, tuple(plans), len(plans), 0)
-        yield from _joined(execution.batches(plan))
+    def _read(self, plans: Sequence[FragmentPlan]) -> Iterator[pa.RecordBatch]:
+        execution = Execution(self.source, Request(list(self.columns), self.filter))
+        yield from _joined(execution.batches(plans))
 
     def _corrected(self, path: str, opened: Any) -> frozenset[str]:
         """Columns that are given in which Spark would correct days and times of old."""

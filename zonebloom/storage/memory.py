@@ -54,9 +54,9 @@ class TableSource(Source):
         """No."""
         return False
 
-    def identities(self) -> list[FileIdentity | None]:
+    def identities(self, fragments: Sequence[Fragment] | None = None) -> list[FileIdentity | None]:
         """A table never changes."""
-        return [self.identity]
+        return [self.identity for _ in (self.fragments if fragments is None else fragments)]
 
 
 def open_table(table: pa.Table) -> TableSource:

@@ -61,10 +61,11 @@ class SnapshotSource(Source):
         """Columns whose value the metadata gives for a fragment, with that value."""
         return {name: _python(value) for name, value in self.values[fragment.path].items()}
 
-    def identities(self) -> list[FileIdentity | None]:
-        """What each fragment's file is now."""
-        found = Source.identities(self)
-        for fragment, identity in zip(self.fragments, found, strict=True):
+    def identities(self, fragments: Sequence[Fragment] | None = None) -> list[FileIdentity | None]:
+        """What the file of each fragment, or of some, is now."""
+        asked = self.fragments if fragments is None else fragments
+        found = Source.identities(self, asked)
+        for fragment, identity in zip(asked, found, strict=True):
             if identity is None:
                 raise FragmentUnreadable(
                     f"{fragment.path} is gone, and the {self.name} needs it; load the table's "

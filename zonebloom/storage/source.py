@@ -151,9 +151,10 @@ class Source:
             opened.append(each)
         return pads.FileSystemDataset(opened, self.schema, self.format, filesystem)
 
-    def identities(self) -> list[FileIdentity | None]:
-        """What each fragment's file is now, None where it is gone."""
-        return identities(self.filesystem, (fragment.path for fragment in self.fragments))
+    def identities(self, fragments: Sequence[Fragment] | None = None) -> list[FileIdentity | None]:
+        """What the file of each fragment, or of some, is now; None where it is gone."""
+        asked = self.fragments if fragments is None else fragments
+        return identities(self.filesystem, (fragment.path for fragment in asked))
 
 
 def is_plain_parquet(format: pads.FileFormat) -> bool:
