@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from zonebloom.catalog.document import from_document, to_document
+from zonebloom.catalog.log import from_document, to_document
 from zonebloom.sbbf.reference import ReferenceSbbf
 
 ROOT = Path(__file__).resolve().parent.parent

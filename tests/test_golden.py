@@ -1,7 +1,9 @@
 """Index folders as earlier releases wrote them still open and answer.
 
-``golden/catalog-1`` was written before documents of the catalog had a checksum: two files, an
-index of one filter after another with a global filter, and a sliced one.
+Both have the same two files, an index of one filter after another with a global filter, and a
+sliced one. ``golden/catalog-1`` was written before documents of the catalog had a checksum,
+``golden/catalog-2`` while page maps belonged to the segments of an index; there the second file
+was indexed later.
 """
 
 from __future__ import annotations
@@ -18,15 +20,16 @@ import zonebloom as zb
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The folder with the times its files had; a checkout gives them others."""
+@pytest.fixture(params=[("catalog-1", 2), ("catalog-2", 4)], ids=["1", "2"])
+def folder(request, tmp_path: Path) -> tuple[Path, int]:
+    """A folder with the times its files had, for a checkout gives them others; its version."""
+    name, version = request.param
     copy = tmp_path / "data"
-    shutil.copytree(GOLDEN / "catalog-1", copy)
+    shutil.copytree(GOLDEN / name, copy)
     for number in range(2):
         time = 1_700_000_000_000_000_000 + number
         os.utime(copy / f"part={number}" / "data.parquet", ns=(time, time))
-    return copy
+    return copy, version
 
 
 def assert_used_and_right(folder: Path, ds: zb.Dataset) -> None:
@@ -48,22 +51,24 @@ def assert_used_and_right(folder: Path, ds: zb.Dataset) -> None:
     assert [each.num_fragments_indexed for each in ds.describe_indices()] == [2, 2]
 
 
-def test_catalog_without_checksums_opens_and_answers(folder: Path):
-    ds = zb.dataset(folder)
-    assert ds.version == 2
+def test_an_earlier_catalog_opens_and_answers(folder: tuple[Path, int]):
+    path, version = folder
+    ds = zb.dataset(path)
+    assert ds.version == version
     assert [each.layout for each in ds.describe_indices()] == ["table", "sliced"]
-    assert_used_and_right(folder, ds)
+    assert_used_and_right(path, ds)
     assert [ds.validate_index(name) for name in ("id_idx", "name_idx")] == [10, 10]
     over_all = ds.global_filter("id")
     assert over_all is not None and over_all.is_current
 
 
-def test_catalog_without_checksums_is_written_on_top_of(folder: Path):
-    ds = zb.dataset(folder)
+def test_an_earlier_catalog_is_written_on_top_of(folder: tuple[Path, int]):
+    path, version = folder
+    ds = zb.dataset(path)
     ds.drop_index("id_idx")
     ds.create_scalar_index("id", number_of_items=100, spark=False)
-    again = zb.dataset(folder)
-    assert again.version == 4
-    assert_used_and_right(folder, again)
-    written = folder / "_zonebloom" / "versions" / f"{4:020d}.json"
+    again = zb.dataset(path)
+    assert again.version == version + 2
+    assert_used_and_right(path, again)
+    written = path / "_zonebloom" / "versions" / f"{again.version:020d}.json"
     assert written.read_bytes().startswith(b'{"format_version": 2, "checksum": "')

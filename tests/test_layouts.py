@@ -489,7 +489,7 @@ def test_a_version_that_cannot_be_read_now_is_not_written_over(folder, monkeypat
     def fail(self, number):
         with monkeypatch.context() as patch:
             patch.setattr(
-                "zonebloom.catalog.store.from_document",
+                "zonebloom.catalog.log.from_document",
                 lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")),
             )
             return read(self, number)

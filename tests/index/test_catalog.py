@@ -18,11 +18,11 @@ import pytest
 import xxhash
 from helpers import flipped_bits, rewrite_document, without_privileges
 
-from zonebloom.catalog import document as document_module
+from zonebloom.catalog import log as log_module
 from zonebloom.catalog import store as catalog_module
-from zonebloom.catalog.document import FORMAT_VERSION
+from zonebloom.catalog.log import FORMAT_VERSION, now
 from zonebloom.catalog.model import IndexEntry, KnownFragment, Segment, Version, ZoneParameters
-from zonebloom.catalog.store import Catalog, now
+from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import vacuum
 from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, IndexNotUsedWarning
 from zonebloom.storage.files import FileIdentity
@@ -55,7 +55,7 @@ class Filled(Catalog):
                 for segment in each.segments:
                     path = self.segment_path(segment.name)
                     if self.filesystem.get_file_info(path).size != segment.num_bytes:
-                        self._write(path, bytes(segment.num_bytes))
+                        self._write_whole(path, bytes(segment.num_bytes))
             return version
 
         return super().commit(filled)
@@ -337,7 +337,7 @@ def test_several_flipped_bits_never_pass_for_another_format():
     rng = random.Random(7)
     keys = frozenset({"version", "next_fragment_id", "fragments", "indices"})
     content = {"version": 1, "next_fragment_id": 2, "fragments": {}, "indices": []}
-    written = document_module.to_document(content)
+    written = log_module.to_document(content)
     for number in range(5000):
         data = bytearray(written)
         # What says which format it is lies at the start.
@@ -345,7 +345,7 @@ def test_several_flipped_bits_never_pass_for_another_format():
         for at in rng.sample(among, rng.randint(2, 4)):
             data[at] ^= 1 << rng.randrange(8)
         with pytest.raises(ValueError):
-            document_module.from_document(bytes(data), keys)
+            log_module.from_document(bytes(data), keys)
 
 
 def test_a_catalog_with_nothing_but_damage_is_empty(local):
@@ -494,7 +494,7 @@ def test_a_version_of_a_newer_format_is_named_as_such(local):
     first = local.commit(adding("a"))
     local.commit(adding("b"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document_module, "FORMAT_VERSION", FORMAT_VERSION + 1)
+        patch.setattr(log_module, "FORMAT_VERSION", FORMAT_VERSION + 1)
         forge(local, 2, lambda content: content)
     with pytest.raises(CorruptIndex, match="newer zonebloom"):
         local.commit(adding("c"))

@@ -18,7 +18,6 @@ from zonebloom.build.layout import arrange
 from zonebloom.build.tasks import NewIndex, commit_indices, cut_tasks, train_locally
 from zonebloom.build.train import TrainColumn, TrainedTask, TrainFragment
 from zonebloom.catalog.coverage import Coverage, PresentFragment, cover
-from zonebloom.catalog.durable import not_written
 from zonebloom.catalog.freshness import last_seen
 from zonebloom.catalog.model import (
     GlobalFilterEntry,
@@ -28,6 +27,7 @@ from zonebloom.catalog.model import (
     Version,
     ZoneParameters,
 )
+from zonebloom.catalog.writing import not_written
 from zonebloom.errors import CatalogError, HiddenColumnsWarning, IndexExists, ZoneBloomError
 from zonebloom.index.global_filter import GlobalSize, Part, merge_parts
 from zonebloom.opened import Opened

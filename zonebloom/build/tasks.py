@@ -23,6 +23,7 @@ from zonebloom.build.train import (
     TrainTask,
     train_task,
 )
+from zonebloom.catalog.log import now
 from zonebloom.catalog.model import (
     GlobalFilterEntry,
     IndexEntry,
@@ -31,7 +32,7 @@ from zonebloom.catalog.model import (
     Version,
     ZoneParameters,
 )
-from zonebloom.catalog.store import Catalog, now
+from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CommitConflict
 from zonebloom.storage.columns import Column
 from zonebloom.threads import cores, in_order

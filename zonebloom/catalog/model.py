@@ -14,6 +14,8 @@ from zonebloom.storage.files import FileIdentity
 TABLE_FILE = "bloomfilter.arrow"
 SLICED_FILE = "bloomfilter.sliced"
 KEY_RANGES_FILE = "ranges.arrow"
+GLOBAL_FILTER = "global.sbbf"
+FILE_NAMES = {"table": TABLE_FILE, "sliced": SLICED_FILE, "pages": TABLE_FILE}
 
 DEFAULT_ITEMS = 8192
 DEFAULT_PROBABILITY = 0.00057

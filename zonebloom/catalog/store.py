@@ -8,11 +8,9 @@
       segments/<name>/ranges.arrow          the least and greatest key of each of them
       segments/<name>/global.sbbf           one filter over the keys of all fragments
 
-A version is written under a name of its own and then linked to its number, which fails if
-the number is taken: of two writers one starts again on top of the other. A crash leaves the
-last version whole. Readers pin a version. Nothing read from here is trusted: sizes, ids,
-names and checksums are checked before use. A version that is not what was written is passed
-over: the one before it is as good as its fragments still are what they were.
+Of two writers of one number (`zonebloom.catalog.log`) one starts again on top of the other.
+Readers pin a version. One that is not what was written is passed over: the one before it is as
+good as its fragments still are what they were.
 """
 
 from __future__ import annotations
@@ -20,32 +18,35 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
-import re
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.catalog.document import FORMAT_VERSION, from_document, to_document
-from zonebloom.catalog.durable import missing, not_written, sync, sync_files
+from zonebloom.catalog.log import NewerFormat, VersionLog
 from zonebloom.catalog.model import (
+    FILE_NAMES,
+    GLOBAL_FILTER,
     KEY_RANGES_FILE,
     SLICED_FILE,
     TABLE_FILE,
-    GlobalFilterEntry,
     IndexEntry,
-    KnownFragment,
-    Segment,
     Version,
-    ZoneParameters,
 )
-from zonebloom.catalog.permissions import make_file, make_folder
+from zonebloom.catalog.versions import from_content, listed, listing_of, plain_name, to_content
+from zonebloom.catalog.writing import (
+    make_file,
+    make_folder,
+    missing,
+    not_written,
+    sync_files,
+    write_synced,
+)
 from zonebloom.errors import (
     CatalogError,
     CommitConflict,
@@ -53,41 +54,14 @@ from zonebloom.errors import (
     IndexNotUsedWarning,
     ZoneBloomError,
 )
-from zonebloom.storage.files import FileIdentity, is_local
+from zonebloom.storage.files import is_local
 from zonebloom.storage.parquet.pagemap import FILE_NAME as PAGE_MAP
 
 FOLDER = "_zonebloom"
-GLOBAL_FILTER = "global.sbbf"
-
-_VERSION_NAME = re.compile(r"(\d{20})\.json")
-_SEGMENT_NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_.-]*")
 # Of a segment that is a page map alone, what is in another by now.
 MERGED_FILES = (TABLE_FILE, SLICED_FILE, KEY_RANGES_FILE)
-_FILE_NAMES = {"table": TABLE_FILE, "sliced": SLICED_FILE, "pages": TABLE_FILE}
 _MAX_TRIES = 16
-# Half of what row addresses have room for: files not yet indexed take ids above.
-_MAX_FRAGMENT_ID = 1 << 30
 _VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"})
-_FRAGMENT_FIELDS = pa.schema(
-    [
-        pa.field("fragment_id", pa.uint64(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("mtime_ns", pa.int64(), nullable=False),
-        pa.field("num_rows", pa.int64(), nullable=False),
-    ]
-)
-# Not in listings of the first versions: there mtime and size alone tell files apart.
-_IDENTITY_FIELDS = pa.schema(
-    [
-        pa.field("ctime_ns", pa.int64(), nullable=False),
-        pa.field("tag", pa.string(), nullable=False),
-        pa.field("inode", pa.uint64(), nullable=False),
-        pa.field("digest", pa.string(), nullable=False),
-        pa.field("seen_at", pa.int64(), nullable=False),
-    ]
-)
-_ALL_FIELDS = pa.schema([*_FRAGMENT_FIELDS, *_IDENTITY_FIELDS])
 
 
 class _NotRead(CorruptIndex):
@@ -103,10 +77,12 @@ class Catalog:
     def __init__(self, filesystem: pafs.FileSystem, folder: str):
         self.filesystem = filesystem
         self.folder = folder
+        self._versions = posixpath.join(folder, "versions")
+        self._log = VersionLog(filesystem, self._versions, _VERSION_KEYS, self.prepare)
 
     def segment_path(self, name: str, layout: str = "table") -> str:
         """Path of a segment's table."""
-        return posixpath.join(self.folder, "segments", name, _FILE_NAMES[layout])
+        return posixpath.join(self.folder, "segments", name, FILE_NAMES[layout])
 
     def page_map_path(self, name: str) -> str:
         """Path of a segment's page map."""
@@ -159,7 +135,7 @@ class Catalog:
 
     def _latest(self, for_writing: bool) -> Version:
         try:
-            numbers = sorted(self._numbers(), reverse=True)
+            numbers = self._numbers()[::-1]
         except CatalogError as error:
             if for_writing:
                 raise
@@ -176,7 +152,7 @@ class Catalog:
                 now_there = self._numbers()
                 if number not in now_there:
                     # A vacuum deleted it since: there is a newer one.
-                    numbers = sorted(now_there, reverse=True)
+                    numbers = now_there[::-1]
                     continue
                 warnings.warn(str(error), IndexNotUsedWarning, stacklevel=4)
         return Version()
@@ -267,7 +243,7 @@ class Catalog:
                 is_in_it = True
         if not is_in_it:
             with contextlib.suppress(FileNotFoundError):
-                self.filesystem.delete_file(self._path(version.number, "json"))
+                self.filesystem.delete_file(self._log.path(version.number))
         return is_in_it
 
     def _take_back(self, version: Version, before: Version) -> None:
@@ -318,56 +294,24 @@ class Catalog:
                 self.filesystem.delete_file(path)
 
     def _numbers(self) -> list[int]:
-        selector = pafs.FileSelector(posixpath.join(self.folder, "versions"), allow_not_found=True)
-        for last in (False, False, True):
-            try:
-                found = self.filesystem.get_file_info(selector)
-                break
-            except OSError as error:
-                # pyarrow looks twice: a folder another writer made in between is no error.
-                if last or not isinstance(error, FileNotFoundError):
-                    raise CatalogError(
-                        f"{self.folder} cannot be listed ({error}); make it readable, or give "
-                        "another index_dir"
-                    ) from None
-        names = (_VERSION_NAME.fullmatch(info.base_name) for info in found)
-        return [int(name[1]) for name in names if name]
-
-    def _path(self, number: int, suffix: str) -> str:
-        return posixpath.join(self.folder, "versions", f"{number:020d}.{suffix}")
+        try:
+            return self._log.numbers()
+        except OSError as error:
+            raise CatalogError(
+                f"{self.folder} cannot be listed ({error}); make it readable, or give "
+                "another index_dir"
+            ) from None
 
     def _create(self, version: Version) -> bool:
         """Write a version unless its number is taken."""
-        folder = posixpath.join(self.folder, "versions")
-        fragments = _fragments_to_bytes(version.fragments.values())
+        fragments = listing_of(version.fragments.values())
+        checksum = xxhash.xxh3_64_hexdigest(fragments)
         # Named by content: a version can only ever refer to the bytes it was made with.
-        listing = f"{version.number:020d}-{xxhash.xxh3_64_hexdigest(fragments)}.arrow"
-        document = _to_json(version, listing, fragments)
-        self._write(posixpath.join(folder, listing), fragments)
-        path = self._path(version.number, "json")
-        if not is_local(self.filesystem):
-            if self.filesystem.get_file_info(path).type != pafs.FileType.NotFound:
-                return False
-            self._write(path, document)
-            return True
-        draft = posixpath.join(folder, f".{uuid.uuid4().hex}")
-        self._write(draft, document)
-        try:
-            os.link(draft, path)
-        except BaseException as error:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(draft)
-            if isinstance(error, FileExistsError):
-                return False
-            raise
-        # From here on the version is there, whatever fails.
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
-        with contextlib.suppress(OSError):
-            sync(folder)
-        return True
+        listing = f"{version.number:020d}-{checksum}.arrow"
+        self._write_whole(posixpath.join(self._versions, listing), fragments)
+        return self._log.create(version.number, to_content(version, listing, checksum))
 
-    def _write(self, path: str, data: bytes) -> None:
+    def _write_whole(self, path: str, data: bytes) -> None:
         """Write a file so that nobody sees a part of it."""
         if not is_local(self.filesystem):
             self.write(path, data)
@@ -375,43 +319,27 @@ class Catalog:
         draft = posixpath.join(posixpath.dirname(path), f".{uuid.uuid4().hex}")
         try:
             self.prepare(draft)
-            with open(draft, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            write_synced(draft, data)
             os.replace(draft, path)
         except BaseException:
-            if os.path.exists(draft):
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(draft)
             raise
 
     def _read(self, number: int) -> Version:
-        path = self._path(number, "json")
+        path = self._log.path(number)
         try:
-            with self.filesystem.open_input_file(path) as file:
-                data = file.read()
-            written_as, document = from_document(data, _VERSION_KEYS)
-            if written_as > FORMAT_VERSION:
-                raise _NotRead(
-                    f"{path} was written by a newer zonebloom (format {written_as}); update this "
-                    "one; the version before it is used"
-                )
-            if document["version"] != number:
-                raise ValueError(f"it is version {document['version']!r}")
-            listing = document["fragments"]
-            name = _plain_name(listing["file"])
-            with self.filesystem.open_input_file(
-                posixpath.join(self.folder, "versions", name)
-            ) as file:
+            content = self._log.read(number)
+            if content["version"] != number:
+                raise ValueError(f"it is version {content['version']!r}")
+            listing = posixpath.join(self._versions, plain_name(content["fragments"]["file"]))
+            with self.filesystem.open_input_file(listing) as file:
                 fragments = file.read()
-            if xxhash.xxh3_64_hexdigest(fragments) != listing["checksum"]:
+            if xxhash.xxh3_64_hexdigest(fragments) != content["fragments"]["checksum"]:
                 raise ValueError("the checksum of its fragments does not match")
-            return _from_json(number, document, _fragments_from_bytes(fragments))
-        except OSError as error:
-            # A file that is not there will not come back; anything else may pass.
-            kind = CorruptIndex if isinstance(error, FileNotFoundError) else _NotRead
-            raise kind(f"{path} cannot be read ({error}); the version before it is used") from None
+            return from_content(content, listed(fragments))
         except (
+            OSError,
             ValueError,
             KeyError,
             TypeError,
@@ -420,126 +348,7 @@ class Catalog:
             RecursionError,
             pa.ArrowException,
         ) as error:
-            raise CorruptIndex(
-                f"{path} cannot be read ({error}); the version before it is used"
-            ) from None
-
-
-def _plain_name(name: Any) -> str:
-    if not isinstance(name, str) or not _SEGMENT_NAME.fullmatch(name) or ".." in name:
-        raise ValueError(f"{name!r} is not a file name of ours")
-    return name
-
-
-def _layout(layout: Any) -> str:
-    if layout not in _FILE_NAMES:
-        raise ValueError(f"there is no layout {layout!r}")
-    return layout
-
-
-def _global_filter(entry: Any) -> GlobalFilterEntry | None:
-    if entry is None:
-        return None
-    return GlobalFilterEntry(
-        _plain_name(entry["segment"]),
-        int(entry["num_bytes"]),
-        str(entry["checksum"]),
-        tuple(int(i) for i in entry["fragment_ids"]),
-        int(entry["num_items"]),
-        float(entry["probability"]),
-    )
-
-
-def now() -> str:
-    """The time of a commit, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _to_json(version: Version, listing: str, fragments: bytes) -> bytes:
-    content = {
-        "version": version.number,
-        "next_fragment_id": version.next_fragment_id,
-        "fragments": {"file": listing, "checksum": xxhash.xxh3_64_hexdigest(fragments)},
-        "indices": [asdict(entry) for entry in version.indices.values()],
-    }
-    return to_document(content)
-
-
-def _from_json(number: int, document: Any, fragments: dict[str, KnownFragment]) -> Version:
-    known = {fragment.fragment_id for fragment in fragments.values()}
-    next_id = int(document["next_fragment_id"])
-    if not 0 <= next_id <= _MAX_FRAGMENT_ID:
-        raise ValueError(f"next_fragment_id is {next_id}")
-    if any(fragment_id >= next_id for fragment_id in known):
-        raise ValueError("a fragment's id is not below next_fragment_id")
-    indices = {}
-    for entry in document["indices"]:
-        if not isinstance(entry["name"], str):
-            raise ValueError(f"{entry['name']!r} is not the name of an index")
-        segments = tuple(
-            Segment(
-                _plain_name(each["name"]),
-                int(each["num_bytes"]),
-                str(each["checksum"]),
-                int(each["num_zones"]),
-                tuple(int(i) for i in each["fragment_ids"]),
-                int(each["page_map_bytes"]),
-                str(each["page_map_checksum"]),
-                _layout(each.get("layout", "table")),
-                int(each.get("ranges_bytes", 0)),
-                str(each.get("ranges_checksum", "")),
-            )
-            for each in entry["segments"]
-        )
-        over_all = _global_filter(entry.get("global_filter"))
-        covered = [segment.fragment_ids for segment in segments]
-        covered += [over_all.fragment_ids] if over_all is not None else []
-        if any(not 0 <= i < next_id for ids in covered for i in ids):
-            raise ValueError("a segment covers a fragment whose id was never given")
-        indices[entry["name"]] = IndexEntry(
-            entry["name"],
-            tuple(str(part) for part in entry["column"]),
-            str(entry["domain"]),
-            ZoneParameters(**entry["parameters"]),
-            segments,
-            str(entry["created_at"]),
-            over_all,
-        )
-    return Version(number, next_id, fragments, indices)
-
-
-def _fragments_to_bytes(fragments: Iterable[KnownFragment]) -> bytes:
-    rows = [
-        (
-            *(f.fragment_id, f.key, f.identity.size, f.identity.mtime_ns, f.num_rows),
-            *(f.identity.ctime_ns, f.identity.tag, f.identity.inode, f.digest, f.seen_at),
-        )
-        for f in fragments
-    ]
-    columns = list(zip(*rows, strict=True)) or [()] * len(_ALL_FIELDS)
-    batch = pa.record_batch(
-        [pa.array(c, f.type) for c, f in zip(columns, _ALL_FIELDS, strict=True)],
-        schema=_ALL_FIELDS,
-    )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, _ALL_FIELDS) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
-
-
-def _fragments_from_bytes(data: bytes) -> dict[str, KnownFragment]:
-    table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
-    table.validate(full=True)
-    if table.schema not in (_FRAGMENT_FIELDS, _ALL_FIELDS):
-        raise ValueError("its fragments have other columns")
-    columns = [column.to_pylist() for column in table.columns]
-    found = {}
-    for fragment_id, key, size, mtime_ns, num_rows, *more in zip(*columns, strict=True):
-        if key in found or not 0 <= num_rows <= 1 << 32:
-            raise ValueError(f"its entry for fragment {key!r} does not hold")
-        ctime_ns, tag, inode, digest, seen_at = more or (0, "", 0, "", 0)
-        identity = FileIdentity(size, mtime_ns, ctime_ns, tag, inode)
-        found[key] = KnownFragment(fragment_id, key, identity, num_rows, digest, seen_at)
-    if len({fragment.fragment_id for fragment in found.values()}) != len(found):
-        raise ValueError("two fragments share an id")
-    return found
+            # A file that is not there will not come back; anything else may pass.
+            may_pass = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+            kind = _NotRead if may_pass or isinstance(error, NewerFormat) else CorruptIndex
+            raise kind(f"{path} cannot be read ({error}); the version before it is used") from None

@@ -16,9 +16,9 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow.fs as pafs
 
-from zonebloom.catalog.durable import not_written
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import MERGED_FILES, Catalog
+from zonebloom.catalog.writing import not_written
 from zonebloom.errors import ZoneBloomError
 from zonebloom.storage.files import is_local
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zonebloom.build.builder import Builder, Wanted
 from zonebloom.build.compact import compact, drop_for_good
+from zonebloom.catalog.log import now
 from zonebloom.catalog.model import ZoneParameters
-from zonebloom.catalog.store import now
 from zonebloom.dataset import Dataset
 from zonebloom.errors import IndexExists, IndexNotFound, InvalidArgument, ZoneBloomError
 from zonebloom.index.global_filter import GlobalSize

@@ -29,8 +29,7 @@ from urllib.parse import quote, unquote
 
 from filelock import FileLock, Timeout
 
-from zonebloom.catalog.document import FORMAT_VERSION, from_document, to_document
-from zonebloom.catalog.store import now
+from zonebloom.catalog.log import FORMAT_VERSION, from_document, now, to_document
 from zonebloom.errors import CommitConflict, CorruptIndex
 
 _ENTRY_NAME = re.compile(r"(\d{20})\.json")

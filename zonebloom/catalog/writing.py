@@ -1,10 +1,15 @@
-"""What a commit relies on: files that are there, on disk and not in the system's memory alone."""
+"""How files of the index folder are written: to disk, and readable by who may read the data.
+
+A folder nobody else may look into, beside the data, would fail the listing of the data itself.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import posixpath
+import stat
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -27,6 +32,14 @@ def missing(filesystem: pafs.FileSystem, sizes: Mapping[str, int]) -> str | None
     return None
 
 
+def write_synced(path: str, data: bytes) -> None:
+    """Write a local file, and bring it to disk."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def sync_files(paths: Iterable[str]) -> None:
     """Bring local files, and the folders that name them, to disk."""
     files = sorted(paths)
@@ -36,8 +49,8 @@ def sync_files(paths: Iterable[str]) -> None:
     folders |= {posixpath.dirname(folder) for folder in folders}
     with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
         # The files first: a name is of use only when what it names is there.
-        for each in (files, sorted(folders)):
-            list(pool.map(sync, each))
+        list(pool.map(sync, files))
+        list(pool.map(sync, sorted(folders)))
 
 
 def sync(path: str) -> None:
@@ -52,6 +65,48 @@ def sync(path: str) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def make_folder(path: str, like: str) -> None:
+    """Make a local folder and those above it, with the permissions of another."""
+    missing = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        try:
+            os.mkdir(folder)
+        except FileExistsError:
+            # Another writer was faster.
+            continue
+        _share(folder, os.stat(like), 0o2777)
+
+
+def make_file(path: str, like: str) -> None:
+    """Make an empty local file that those may read who may read a folder.
+
+    It is filled in place: nobody but its owner writes to it.
+    """
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+    _share(path, os.stat(like), 0o644)
+
+
+def _share(path: str, like: os.stat_result, allowed: int) -> None:
+    if os.name != "posix":
+        return
+    mode = stat.S_IMODE(like.st_mode)
+    own = os.stat(path)
+    if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
+        # Root builds for the owner of the data; others can give their file to a group of theirs.
+        owner = like.st_uid if os.geteuid() == 0 else -1
+        try:
+            os.chown(path, owner, like.st_gid)
+        except OSError:
+            # What the group of the data may do is not for another group.
+            mode = mode & ~0o070 | (mode & 0o007) << 3
+    least = 0o700 if stat.S_ISDIR(own.st_mode) else 0o600
+    with contextlib.suppress(OSError):
+        os.chmod(path, mode & allowed | least)
 
 
 def not_written(folder: str, error: OSError) -> CatalogError:

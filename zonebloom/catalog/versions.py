@@ -1,0 +1,137 @@
+"""A version of the catalog as its document has it, and its fragments as an Arrow file has them.
+
+Nothing read is trusted: sizes, ids and names are checked before use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from zonebloom.catalog.log import from_json
+from zonebloom.catalog.model import FILE_NAMES, IndexEntry, KnownFragment, Version
+from zonebloom.storage.files import FileIdentity
+
+# Half of what row addresses have room for: files not yet indexed take ids above.
+_MAX_FRAGMENT_ID = 1 << 30
+_PLAIN_NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_.-]*")
+
+
+def _schema(**types: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in types.items()])
+
+
+_FIRST_FIELDS = _schema(
+    fragment_id=pa.uint64(),
+    key=pa.string(),
+    size=pa.int64(),
+    mtime_ns=pa.int64(),
+    num_rows=pa.int64(),
+)
+# Not in listings of the first versions: there mtime and size alone tell files apart.
+_FIELDS = pa.schema(
+    [
+        *_FIRST_FIELDS,
+        *_schema(
+            ctime_ns=pa.int64(),
+            tag=pa.string(),
+            inode=pa.uint64(),
+            digest=pa.string(),
+            seen_at=pa.int64(),
+        ),
+    ]
+)
+
+
+def to_content(version: Version, listing: str, checksum: str) -> dict[str, Any]:
+    """What the document of a version holds."""
+    return {
+        "version": version.number,
+        "next_fragment_id": version.next_fragment_id,
+        "fragments": {"file": listing, "checksum": checksum},
+        "indices": [asdict(entry) for entry in version.indices.values()],
+    }
+
+
+def from_content(content: Any, fragments: dict[str, KnownFragment]) -> Version:
+    """The version a document holds.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError
+        When it does not hold.
+    """
+    next_id = from_json(int, content["next_fragment_id"])
+    if not 0 <= next_id <= _MAX_FRAGMENT_ID:
+        raise ValueError(f"next_fragment_id is {next_id}")
+    version = Version(
+        from_json(int, content["version"]),
+        next_id,
+        fragments,
+        {e.name: e for e in from_json(tuple[IndexEntry, ...], content["indices"])},
+    )
+    known = [fragment.fragment_id for fragment in fragments.values()]
+    if len(set(known)) != len(known):
+        raise ValueError("two fragments share an id")
+    covered = [known]
+    for entry in version.indices.values():
+        for name in entry.folders:
+            plain_name(name)
+        covered += [segment.fragment_ids for segment in entry.segments]
+        covered += [entry.global_filter.fragment_ids] if entry.global_filter is not None else []
+        if unknown := {segment.layout for segment in entry.segments}.difference(FILE_NAMES):
+            raise ValueError(f"there is no layout {unknown.pop()!r}")
+    if any(not 0 <= i < next_id for ids in covered for i in ids):
+        raise ValueError("it names a fragment whose id was never given")
+    return version
+
+
+def plain_name(name: Any) -> str:
+    """A name of a file or folder of ours, which leads nowhere else."""
+    if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name) or ".." in name:
+        raise ValueError(f"{name!r} is not a file name of ours")
+    return name
+
+
+def listing_of(fragments: Iterable[KnownFragment]) -> bytes:
+    """The bytes of the file that lists the fragments of a version."""
+    rows = [
+        {
+            "fragment_id": fragment.fragment_id,
+            "key": fragment.key,
+            "size": fragment.identity.size,
+            "mtime_ns": fragment.identity.mtime_ns,
+            "num_rows": fragment.num_rows,
+            "ctime_ns": fragment.identity.ctime_ns,
+            "tag": fragment.identity.tag,
+            "inode": fragment.identity.inode,
+            "digest": fragment.digest,
+            "seen_at": fragment.seen_at,
+        }
+        for fragment in fragments
+    ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, _FIELDS) as writer:
+        writer.write_batch(pa.RecordBatch.from_pylist(rows, _FIELDS))
+    return sink.getvalue().to_pybytes()
+
+
+def listed(data: bytes) -> dict[str, KnownFragment]:
+    """The fragments such a file lists."""
+    table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+    table.validate(full=True)
+    if table.schema not in (_FIRST_FIELDS, _FIELDS):
+        raise ValueError("its fragments have other columns")
+    fragments = {}
+    columns = [column.to_pylist() for column in table.columns]
+    for fragment_id, key, size, mtime_ns, num_rows, *more in zip(*columns, strict=True):
+        if key in fragments or not 0 <= num_rows <= 1 << 32:
+            raise ValueError(f"its entry for fragment {key!r} does not hold")
+        ctime_ns, tag, inode, digest, seen_at = more or (0, "", 0, "", 0)
+        identity = FileIdentity(size, mtime_ns, ctime_ns, tag, inode)
+        fragments[key] = KnownFragment(fragment_id, key, identity, num_rows, digest, seen_at)
+    return fragments
