@@ -83,7 +83,10 @@ OPENERS = {
     "ParquetDataset",
     "make_fragment",
 }
-INDEX_FILES = ["catalog.store", "index.table", "index.sliced", "spark.hyperspace.log"]
+INDEX_FILES = [
+    *("catalog.log", "catalog.store", "catalog.writing"),
+    *("index.table", "index.sliced", "spark.hyperspace.log"),
+]
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def from_json(kind: Any, value: Any) -> Any:
     if get_origin(kind) is tuple:
         inner, _ = get_args(kind)
         return tuple(from_json(inner, part) for part in _of(list, value))
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
         if unknown := _of(dict, value).keys() - hints.keys():
             raise ValueError(f"there is no {sorted(unknown)[0]!r} in a {kind.__name__}")
