@@ -69,6 +69,7 @@ from zonebloom.storage.columns import Column
 from zonebloom.storage.delta import is_delta, open_delta
 from zonebloom.storage.iceberg import is_iceberg, open_iceberg
 from zonebloom.storage.memory import TableSource, open_table
+from zonebloom.storage.paths import absolute_path, is_uri
 from zonebloom.storage.source import (
     Partitioning,
     Schema,
@@ -77,7 +78,8 @@ from zonebloom.storage.source import (
     open_source,
     require_no_schema,
 )
-from zonebloom.values.probe import hash_domain, leaf_type
+from zonebloom.values.columns import leaf_type
+from zonebloom.values.probe import hash_domain
 
 if TYPE_CHECKING:
     import polars as pl
@@ -169,9 +171,9 @@ def dataset(
     arguments.choice(stale, "stale", get_args(Stale))
     embedded_filters = arguments.flag(embedded_filters, "embedded_filters")
     title = arguments.path(source, "source") if isinstance(source, str | os.PathLike) else None
-    if title is not None and filesystem is None and "://" not in title:
+    if title is not None and filesystem is None and not is_uri(title):
         # It means the same after the process went to another folder.
-        source = os.path.abspath(os.path.expanduser(title))
+        source = absolute_path(title)
     reopen = partial(_open, source, format, filesystem, index_dir, partitioning, stale, schema)
     opened, catalog = reopen()
     is_listed = title is not None or is_delta(source) or is_iceberg(source)

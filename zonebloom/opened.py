@@ -12,7 +12,8 @@ from zonebloom.scan.binding import require_column
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column
 from zonebloom.storage.source import Source
-from zonebloom.values.probe import leaf_type, require_indexable
+from zonebloom.values.columns import column_path, leaf_type
+from zonebloom.values.probe import require_indexable
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,11 @@ class Opened:
     version: Version
     planner: Planner
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str, ignore_case: bool = False) -> Column:
         """A column that can be indexed."""
-        path = (name,) if name in self.source.schema.names else tuple(name.split("."))
+        path = column_path(self.source.schema, name, ignore_case)
         if len(path) == 1:
-            require_column(name, self.source.schema)
+            require_column(path[0], self.source.schema)
         found = leaf_type(self.source.schema, path)
         if found is None:
             known = ", ".join(self.source.schema.names[:20])

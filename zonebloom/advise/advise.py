@@ -40,7 +40,8 @@ from zonebloom.storage.columns import Column, ColumnsReader, TableColumns
 from zonebloom.storage.files import ReadCounter, counted
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores
-from zonebloom.values.probe import leaf_type, why_not_indexable
+from zonebloom.values.columns import column_path, leaf_type
+from zonebloom.values.probe import why_not_indexable
 
 if TYPE_CHECKING:
     from zonebloom.scan.planner import Planner
@@ -98,7 +99,7 @@ def advise(
 
 def _leaves(schema: pa.Schema, name: str) -> Iterator[Column]:
     """A column, or the leaves of a struct."""
-    path = (name,) if name in schema.names else tuple(name.split("."))
+    path = column_path(schema, name)
     if len(path) == 1:
         require_column(name, schema)
     found = leaf_type(schema, path)

@@ -37,6 +37,7 @@ from zonebloom.index.key_ranges import KeyRange, range_type
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.columns import Column, ColumnsReader
 from zonebloom.storage.files import identities
+from zonebloom.storage.paths import key_below
 from zonebloom.storage.source import Fragment, Source
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ def _sizes(column: str, opened: Any) -> tuple[int | None, int | None]:
 
 def _place(source: Source, path: str) -> tuple[str, str]:
     # Keys of the catalog are paths below the root, or whole where an index has a folder apart.
-    below = posixpath.relpath(path, source.root) if path.startswith(source.root) else path
+    below = key_below(path, source.root)
     return posixpath.dirname(below), posixpath.basename(below)
 
 

@@ -23,7 +23,8 @@ from zonebloom.storage.columns import Column
 from zonebloom.storage.files import identities
 from zonebloom.storage.parquet.pagemap import FilePages, PageMap
 from zonebloom.storage.source import Source
-from zonebloom.values.probe import hash_domain, leaf_type
+from zonebloom.values.columns import leaf_type
+from zonebloom.values.probe import hash_domain
 
 DEFAULT_SAMPLE = 16
 

@@ -38,7 +38,7 @@ from zonebloom.predicates.expression import balanced, from_predicate
 from zonebloom.predicates.literals import is_uuid_of_bytes
 from zonebloom.predicates.rewrite import LONG, applied
 from zonebloom.predicates.sql import to_expression
-from zonebloom.values.probe import leaf_type
+from zonebloom.values.columns import leaf_type
 
 __all__ = [
     "And",

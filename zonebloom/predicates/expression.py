@@ -23,7 +23,7 @@ from zonebloom.predicates.ast import (
     Unknown,
     column_text,
 )
-from zonebloom.values.probe import leaf_type
+from zonebloom.values.columns import leaf_type
 
 # pa.scalar(None) would import pandas to look for its nulls.
 _NULL = pc.scalar(pa.nulls(1, pa.bool_())[0])

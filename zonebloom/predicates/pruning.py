@@ -39,7 +39,7 @@ from zonebloom.predicates.ast import (
     walk,
 )
 from zonebloom.predicates.expression import from_predicate
-from zonebloom.values.probe import leaf_type
+from zonebloom.values.columns import leaf_type
 
 
 def prunable(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:

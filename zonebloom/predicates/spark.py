@@ -27,8 +27,9 @@ import pyarrow.types as pt
 
 from zonebloom.predicates import ast, literals
 from zonebloom.predicates.expression import from_predicate
-from zonebloom.predicates.spark_compare import Comparer, find, negated
+from zonebloom.predicates.spark_compare import Comparer, negated
 from zonebloom.predicates.spark_values import Maybe, Value, read_number, read_text
+from zonebloom.values.columns import find_column
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OPERATORS = {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
@@ -135,7 +136,7 @@ class _Translator:
             if each.key in ("select", "lambda", "star", "placeholder", "parameter"):
                 return None
             if each.key == "column":
-                name = find(self._comparer.schema, each.parts[0].this)
+                name = find_column(self._comparer.schema.names, each.parts[0].this)
                 if name is None:
                     return None
                 found.add(name)

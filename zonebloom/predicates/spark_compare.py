@@ -13,6 +13,7 @@ import pyarrow.types as pt
 
 from zonebloom.predicates import ast, literals
 from zonebloom.predicates.spark_values import Maybe, Value, place
+from zonebloom.values.columns import find_leaf, leaf_type
 
 
 class Comparer:
@@ -25,25 +26,17 @@ class Comparer:
 
     def path(self, names: Sequence[str]) -> ast.ColumnPath:
         """The column, or leaf of structs, that names mean, whatever their case."""
-        fields: Any = self.schema
-        path: list[str] = []
-        for each in names:
-            name = find(fields, each)
-            if name is None:
-                raise Maybe(f"there is no one column {ast.column_text(tuple(names))}")
-            if not path and name in self._opaque:
-                raise Maybe(f"how Spark compares {name} is not followed")
-            path.append(name)
-            found = fields.field(name).type
-            fields = found if isinstance(found, pa.StructType) else ()
-        return tuple(path)
+        path = find_leaf(self.schema, names)
+        if path is None:
+            raise Maybe(f"there is no one column {ast.column_text(tuple(names))}")
+        if path[0] in self._opaque:
+            raise Maybe(f"how Spark compares {path[0]} is not followed")
+        return path
 
     def type_of(self, path: ast.ColumnPath) -> pa.DataType:
         """The type of a column's values."""
-        found: Any = self.schema
-        for name in path:
-            found = found.field(name)
-            found = found.type
+        found = leaf_type(self.schema, path)
+        assert found is not None
         return literals.plain(found)
 
     def equal(self, path: ast.ColumnPath, value: Value | None) -> ast.Predicate:
@@ -96,14 +89,6 @@ class Comparer:
     def _never(self, path: ast.ColumnPath) -> ast.Predicate:
         """False where the column holds a value, null where it does not."""
         return ast.IsIn(path, pa.array([], literals.plain(self.type_of(path))))
-
-
-def find(fields: Any, name: str) -> str | None:
-    """A column by its name, or by that in another case if one fits."""
-    same = [each.name for each in fields if each.name == name]
-    if not same:
-        same = [each.name for each in fields if each.name.lower() == name.lower()]
-    return same[0] if len(same) == 1 else None
 
 
 def negated(predicate: ast.Predicate) -> ast.Predicate:

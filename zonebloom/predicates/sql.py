@@ -31,6 +31,7 @@ from zonebloom.predicates.arrow import read
 from zonebloom.predicates.expression import balanced, comparable
 from zonebloom.predicates.literals import Literal, Misplaced, Placed
 from zonebloom.predicates.rewrite import applied
+from zonebloom.values.columns import alike
 
 # pa.scalar(None) would import pandas to look for its nulls.
 _NULL = pc.scalar(pa.nulls(1, pa.bool_())[0])
@@ -534,8 +535,7 @@ class _Translator:
         return tuple(path)
 
     def _find(self, fields: pa.Schema | pa.StructType, name: str, node: Any) -> str | None:
-        exact = [f.name for f in fields if f.name == name]
-        found = exact or [f.name for f in fields if f.name.casefold() == name.casefold()]
+        found = alike(fields.names, name)
         if len(found) > 1:
             shown = ", ".join(found)
             self._fail(f"more than one column is called {name}: {shown}", "rename one", node)
@@ -543,8 +543,8 @@ class _Translator:
 
     def _unknown(self, whole: str, name: str, fields: Any, node: Any) -> NoReturn:
         names = [field.name for field in fields]
-        folded = {n.casefold(): n for n in names}
-        close = [folded[n] for n in difflib.get_close_matches(name.casefold(), folded, 3)]
+        lowered = {each.lower(): each for each in names}
+        close = [lowered[each] for each in difflib.get_close_matches(name.lower(), lowered, 3)]
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
         self._fail(f"there is no column {whole}", f"{hint}the columns are {shown}", node)

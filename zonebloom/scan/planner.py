@@ -42,7 +42,7 @@ from zonebloom.storage.embedded import FragmentFilters
 from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.parquet.pagemap import FilePages
 from zonebloom.storage.source import Fragment, Source
-from zonebloom.values.probe import leaf_type
+from zonebloom.values.columns import leaf_type
 
 # With more of a fragment than this to read, reading it as a whole is quicker.
 _MOST = 0.6

@@ -31,7 +31,8 @@ from zonebloom.predicates.ast import (
 )
 from zonebloom.ranges import RowRanges, SearchResult
 from zonebloom.scan.partition_columns import PathValues
-from zonebloom.values.probe import Probe, hash_domain, leaf_type, probe, probe_many
+from zonebloom.values.columns import leaf_type
+from zonebloom.values.probe import Probe, hash_domain, probe, probe_many
 
 
 class NoIndex(str):

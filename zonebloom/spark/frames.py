@@ -17,6 +17,7 @@ from zonebloom.spark.pushdown import choose, is_asked_for
 from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.source import NAME, ZoneBloomSource
 from zonebloom.spark.workers.failures import told
+from zonebloom.storage.paths import absolute_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -224,8 +225,7 @@ def scan_options(
 
 def _whole(path: str | os.PathLike[str]) -> str:
     """A path that means the same in another process."""
-    text = os.fspath(path)
-    return text if ":" in text.split("/")[0] else os.path.abspath(os.path.expanduser(text))
+    return absolute_path(os.fspath(path))
 
 
 def _of_session(spark: SparkSession) -> tuple[str | None, int]:

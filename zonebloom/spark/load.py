@@ -31,6 +31,7 @@ from zonebloom.spark.rebase import Calendars, columns_of_old, without_old_times
 from zonebloom.spark.split import cut
 from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.source import Source
+from zonebloom.values.columns import find_column
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?\d{1,15}\.\d{1,15}", re.ASCII)
@@ -89,8 +90,7 @@ class Load:
         names = self._source.schema.names
         if asked is None:
             return tuple(names)
-        by_case = {name.lower(): name for name in reversed(names)}
-        asked = [each if each in names else by_case.get(each.lower(), each) for each in asked]
+        asked = [find_column(names, each) or each for each in asked]
         check_columns(asked, self._source.schema)
         if self.options.prune is None or self.filter is None:
             return tuple(asked)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from zonebloom.dataset import Dataset
 from zonebloom.errors import FragmentUnreadable, IndexNotFound, SchemaMismatch
 from zonebloom.storage.source import Fragment, Source
+from zonebloom.values.columns import alike, column_path
 
 
 def other_name(stored: Any, path: Sequence[str]) -> str | None:
@@ -22,8 +23,9 @@ def other_name(stored: Any, path: Sequence[str]) -> str | None:
     fields: list[pa.Field] = list(stored)
     for name in path:
         names = [field.name for field in fields]
-        if name not in names:
-            return next((each for each in names if each.lower() == name.lower()), None)
+        meant = alike(names, name)
+        if not meant or meant[0] != name:
+            return meant[0] if meant else None
         inner = fields[names.index(name)].type
         fields = list(inner) if isinstance(inner, pa.StructType) else []
     return None
@@ -82,7 +84,7 @@ def hidden_by_case(dataset: Dataset, column: str) -> str | None:
     except IndexNotFound:
         return None
     nulls, rows = ranges["null_count"].to_numpy(), ranges["num_rows"].to_numpy()
-    path = [column] if column in dataset.schema.names else column.split(".")
+    path = column_path(dataset.schema, column)
     present = dataset.opened.planner.coverage().present
     # An index built before ranges were kept has none.
     for at in np.flatnonzero((nulls == rows) | np.isnan(nulls)).tolist():

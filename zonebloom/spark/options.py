@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from zonebloom.errors import InvalidArgument
+from zonebloom.storage.paths import plain_path
 from zonebloom.threads import cores
 
 _OPTIONS = {
@@ -109,13 +109,6 @@ def read_keys(text: str) -> pa.Table:
             "keys is no base64 of an Arrow IPC stream; zonebloom.spark.filter_join writes it"
         ) from error
     return keys
-
-
-def plain_path(path: str) -> str:
-    """A path as pyarrow knows it: Spark writes file:/x, and s3a for s3."""
-    if path.startswith("file:"):
-        return "/" + path.removeprefix("file:").lstrip("/")
-    return re.sub(r"^s3[an]://", "s3://", path)
 
 
 def _names(text: str) -> list[str]:

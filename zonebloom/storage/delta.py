@@ -7,19 +7,18 @@ table that needs more (deletion vectors, columns under other names in the files)
 from __future__ import annotations
 
 import json
-import os
 import posixpath
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.errors import SourceError
+from zonebloom.storage.paths import absolute_path, is_uri, split_path
 from zonebloom.storage.snapshot import DataFile, SnapshotSource, snapshot_source
 from zonebloom.storage.source import as_arrow_filesystem
 
@@ -177,42 +176,37 @@ def _is_in_log(type: pa.DataType) -> bool:
 
 def _path(logged: str, table_uri: str, root: str, name: str) -> str:
     """Where a file lies that the log names relative to the table, or by a URI of its own."""
-    if "://" not in logged and not logged.startswith(("/", "file:")):
-        return posixpath.join(root, unquote(logged))
-    scheme = urlsplit(table_uri).scheme or "file"
-    if (urlsplit(logged).scheme or "file") != scheme:
+    scheme, path = split_path(logged, encoded=True)
+    if not scheme and not path.startswith("/"):
+        return posixpath.join(root, path)
+    if scheme != split_path(table_uri)[0]:
         raise SourceError(
             f"{logged} of the {name} lies in another file system than the table; copy the table "
             "as a whole first"
         )
-    return _stripped(logged)
-
-
-def _stripped(uri: str) -> str:
-    """The path of a URI as pyarrow's file systems take it: the bucket first, nothing encoded."""
-    parts = urlsplit(uri)
-    return unquote(parts.netloc + parts.path)
+    return path
 
 
 def _place(table: DeltaTable, filesystem: pafs.FileSystem | None) -> tuple[pafs.FileSystem, str]:
     """The file system a table is in, and its folder there."""
     uri = table.table_uri
-    scheme = urlsplit(uri).scheme
+    scheme, root = split_path(uri, encoded=is_uri(uri))
     options = getattr(table, "_storage_options", None) or {}
-    root = _stripped(uri).rstrip("/")
+    root = root.rstrip("/")
     if filesystem is not None:
         return filesystem, root
-    if scheme in ("", "file"):
-        return pafs.LocalFileSystem(), root if scheme else os.path.abspath(uri)
-    if scheme in ("s3", "s3a") and options:
-        return _s3(options, root.partition("/")[0]), root
+    if not scheme:
+        return pafs.LocalFileSystem(), absolute_path(root)
+    bucket = root.partition("/")[0]
+    if scheme == "s3" and options:
+        return _s3(options, bucket), root
     if options:
         raise SourceError(
             f"storage_options of {scheme}:// are not known here; give zb.dataset a filesystem of "
             "pyarrow.fs or fsspec that reads the table"
         )
     try:
-        opened, _ = pafs.FileSystem.from_uri(f"{scheme}://{urlsplit(uri).netloc}/")
+        opened, _ = pafs.FileSystem.from_uri(f"{scheme}://{bucket}/")
     except (pa.ArrowException, OSError) as error:
         raise SourceError(
             f"pyarrow cannot open {uri}: {error}; give zb.dataset a filesystem of pyarrow.fs or "

@@ -6,7 +6,6 @@ snapshot may not: its rows would be missing without a word.
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -19,6 +18,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, NoFragments, SourceError
 from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.paths import key_below
 from zonebloom.storage.source import Fragment, Source
 
 
@@ -96,16 +96,11 @@ def snapshot_source(
         raise SourceError(f"the {name} has several columns of one name; rename them first")
     root = root.rstrip("/")
     fragments = tuple(
-        Fragment(file.path, _key(file.path, root), _guarantee(file.values)) for file in files
+        Fragment(file.path, key_below(file.path, root), _guarantee(file.values)) for file in files
     )
     return SnapshotSource(
         schema, pads.ParquetFileFormat(), filesystem, root, fragments, name, values
     )
-
-
-def _key(path: str, root: str) -> str:
-    """The path below the root, so that a table can be moved; the whole one when it is elsewhere."""
-    return posixpath.relpath(path, root) if path.startswith(f"{root}/") else path
 
 
 def _guarantee(values: Mapping[str, pa.Scalar]) -> pc.Expression:

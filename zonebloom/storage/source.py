@@ -27,6 +27,7 @@ from zonebloom.errors import (
 )
 from zonebloom.storage.files import FileIdentity, forget_listings, identities
 from zonebloom.storage.listing import is_pattern, matching_files
+from zonebloom.storage.paths import absolute_path, is_uri
 from zonebloom.storage.tables import refuse_tables
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def open_files(
 ) -> Source:
     """The same of files named one by one, whatever table they may be of."""
     if filesystem is None:
-        paths, filesystem = [os.path.abspath(path) for path in paths], pafs.LocalFileSystem()
+        paths, filesystem = [absolute_path(path) for path in paths], pafs.LocalFileSystem()
     return _from_dataset(_open(list(paths), format, filesystem, partitioning, schema), None)
 
 
@@ -302,7 +303,7 @@ def _open_path(
     partitioning: Partitioning,
     schema: pa.Schema | None,
 ) -> Source:
-    if filesystem is None and "://" in path:
+    if filesystem is None and is_uri(path):
         try:
             filesystem, path = pafs.FileSystem.from_uri(path)
         except (pa.ArrowException, OSError) as error:
@@ -312,7 +313,7 @@ def _open_path(
             ) from None
     elif filesystem is None:
         filesystem = pafs.LocalFileSystem()
-        path = os.path.abspath(os.path.expanduser(path))
+        path = absolute_path(path)
         if is_pattern(path) and not os.path.lexists(path):
             found = matching_files(path)
             if not found:

@@ -104,19 +104,6 @@ def hash_domain(arrow_type: pa.DataType) -> str:
     return str(leaf)
 
 
-def leaf_type(schema: pa.Schema, column: tuple[str, ...]) -> pa.DataType | None:
-    """The type at a path of names, None where there is none or it is ambiguous."""
-    found = schema.get_all_field_indices(column[0])
-    if len(found) != 1:
-        return None
-    current = schema.field(found[0]).type
-    for name in column[1:]:
-        if not pa.types.is_struct(current) or current.get_field_index(name) < 0:
-            return None
-        current = current.field(name).type
-    return current
-
-
 # Which literals are compared exactly with the values of a column, by what both are.
 _COMPARABLE = {
     "int": ("int", "float", "decimal"),

@@ -63,26 +63,11 @@ def resolve_columns(
     """Names of columns as the files have them."""
     found: list[str] = []
     for name in asked:
-        column = ds.opened.column(name if case_sensitive else _by_case(ds, name))
+        column = ds.opened.column(name, not case_sensitive)
         if column.name in found:
             raise InvalidArgument(f"column {column.name!r} is given twice; name each once")
         found.append(column.name)
     return tuple(found)
-
-
-def _by_case(ds: Dataset, name: str) -> str:
-    names = ds.schema.names
-    top, dot, leaf = name.partition(".")
-    # A dot may be part of a name.
-    for whole, rest in ((name, ""), (top, dot + leaf)):
-        if whole in names:
-            break
-        alike = [each for each in names if each.lower() == whole.lower()]
-        if len(alike) > 1:
-            raise InvalidArgument(f"{whole!r} may be {' or '.join(alike)}; write it as it is")
-        if alike:
-            return alike[0] + rest
-    return name
 
 
 def estimate(ds: Dataset, num_columns: int, items: int | None, fpp: float) -> Estimate:

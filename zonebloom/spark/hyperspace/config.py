@@ -31,14 +31,13 @@ to tell each what it means.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote
 
 from zonebloom.errors import InvalidArgument
+from zonebloom.storage.paths import absolute_path, is_uri, split_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -213,9 +212,5 @@ def _system_path(spark: SparkSession) -> str:
 
 def local_path(path: str) -> str | None:
     """A path or file URI as a path of this machine, None for another file system's."""
-    scheme = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]+):", path)
-    if scheme is None:
-        return os.path.abspath(os.path.expanduser(path))
-    if scheme[1].lower() != "file":
-        return None
-    return "/" + unquote(path[len("file:") :]).lstrip("/")
+    scheme, rest = split_path(path, encoded=is_uri(path))
+    return None if scheme else absolute_path(rest)

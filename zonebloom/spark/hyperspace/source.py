@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 import xxhash
@@ -23,13 +22,12 @@ from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.spark.hyperspace.config import local_path
 from zonebloom.spark.hyperspace.log import Record
+from zonebloom.storage.paths import absolute_path, is_uri, plain_path, split_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
-# Spark's names of what pyarrow knows as one file system.
-_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 _HOW = "give spark.read.parquet(path) as it is, or the path itself"
 
 
@@ -41,18 +39,17 @@ def open_source(
     The path that opens it again.
     """
     if isinstance(source, str | os.PathLike):
-        path = arrow_path(os.fspath(source))
+        path = absolute_path(plain_path(os.fspath(source)))
         return dataset(path, index_dir=index_dir), path
     roots = _root_paths(source)
-    files = {arrow_path(unquote(file)) for file in source.inputFiles()}
+    files = {plain_path(file, encoded=True) for file in source.inputFiles()}
     if not files:
         raise InvalidArgument("the DataFrame reads no file; write some first")
     found: Dataset | None = None
     root = roots[0] if len(roots) == 1 else _common_folder(files)
     if root is not None:
         found = dataset(root, index_dir=index_dir)
-        here = {_without_scheme(file) for file in found.files}
-        if here == {_without_scheme(file) for file in files}:
+        if set(found.files) == {split_path(file)[1] for file in files}:
             return found, root
     there = "" if found is None else f" of the {len(found.files):,} in {root}"
     raise InvalidArgument(
@@ -64,7 +61,7 @@ def open_source(
 def catalog_of(record: Record) -> Catalog:
     """The catalog an index lies in, whether its data is still there or not."""
     filesystem: pafs.FileSystem = pafs.LocalFileSystem()
-    if "://" in record.path:
+    if is_uri(record.path):
         filesystem, _ = pafs.FileSystem.from_uri(record.path)
     return Catalog(filesystem, record.index_dir)
 
@@ -72,20 +69,6 @@ def catalog_of(record: Record) -> Catalog:
 def open_recorded(record: Record) -> Dataset:
     """Open what an index was made over, as it is now."""
     return dataset(record.path, index_dir=record.index_dir)
-
-
-def arrow_path(path: str) -> str:
-    """A path as Spark writes it, as pyarrow takes it; not URL-decoded."""
-    if path.startswith("file:"):
-        return "/" + path[len("file:") :].lstrip("/")
-    scheme, mark, rest = path.partition("://")
-    if mark:
-        return f"{_SCHEMES.get(scheme, scheme)}://{rest}"
-    return os.path.abspath(os.path.expanduser(path))
-
-
-def _without_scheme(path: str) -> str:
-    return path.partition("://")[2] or path
 
 
 def _common_folder(files: set[str]) -> str | None:
@@ -106,7 +89,7 @@ def _root_paths(frame: Any) -> list[str]:
     # Of relative ones and patterns the server knows what they mean; its files say.
     if not all(re.match(r"/|\w+:/", path) and not re.search(r"[*?\[{]", path) for path in paths):
         return []
-    return [path if local_path(path) is None else arrow_path(path) for path in paths]
+    return [path if local_path(path) is None else plain_path(path) for path in paths]
 
 
 def _classic_root_paths(plan: Any) -> list[str]:
@@ -122,7 +105,7 @@ def _classic_root_paths(plan: Any) -> list[str]:
     if kind != _PARQUET:
         raise InvalidArgument(f"the DataFrame reads files of {kind}, not of Parquet; {_HOW}")
     roots = relation.location().rootPaths()
-    return [arrow_path(roots.apply(i).toString()) for i in range(roots.size())]
+    return [plain_path(roots.apply(i).toString()) for i in range(roots.size())]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,11 @@ from zonebloom.spark.hyperspace.config import (
 )
 from zonebloom.spark.hyperspace.log import Record, State
 from zonebloom.spark.hyperspace.source import Drift, measure_drift, open_recorded
-from zonebloom.spark.options import plain_path
 from zonebloom.spark.pruning.answers import Answer, AnsweringFiles, ListedFile
-from zonebloom.spark.pruning.lookup import Lookup, filesystem_of, keys_of, root_of
+from zonebloom.spark.pruning.lookup import Lookup, keys_of, root_of
 from zonebloom.spark.pruning.prune import Pruning
 from zonebloom.spark.pruning.pruned import Note, Reason
+from zonebloom.storage.paths import filesystem_of, plain_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
-from zonebloom.predicates.spark_compare import find
 from zonebloom.spark.frames import Path, load, scan_options
 from zonebloom.spark.joins.membership import KeyFilter, Way, is_plain_text, may_hold, why_not
 from zonebloom.spark.joins.rules import (
@@ -23,6 +22,7 @@ from zonebloom.spark.joins.rules import (
 )
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options, keys_text
+from zonebloom.values.columns import alike, find_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,7 +123,7 @@ class Side:
             self.schema: StructType = self.load.schema
             if self.source.columns is not None:
                 self.schema = type(self.schema)(
-                    [f for f in self.schema if _named(f.name, self.source.columns)]
+                    [f for f in self.schema if alike(self.source.columns, f.name)]
                 )
             self.index: Dataset | KeyFilter | None = self.load.dataset
         elif hasattr(given, "sparkSession"):
@@ -149,15 +149,11 @@ class Side:
 
     def key(self, name: str) -> StructField:
         """The field of a key column."""
-        found = find(self.schema, name)
+        found = find_column(self.schema.names, name)
         if found is None:
             known = ", ".join(self.schema.names[:20])
             raise ColumnNotFound(f"{self.name} has no column {name!r}, or several; it has {known}")
         return self.schema[found]
-
-
-def _named(name: str, columns: Sequence[str]) -> bool:
-    return name.lower() in {each.lower() for each in columns}
 
 
 def _opened(index: Index) -> Dataset | KeyFilter | None:

@@ -10,7 +10,6 @@ import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.sql import types as st
@@ -23,14 +22,14 @@ from zonebloom.errors import (
     IndexNotFound,
     SchemaMismatch,
 )
-from zonebloom.predicates.spark_compare import find
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins.membership import INTEGERS, KeyFilter, is_plain_text
 from zonebloom.spark.joins.origin import Elsewhere, origin
 from zonebloom.spark.names import hidden_by_case, require_names
 from zonebloom.spark.pruning.catalyst import items, opaque_reason
 from zonebloom.storage.columns import Column, ColumnsReader
-from zonebloom.values.probe import leaf_type
+from zonebloom.storage.paths import split_path
+from zonebloom.values.columns import alike, find_column, leaf_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,7 +64,7 @@ def key_filter(dataset: Dataset, column: str, limits: Limits) -> tuple[KeyFilter
 
     What it is, in words.
     """
-    name = find(dataset.schema, column)
+    name = find_column(dataset.schema.names, column)
     if name is None:
         raise StepAside(f"the dataset has no column {column!r}")
     try:
@@ -149,7 +148,7 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_sto
     Spark shows where a key comes from in classic sessions alone. Over Connect a caller has to say
     that it is the files' own.
     """
-    why = hidden_by_case(dataset, find(dataset.schema, key) or key)
+    why = hidden_by_case(dataset, find_column(dataset.schema.names, key) or key)
     if why is not None:
         raise StepAside(why)
     classic: Any = frame
@@ -173,9 +172,9 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_sto
         raise StepAside(
             f"{key} is not a column of Parquet files as Spark reads them: {reason}"
         ) from None
-    if column.name().lower() != key.lower():
+    if not alike([column.name()], key):
         raise StepAside(f"{key} is column {column.name()} of the files")
-    if key.lower() in map(str.lower, leaf.partition_columns()):
+    if alike(leaf.partition_columns(), key):
         raise StepAside(f"Spark takes {key} from the paths of the files")
     reason = opaque_reason(column)
     if reason is not None:
@@ -191,7 +190,8 @@ def _require_known_files(read: Iterable[str], dataset: Dataset, elsewhere: bool)
     """
     known = {path.lstrip("/") for path in dataset.files}
     root = dataset.opened.source.root.strip("/") + "/"
-    for path in map(_path_of, read):
+    for uri in read:
+        path = split_path(uri, encoded=True)[1].lstrip("/")
         if path in known:
             continue
         name = posixpath.basename(path)
@@ -205,13 +205,6 @@ def _require_known_files(read: Iterable[str], dataset: Dataset, elsewhere: bool)
                 f"the frame reads {name}, which is none of the files of the dataset; give the "
                 "path of all that the frame reads"
             )
-
-
-def _path_of(uri: str) -> str:
-    """A URI of Spark's as pyarrow names the file, without a leading slash."""
-    parts = urlsplit(uri)
-    where = "" if parts.scheme in ("", "file") else parts.netloc
-    return f"{where}{unquote(parts.path)}".lstrip("/")
 
 
 # The keys of a small side

@@ -21,10 +21,10 @@ from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import FOLDER, Catalog
 from zonebloom.errors import CatalogError, IndexNotUsedWarning, SourceError, ZoneBloomWarning
 from zonebloom.predicates import ast
-from zonebloom.spark.options import plain_path
 from zonebloom.spark.pruning.answers import AnsweringFiles, ListedFile
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.spark.rebase import without_old_times
+from zonebloom.storage.paths import filesystem_of, plain_path
 
 _SHOWN = 3
 
@@ -148,16 +148,6 @@ def root_of(path: str, roots: Iterable[str]) -> str | None:
             return path
         path = path.rpartition("/")[0]
     return None
-
-
-def filesystem_of(root: str) -> tuple[pafs.FileSystem, str]:
-    """The file system a root as Spark names it lies in, and its path there."""
-    from urllib.parse import quote
-
-    path = plain_path(root)
-    if "://" not in path:
-        return pafs.LocalFileSystem(), path
-    return pafs.FileSystem.from_uri(quote(path, safe=":/@"))
 
 
 def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:

@@ -29,6 +29,7 @@ from zonebloom.spark.pruning.relations import (
     scans,
 )
 from zonebloom.spark.pruning.replace_files import replaced, with_files
+from zonebloom.values.columns import alike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -216,11 +217,11 @@ class Pruning:
         spark: Any = self._df.sparkSession
         jvm = spark._jvm
         case_sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
-        from_paths = {name.lower() for name in leaf.partition_columns()}
+        from_paths = leaf.partition_columns()
         names, opaque = {}, {}
         for each in items(scan.node.output()):
             name = names[each.exprId().id()] = each.name()
-            why = "its values come from paths" if name.lower() in from_paths else None
+            why = "its values come from paths" if alike(from_paths, name) else None
             why = why or opaque_reason(each)
             if why is not None:
                 opaque[name] = why

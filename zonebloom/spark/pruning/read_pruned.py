@@ -22,12 +22,13 @@ from zonebloom.spark.frames import Path, _of_session, _whole, quoted
 from zonebloom.spark.pruning.answers import ListedFile
 from zonebloom.spark.pruning.lookup import Lookup, root_of
 from zonebloom.spark.types import opaque_columns
+from zonebloom.storage.paths import spark_path
+from zonebloom.values.columns import alike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _GLOB = re.compile(r"[{}\[\]*?\\]")
-_LOCAL = re.compile(r"^(file:)?/+")
 _PARTITION = re.compile(r"(?:^|/)([^/=]+)=")
 
 
@@ -80,7 +81,7 @@ def read_pruned(
     if isinstance(columns, str):
         raise InvalidArgument(f"columns is {columns!r}; give a list: [{columns!r}]")
     named = [path] if not isinstance(path, Sequence) or isinstance(path, str) else list(path)
-    roots = [_plain(_whole(each)) for each in named]
+    roots = [spark_path(_whole(each)) for each in named]
     whole = spark.read.parquet(*map(_whole, named))
     kept = _kept(spark, whole, roots, filter, index_dir)
     found = whole if kept is None else _reread(spark, whole, roots, kept)
@@ -95,17 +96,16 @@ def _kept(
     """Paths of the files to read, None when that is all of them, or not to be told."""
     if _may_overlap(roots):
         return None
-    # What Spark calls inputFiles is written as in URLs.
-    paths = [_plain(unquote(each)) for each in whole.inputFiles()]
+    paths = [spark_path(each, encoded=True) for each in whole.inputFiles()]
     below = [root_of(path, roots) for path in paths]
     is_glob = any(root is None for root in below)
     from_paths = {
-        unquote(name).lower()
+        unquote(name)
         for path, root in zip(paths, below, strict=True)
         for name in _PARTITION.findall(path.removeprefix(root or ""))
     }
     known = {field.name: field.dataType for field in whole.schema}
-    partitioned = from_paths & {name.lower() for name in known}
+    partitioned = {name for name in from_paths if alike(known, name)}
     if is_glob and partitioned:
         # Which folder the values begin below is Spark's secret.
         return None
@@ -113,7 +113,7 @@ def _kept(
 
     def predicate(schema: pa.Schema) -> ast.Predicate:
         opaque = opaque_columns(schema, known)
-        opaque |= {name for name in schema.names if name.lower() in partitioned}
+        opaque |= {name for name in schema.names if alike(partitioned, name)}
         return to_spark_filter(filter, schema, opaque, zone).predicate
 
     files = [ListedFile(each, -1, -1) for each in paths]
@@ -150,8 +150,3 @@ def _reread(
             reader = reader.option("basePath", root)
         frames.append(reader.parquet(*(_GLOB.sub(r"\\\g<0>", each) for each in paths)))
     return reduce(lambda one, other: one.unionAll(other), frames, *([] if frames else [whole]))
-
-
-def _plain(path: str) -> str:
-    """A path as Spark names it in plans: inputFiles has more slashes."""
-    return _LOCAL.sub("file:/", path).rstrip("/")

@@ -17,7 +17,6 @@ from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.spark.frames import quoted
 from zonebloom.spark.load import _with_instants
-from zonebloom.spark.options import plain_path
 from zonebloom.spark.tagging.keys import (
     FILE,
     FOUND,
@@ -29,6 +28,8 @@ from zonebloom.spark.tagging.keys import (
 )
 from zonebloom.spark.tagging.locate import Located, locate
 from zonebloom.spark.workers.failures import told
+from zonebloom.storage.paths import plain_path
+from zonebloom.values.columns import alike
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -102,8 +103,7 @@ def tag_location(
     changed since they were indexed are read, as always; their ``fragment_id`` is of this
     catalog version alone.
     """
-    added = {each.lower() for each in TAGS}
-    taken = [name for name in keys.columns if name.lower() in added]
+    taken = [name for name in keys.columns if alike(TAGS, name)]
     if taken and taken[0] in ([on] if isinstance(on, str) else on):
         raise InvalidArgument(
             f"key column {taken[0]!r} has the name of one that is added, so rows cannot be tagged "

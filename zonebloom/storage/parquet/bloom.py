@@ -18,7 +18,7 @@ from zonebloom.predicates.ast import And, Constant, Equals, IsIn, Not, Or, Predi
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.parquet.bloom_bytes import MALFORMED, FilterBytes, ReadRanges, not_used
 from zonebloom.storage.parquet.physical import PhysicalLeaf, leaves_of
-from zonebloom.values.probe import leaf_type
+from zonebloom.values.columns import leaf_type
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -1,0 +1,58 @@
+"""One file under all the names that users, Spark and table formats have for it."""
+
+import os
+import pathlib
+
+import pyarrow.fs as pafs
+import pytest
+
+from zonebloom.storage.paths import (
+    absolute_path,
+    filesystem_of,
+    key_below,
+    plain_path,
+    spark_path,
+    split_path,
+)
+
+ODD = "/lake/100%/a b#1?é/=x.parquet"
+
+
+@pytest.mark.parametrize("text", [ODD, f"file:{ODD}", f"file://{ODD}", pathlib.Path(ODD).as_uri()])
+def test_a_local_file_has_one_name(text):
+    encoded = text == pathlib.Path(ODD).as_uri()
+    assert plain_path(text, encoded) == ODD
+    assert split_path(text, encoded) == ("", ODD)
+    assert spark_path(text, encoded) == f"file:{ODD}"
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3"])
+def test_an_object_has_one_name(scheme):
+    assert plain_path(f"{scheme}://bucket/a%20b", encoded=True) == "s3://bucket/a b"
+    assert split_path(f"{scheme}://bucket/a%20b") == ("s3", "bucket/a%20b")
+
+
+def test_spark_is_given_the_scheme_it_knows():
+    assert spark_path("s3a://bucket/a%20b/", encoded=True) == "s3a://bucket/a b"
+    assert spark_path("hdfs:///lake") == "hdfs:///lake"
+
+
+def test_a_file_system_is_given_as_pyarrow_gives_it():
+    assert filesystem_of(pathlib.Path(ODD).as_uri()) != filesystem_of(f"file:{ODD}")
+    assert filesystem_of(f"file:{ODD}") == pafs.FileSystem.from_uri(pathlib.Path(ODD).as_uri())
+
+
+def test_only_paths_without_a_scheme_are_completed():
+    assert absolute_path("a:b/c") == os.path.abspath("a:b/c")
+    assert absolute_path("~") == os.path.expanduser("~")
+    assert absolute_path("dbfs:/lake") == "dbfs:/lake"
+
+
+@pytest.mark.parametrize("root", ["/lake", "/lake/"])
+def test_keys_are_relative_below_the_root_alone(root):
+    assert key_below("/lake/year=1/a", root) == "year=1/a"
+    assert key_below("/lakeside/a", root) == "/lakeside/a"
+
+
+def test_keys_below_the_root_of_all():
+    assert key_below("/a/b", "/") == "a/b"

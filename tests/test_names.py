@@ -1,0 +1,70 @@
+"""Columns and leaves of structs by name, in their own case and in others."""
+
+import doctest
+
+import pyarrow as pa
+import pytest
+
+from zonebloom.storage import paths
+from zonebloom.values import columns
+from zonebloom.values.columns import column_path, find_column, find_leaf, leaf_type
+
+SCHEMA = pa.schema(
+    {
+        "id": pa.int64(),
+        "ID": pa.int32(),
+        "Day": pa.int16(),
+        "a.b": pa.int8(),
+        "s": pa.struct({"X": pa.int64(), "y.z": pa.string(), "t": pa.struct({"W": pa.int8()})}),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("id", "id"), ("ID", "ID"), ("Id", None), ("day", "Day"), ("A.B", "a.b"), ("no", None)],
+)
+def test_a_name_is_itself_or_the_one_in_another_case(name, meant):
+    assert find_column(SCHEMA.names, name) == meant
+    assert find_column(SCHEMA.names, name, ignore_case=False) == (name if name == meant else None)
+
+
+@pytest.mark.parametrize(
+    ("names", "path"),
+    [
+        (["s", "x"], ("s", "X")),
+        (["S", "T", "w"], ("s", "t", "W")),
+        (["s", "y.z"], ("s", "y.z")),
+        (["s", "no"], None),
+        (["day", "x"], None),
+    ],
+)
+def test_leaves_are_found_level_by_level(names, path):
+    assert find_leaf(SCHEMA, names) == path
+
+
+def test_of_two_leaves_of_one_name_none_is_meant():
+    twice = pa.struct([pa.field("x", pa.int8()), pa.field("x", pa.int8())])
+    assert find_leaf(pa.schema({"s": twice}), ["s", "x"]) is None
+    assert leaf_type(pa.schema({"s": twice}), ["s", "x"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [("a.b", ("a.b",)), ("s.X", ("s", "X")), ("s.x", ("s", "x")), ("no.x", ("no", "x"))],
+)
+def test_a_dot_is_part_of_a_name_before_it_parts_names(text, path):
+    assert column_path(SCHEMA, text) == path
+
+
+def test_text_in_another_case():
+    assert column_path(SCHEMA, "A.B", ignore_case=True) == ("a.b",)
+    assert column_path(SCHEMA, "S.T.w", ignore_case=True) == ("s", "t", "W")
+    assert column_path(SCHEMA, "Id", ignore_case=True) == ("Id",)
+
+
+@pytest.mark.parametrize("module", [columns, paths])
+def test_examples(module):
+    results = doctest.testmod(module)
+    assert results.attempted
+    assert not results.failed

@@ -1,0 +1,71 @@
+"""Columns, and leaves of structs, found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+
+def alike(names: Iterable[str], name: str, ignore_case: bool = True) -> list[str]:
+    """Names that a name may mean: those equal to it, else those equal but for their case.
+
+    >>> alike(["id", "ID", "Day"], "id"), alike(["id", "ID", "Day"], "DAY")
+    (['id'], ['Day'])
+    """
+    names = list(names)
+    same = [each for each in names if each == name]
+    if same or not ignore_case:
+        return same
+    lowered = name.lower()
+    return [each for each in names if each.lower() == lowered]
+
+
+def find_column(names: Iterable[str], name: str, ignore_case: bool = True) -> str | None:
+    """The one name that a name means, None where there is none or several."""
+    meant = alike(names, name, ignore_case)
+    return meant[0] if len(meant) == 1 else None
+
+
+def find_leaf(
+    schema: pa.Schema, names: Sequence[str], ignore_case: bool = True
+) -> tuple[str, ...] | None:
+    """The path of the column, or leaf of structs, that names mean one below the other."""
+    fields: pa.Schema | pa.StructType | None = schema
+    path: list[str] = []
+    for name in names:
+        meant = find_column(fields.names, name, ignore_case) if fields is not None else None
+        if fields is None or meant is None:
+            return None
+        path.append(meant)
+        inner = fields.field(meant).type
+        fields = inner if isinstance(inner, pa.StructType) else None
+    return tuple(path)
+
+
+def column_path(schema: pa.Schema, text: str, ignore_case: bool = False) -> tuple[str, ...]:
+    """The path that text with dots names: a column of that whole name, or else a leaf.
+
+    >>> column_path(pa.schema({"a.b": pa.int8()}), "a.b"), column_path(pa.schema({}), "a.b")
+    (('a.b',), ('a', 'b'))
+    """
+    if text in schema.names:
+        return (text,)
+    parts = tuple(text.split("."))
+    if not ignore_case:
+        return parts
+    whole = find_column(schema.names, text)
+    return (whole,) if whole is not None else find_leaf(schema, parts) or parts
+
+
+def leaf_type(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:
+    """The type at a path of names, None where there is none or it is ambiguous."""
+    indices = schema.get_all_field_indices(path[0])
+    if len(indices) != 1:
+        return None
+    current = schema.field(indices[0]).type
+    for name in path[1:]:
+        if not isinstance(current, pa.StructType) or current.get_field_index(name) < 0:
+            return None
+        current = current.field(name).type
+    return current
