@@ -15,10 +15,10 @@ from helpers import PACKAGE
 HOUSE = [
     "errors",
     "arguments",
+    "text",
     "ranges",
     "progress",
     "threads",
-    "text",
     "version",
     "sbbf",
     "values",

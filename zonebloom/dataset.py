@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace as replace_fields
 from datetime import timedelta
 from functools import partial
@@ -21,25 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom import arguments
-from zonebloom.build.builder import Builder, Engine, Refreshed, Wanted
+from zonebloom.build.builder import Builder, Engine, Refreshed
 from zonebloom.build.layout import require_layout
-from zonebloom.catalog.model import (
-    DEFAULT_ITEMS,
-    DEFAULT_PROBABILITY,
-    IndexEntry,
-    Version,
-    ZoneParameters,
-)
-from zonebloom.catalog.store import FOLDER, Catalog
+from zonebloom.build.spec import IndexConfig, IndexSpec
+from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, Version
+from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import Vacuumed, vacuum
-from zonebloom.errors import (
-    CorruptIndex,
-    IndexExists,
-    IndexNotFound,
-    InvalidArgument,
-    SchemaMismatch,
-    SourceError,
-)
+from zonebloom.errors import CorruptIndex, InvalidArgument, SourceError
 from zonebloom.index.batch_lookup import SCHEMA
 from zonebloom.index.describe import (
     INDEX_TYPE,
@@ -48,24 +34,17 @@ from zonebloom.index.describe import (
     describe,
     describe_embedded,
 )
-from zonebloom.index.global_filter import GlobalFilter, GlobalSize
+from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.statistics import index_statistics
-from zonebloom.opened import Opened
-from zonebloom.predicates import Predicate, RowFilter, translate
+from zonebloom.opened import Opened, beside
+from zonebloom.predicates import Predicate
+from zonebloom.progress import Progress, require_progress
 from zonebloom.ranges import SearchResult
-from zonebloom.scan.binding import Binding
-from zonebloom.scan.plan import (
-    DEFAULT_BATCH_ROWS,
-    MOST_BATCH_ROWS,
-    Request,
-    ScanPlan,
-    ScanStats,
-)
-from zonebloom.scan.planner import Planner
+from zonebloom.scan.explain import ScanPlan
+from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MOST_BATCH_ROWS, Request, ScanStats
 from zonebloom.scan.recheck import Columns, gather
 from zonebloom.scan.scanner import Scanner
-from zonebloom.storage.columns import Column
 from zonebloom.storage.delta import is_delta, open_delta
 from zonebloom.storage.iceberg import is_iceberg, open_iceberg
 from zonebloom.storage.memory import TableSource, open_table
@@ -78,8 +57,7 @@ from zonebloom.storage.source import (
     open_source,
     require_no_schema,
 )
-from zonebloom.values.columns import leaf_type
-from zonebloom.values.probe import hash_domain
+from zonebloom.text import bytes_text, lines_html, table_html
 
 if TYPE_CHECKING:
     import polars as pl
@@ -89,22 +67,6 @@ if TYPE_CHECKING:
     from zonebloom.index.validate import ValidatedIndex
 
 Filter: TypeAlias = "str | pc.Expression | Sequence[Any] | pl.Expr | Predicate | None"
-
-
-@dataclass(frozen=True, slots=True)
-class IndexConfig:
-    """Type and parameters of an index, as Lance takes them.
-
-    Parameters
-    ----------
-    index_type : str
-        "bloomfilter", in any case.
-    parameters : dict
-        Of `ZoneParameters`: number_of_items, probability, sizing.
-    """
-
-    index_type: str = INDEX_TYPE
-    parameters: dict[str, Any] = field(default_factory=dict)
 
 
 def dataset(
@@ -174,38 +136,19 @@ def dataset(
     if title is not None and filesystem is None and not is_uri(title):
         # It means the same after the process went to another folder.
         source = absolute_path(title)
-    reopen = partial(_open, source, format, filesystem, index_dir, partitioning, stale, schema)
-    opened, catalog = reopen()
+
+    def files_and_index() -> tuple[Source, Catalog]:
+        if is_delta(source):
+            files = open_delta(source, filesystem)
+        elif is_iceberg(source):
+            files = open_iceberg(source, filesystem)
+        else:
+            files = open_source(source, format, filesystem, partitioning, schema)
+        return beside(replace_fields(files, stale=stale), index_dir)
+
+    opened = Opened.of(*files_and_index(), embedded_filters=embedded_filters)
     is_listed = title is not None or is_delta(source) or is_iceberg(source)
-    return Dataset(opened, catalog, title, reopen if is_listed else None, embedded_filters)
-
-
-def _open(
-    source: Any,
-    format: str,
-    filesystem: Any,
-    index_dir: str | None,
-    partitioning: Partitioning,
-    stale: Stale,
-    schema: Schema,
-) -> tuple[Source, Catalog]:
-    """The files there are now, and the index they have."""
-    if is_delta(source):
-        opened = open_delta(source, filesystem)
-    elif is_iceberg(source):
-        opened = open_iceberg(source, filesystem)
-    else:
-        opened = open_source(source, format, filesystem, partitioning, schema)
-    if index_dir is None and opened.root in ("", "/"):
-        raise SourceError(
-            "the files share no folder but the root, so the index has no place beside them; "
-            "give index_dir"
-        )
-    folder = posixpath.join(opened.root, FOLDER)
-    if index_dir is not None and index_dir.rstrip("/") != folder:
-        # The folder may serve several datasets: files of one name in each are told apart.
-        folder, opened = index_dir, opened.with_paths_as_keys()
-    return replace_fields(opened, stale=stale), Catalog(opened.filesystem, folder)
+    return Dataset(opened, title, files_and_index if is_listed else None)
 
 
 def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
@@ -217,9 +160,9 @@ def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
             "table to Parquet"
         )
     folder = tempfile.mkdtemp(prefix="zonebloom-")
-    opened = Dataset(open_table(table), Catalog(pafs.LocalFileSystem(), folder))
-    weakref.finalize(opened, shutil.rmtree, folder, ignore_errors=True)
-    return opened
+    ds = Dataset(Opened.of(open_table(table), Catalog(pafs.LocalFileSystem(), folder)))
+    weakref.finalize(ds, shutil.rmtree, folder, ignore_errors=True)
+    return ds
 
 
 class DatasetOptimizer:
@@ -234,7 +177,7 @@ class DatasetOptimizer:
         *,
         layout: Literal["auto", "table", "sliced"] = "auto",
         spark: SparkSession | Literal[False] | None = None,
-        progress: bool | Callable[[int, int], Any] | None = None,
+        progress: Progress = None,
     ) -> list[Refreshed]:
         """Index files that came or changed, forget files that are gone, choose a layout.
 
@@ -262,12 +205,10 @@ class DatasetOptimizer:
             When a segment that is kept is damaged; build that index again.
         """
         require_layout(layout)
-        ds = self._dataset
-        _check_progress(progress)
-        asked = None if index_names is None else arguments.names(index_names, "index_names")
-        ds._renew()
-        names = Builder(ds.opened).own_indices() if asked is None else asked
-        return ds._optimize(names, layout, spark, progress)
+        require_progress(progress)
+        if index_names is not None:
+            index_names = arguments.names(index_names, "index_names")
+        return self._dataset._optimize(index_names, layout, spark, progress)
 
 
 class Dataset:
@@ -283,25 +224,14 @@ class Dataset:
 
     def __init__(
         self,
-        source: Source,
-        catalog: Catalog,
+        opened: Opened,
         title: str | None = None,
         reopen: Callable[[], tuple[Source, Catalog]] | None = None,
-        embedded_filters: bool = False,
     ):
-        self.title = title or source.root
-        self._asks_embedded = embedded_filters
+        self.title = title or opened.source.root
+        self.opened = opened
         # None where the files are named one by one: there is nothing to list.
         self._reopen = reopen
-        self._open(source, catalog, catalog.latest())
-
-    def _open(self, source: Source, catalog: Catalog, version: Version) -> None:
-        self._binding = Binding(source.schema)
-        planner = Planner(source, catalog, version, self._asks_embedded)
-        self.opened = Opened(source, catalog, version, planner)
-
-    def _use(self, version: Version) -> None:
-        self._open(self.opened.source, self.opened.catalog, version)
 
     # What there is
 
@@ -350,22 +280,14 @@ class Dataset:
                 "the dataset was opened with a list of files, or with a pyarrow dataset that has "
                 "one, so there is nothing to list anew; open it again with the files there are now"
             )
-        source, catalog = self._reopen()
-        if catalog.folder != self.opened.catalog.folder:
-            raise SourceError(
-                f"the files lie below {source.root} by now, so their index would be in "
-                f"{catalog.folder}, and it is in {self.index_dir}; open the dataset again"
-            )
-        version = catalog.latest()
-        if version != self.opened.version or not _are_same_files(source, self.opened.source):
-            self._open(source, self.opened.catalog, version)
+        self.opened = self.opened.renewed(*self._reopen())
 
     def checkout_latest(self) -> None:
         """Use the newest index of the files this dataset has, as other writers may have left it.
 
         Files that came since are not looked for: `refresh` does both.
         """
-        self._use(self.opened.catalog.latest())
+        self.opened = self.opened.at(self.opened.catalog.latest())
 
     def _renew(self) -> None:
         """Take what is newest, to change it: what has been read so far does not matter."""
@@ -393,7 +315,7 @@ class Dataset:
         expected_num_items: int | None = None,
         global_probability: float | None = None,
         spark: SparkSession | Literal[False] | None = None,
-        progress: bool | Callable[[int, int], Any] | None = None,
+        progress: Progress = None,
     ) -> None:
         """Index a column: one split-block Bloom filter for each zone of rows.
 
@@ -447,74 +369,27 @@ class Dataset:
         FragmentUnreadable, SchemaMismatch
             And nothing is left behind.
         """
-        names = [column] if isinstance(column, str) else arguments.names(column, "column")
-        if not names:
-            raise InvalidArgument("column is an empty list; name at least one")
-        if name is not None:
-            arguments.text(name, "name")
-        if name is not None and len(names) > 1:
-            raise InvalidArgument("several columns take their default names; leave name out")
-        require_layout(layout)
-        _check_progress(progress)
-        replace = arguments.flag(replace, "replace")
-        global_filter = arguments.flag(global_filter, "global_filter")
-        parameters = _parameters(
+        spec = IndexSpec.checked(
+            column,
             index_type,
-            {
-                "number_of_items": number_of_items,
-                "probability": probability,
-                "sizing": sizing,
-                "fold": fold,
-            },
+            name,
+            replace=replace,
+            layout=layout,
+            max_false_zones=max_false_zones,
+            global_filter=global_filter,
+            expected_num_items=expected_num_items,
+            global_probability=global_probability,
+            number_of_items=number_of_items,
+            probability=probability,
+            sizing=sizing,
+            fold=fold,
         )
+        require_progress(progress)
         self._renew()
-        if max_false_zones is not None:
-            parameters = self._for_false_zones(parameters, max_false_zones)
-        over_all = self._global_size(global_filter, expected_num_items, global_probability)
-        work = [
-            Wanted(
-                self._checked_name(f"{each}_idx" if name is None else name, replace),
-                self.opened.column(each),
-                parameters,
-                over_all,
-            )
-            for each in dict.fromkeys(names)
-        ]
-        self._use(Builder(self.opened).build(work, layout, replace, _engine(spark), progress))
-
-    def _global_size(
-        self, wanted: bool, num_items: int | None, probability: float | None
-    ) -> GlobalSize | None:
-        if not wanted:
-            if num_items is not None or probability is not None:
-                raise InvalidArgument(
-                    "expected_num_items and global_probability are of a global filter; give "
-                    "global_filter=True with them"
-                )
-            return None
-        if num_items is None:
-            present = self.opened.planner.coverage().present
-            num_items = max(sum(map(self.opened.planner.count_rows, present)), 1)
-        if probability is None:
-            size = GlobalSize.by_default(num_items)
-        else:
-            size = GlobalSize(num_items, probability)
-        # Refused now when it is out of range.
-        return size if size.num_bytes else None
-
-    def _for_false_zones(self, parameters: ZoneParameters, most: float) -> ZoneParameters:
-        """Parameters whose probability is that of so many zones read in vain."""
-        if parameters.probability != DEFAULT_PROBABILITY:
-            raise InvalidArgument("give probability or max_false_zones, not both")
-        if isinstance(most, bool) or not isinstance(most, int | float) or not most > 0:
-            raise InvalidArgument(
-                f"max_false_zones is {arguments.shown(most)}; give a number above 0"
-            )
-        items = parameters.number_of_items
-        present = self.opened.planner.coverage().present
-        zones = sum(-(-self.opened.planner.count_rows(each) // items) for each in present) or 1
-        # A filter that lets half through is hardly one.
-        return replace_fields(parameters, probability=min(min(most, zones) / zones, 0.5))
+        builder = Builder(self.opened)
+        indices = spec.wanted(self.opened)
+        version = builder.build(indices, spec.layout, spec.replace, _engine(spark), progress)
+        self.opened = self.opened.at(version)
 
     @property
     def optimize(self) -> DatasetOptimizer:
@@ -522,20 +397,14 @@ class Dataset:
         return DatasetOptimizer(self)
 
     def _optimize(
-        self, names: Sequence[str], layout: str, spark: Any, progress: Any
+        self, names: Sequence[str] | None, layout: str, spark: Any, progress: Any
     ) -> list[Refreshed]:
-        work = []
-        for name in dict.fromkeys(names):
-            entry = self._entry(name)
-            found = leaf_type(self.schema, entry.column)
-            if found is None or hash_domain(found) != entry.domain:
-                raise SchemaMismatch(
-                    f"index {name!r} was built when column {'.'.join(entry.column)} was "
-                    f"{entry.domain}, it is {found} now; build it again"
-                )
-            work.append((entry, Column(entry.column, found)))
-        version, done = Builder(self.opened).refresh(work, layout, _engine(spark), progress)
-        self._use(version)
+        self._renew()
+        builder = Builder(self.opened)
+        entries = map(self.opened.entry, builder.own_indices() if names is None else names)
+        work = {entry.name: (entry, self.opened.indexed_column(entry)) for entry in entries}
+        version, done = builder.refresh(list(work.values()), layout, _engine(spark), progress)
+        self.opened = self.opened.at(version)
         return done
 
     def validate_index(self, name: str, *, sample: int | Literal["all"] = 16) -> ValidatedIndex:
@@ -569,21 +438,9 @@ class Dataset:
         """
         from zonebloom.index.validate import validate
 
-        entry, coverage = self._entry(name), self.opened.planner.coverage()
-        opened = self.opened
+        opened, entry = self.opened, self.opened.entry(name)
+        coverage = opened.planner.coverage()
         return validate(opened.catalog, entry, opened.version, opened.source, coverage, sample)
-
-    def _checked_name(self, name: str, replace: bool) -> str:
-        if not name or len(name) > 255 or not name.isprintable() or "/" in name:
-            raise InvalidArgument(
-                f"{arguments.shown(name)} cannot name an index; give up to 255 printable "
-                "characters without '/'"
-            )
-        if name in self.opened.version.indices and not replace:
-            raise IndexExists(
-                f"there is an index {name!r} already; give another name, or replace=True"
-            )
-        return name
 
     def drop_index(self, name: str) -> None:
         """Forget an index. Its segments stay on disk for readers of older versions until `vacuum`.
@@ -592,13 +449,13 @@ class Dataset:
         ------
         IndexNotFound
         """
-        self._entry(name)
+        self.opened.entry(name)
 
         def change(latest: Version) -> Version:
             left = {key: entry for key, entry in latest.indices.items() if key != name}
-            return Version(latest.number, latest.next_fragment_id, latest.fragments, left)
+            return replace_fields(latest, indices=left)
 
-        self._use(self.opened.catalog.commit(change))
+        self.opened = self.opened.at(self.opened.catalog.commit(change))
 
     def vacuum(self, older_than: timedelta = timedelta(days=7)) -> Vacuumed:
         """Delete versions and segments of the index that the newest version does not name.
@@ -672,7 +529,7 @@ class Dataset:
         ------
         IndexNotFound
         """
-        entry = self._entry(name)
+        entry = self.opened.entry(name)
         described = next(each for each in self.describe_indices() if each.name == name)
         return index_statistics(described, entry, self.opened.planner.loaded[name].tables())
 
@@ -719,7 +576,7 @@ class Dataset:
         ------
         IndexNotFound
         """
-        self._entry(name)
+        self.opened.entry(name)
         import zonebloom.sbbf.blocks  # noqa: F401
 
         for table in self.opened.planner.loaded[name].tables():
@@ -741,7 +598,7 @@ class Dataset:
         from zonebloom.exchange.lance import to_lance
         from zonebloom.index.sliced_rows import to_rows
 
-        entry, path = self._entry(name), arguments.path(path, "path")
+        entry, path = self.opened.entry(name), arguments.path(path, "path")
         tables = self.opened.planner.loaded[name].tables()
         if len(tables) < len(entry.tables):
             raise CorruptIndex(
@@ -751,12 +608,6 @@ class Dataset:
         to_lance(
             [to_rows(each) if isinstance(each, SlicedTable) else each for each in tables], path
         )
-
-    def _entry(self, name: str) -> IndexEntry:
-        if arguments.text(name, "name") not in self.opened.version.indices:
-            known = ", ".join(self.opened.version.indices) or "none"
-            raise IndexNotFound(f"there is no index {arguments.shown(name)}; there is: {known}")
-        return self.opened.version.indices[name]
 
     # Querying
 
@@ -776,7 +627,7 @@ class Dataset:
         ------
         FilterError
         """
-        _, predicate = self._translate(filter, is_applied=False)
+        _, predicate = self.opened.translate(filter, is_applied=False)
         return self.opened.planner.search(predicate)
 
     def search_many(
@@ -848,29 +699,21 @@ class Dataset:
         if limit is not None:
             limit = arguments.whole(limit, "limit")
         batch_size = arguments.whole(batch_size, "batch_size", 1, MOST_BATCH_ROWS)
-        asking = arguments.flag(use_scalar_index, "use_scalar_index")
+        asks_index = arguments.flag(use_scalar_index, "use_scalar_index")
         callback = arguments.function(scan_stats_callback, "scan_stats_callback")
-        checked = self._binding.checked_columns(columns)
-        expression, predicate = self._translate(filter)
+        opened = self.opened
+        checked = opened.binding.checked_columns(columns)
+        expression, predicate = opened.translate(filter)
         request = Request(checked, expression, limit, batch_size)
         names = tuple(self.schema.names if checked is None else checked)
 
-        asked = predicate if asking else None
-
         def plan(described: bool) -> ScanPlan:
-            return self.opened.planner.plan(names, expression, asked, described=described)
+            # Of the files there are when it is run.
+            return self.opened.planner.plan(
+                names, expression, predicate if asks_index else None, described=described
+            )
 
-        return Scanner(self.opened.source, request, plan, callback)
-
-    def _translate(
-        self, filter: Filter, *, is_applied: bool = True
-    ) -> tuple[RowFilter | None, Predicate]:
-        """A filter as what is applied to rows, and what an index can answer of it."""
-        expression, predicate = translate(filter, self.schema)
-        if not isinstance(filter, str):
-            # A SQL text was held against the schema when it was read.
-            self._binding.check_filter(expression, is_applied=is_applied)
-        return expression, predicate
+        return Scanner(opened.source, request, plan, callback)
 
     def to_table(self, columns: Columns = None, filter: Filter = None, **options: Any) -> pa.Table:
         """Read as a table; the parameters are those of `scanner`."""
@@ -911,15 +754,12 @@ class Dataset:
         InvalidArgument
             When an address is of no row of the files as they are now.
         """
-        checked = self._binding.checked_columns(columns)
+        request = Request(self.opened.binding.checked_columns(columns), None)
         addresses = arguments.whole_numbers(row_addresses, "row_addresses").astype(np.int64)
-        request = Request(checked, None)
-        wanted, order = np.unique(addresses, return_inverse=True)
-        plan, read = self.opened.planner.plan_rows(wanted)
-        found = Scanner(self.opened.source, request, lambda described: plan).to_table()
-        place = np.empty(wanted.size, dtype=np.int64)
-        place[read] = np.arange(wanted.size)
-        return gather(found, place[order])
+        plan, read = self.opened.planner.plan_rows(addresses)
+        rows = Scanner(self.opened.source, request, lambda described: plan).to_table()
+        order = np.argsort(read)
+        return gather(rows, order[np.searchsorted(read, addresses, sorter=order)])
 
     # Other libraries
 
@@ -947,14 +787,12 @@ class Dataset:
             f"{self.opened.source.format.default_extname} {'file' if count == 1 else 'files'}, "
             f"{len(self.schema.names)} columns>"
         ]
-        lines += [f"  {_index_line(each)}" for each in self.describe_indices()]
+        lines += [f"  {index}" for index in self.describe_indices()]
         if len(lines) == 1:
             lines.append("  no index; make one with create_scalar_index(column)")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from zonebloom.text import bytes_text, lines_html, table_html
-
         if not self.opened.version.indices:
             return lines_html(repr(self))
         title, *_ = repr(self).splitlines()
@@ -972,51 +810,6 @@ class Dataset:
         return table_html(headers, rows, title.strip("<>"))
 
 
-def _are_same_files(one: Source, other: Source) -> bool:
-    return one.schema.equals(other.schema, check_metadata=True) and [
-        each.path for each in one.fragments
-    ] == [each.path for each in other.fragments]
-
-
-def _index_line(each: IndexDescription) -> str:
-    from zonebloom.text import bytes_text
-
-    return (
-        f"{each.name}: {each.index_type} on {each.column}, {each.num_zones:,} zones of "
-        f"{each.number_of_items:,} rows, {bytes_text(each.num_bytes)}, "
-        f"{each.num_fragments_indexed:,} of {each.num_fragments:,} fragments covered"
-    )
-
-
-def _check_progress(progress: object) -> None:
-    if progress is not None and not isinstance(progress, bool) and not callable(progress):
-        raise InvalidArgument(
-            f"progress is {arguments.shown(progress)}; give True, False or a function"
-        )
-
-
-def _parameters(index_type: str | IndexConfig, given: dict[str, Any]) -> ZoneParameters:
-    if isinstance(index_type, IndexConfig):
-        more = arguments.of_type(index_type.parameters, Mapping, "parameters of an IndexConfig")
-        given = {**given, **more}
-        index_type = index_type.index_type
-    if not isinstance(index_type, str) or index_type.upper() != INDEX_TYPE:
-        raise InvalidArgument(
-            f"index_type is {arguments.shown(index_type)}; zonebloom builds {INDEX_TYPE!r}"
-        )
-    known = [each.name for each in fields(ZoneParameters)]
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise InvalidArgument(
-            f"unknown parameter {', '.join(map(arguments.shown, unknown))}; there is "
-            f"{', '.join(known)}"
-        )
-    return ZoneParameters(**given)
-
-
-__all__ = ["Dataset", "DatasetOptimizer", "IndexConfig", "IndexDescription", "dataset"]
-
-
 def _engine(spark: Any) -> Engine | None:
     """What trains elsewhere than in this process: a session given, or the active one."""
     if spark is None:
@@ -1028,3 +821,6 @@ def _engine(spark: Any) -> Engine | None:
     from zonebloom.spark.build import train_on_spark
 
     return partial(train_on_spark, spark)
+
+
+__all__ = ["Dataset", "DatasetOptimizer", "IndexConfig", "IndexDescription", "dataset"]

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass
+from typing import Any
 
 from zonebloom import arguments
-from zonebloom.catalog.model import Version
-from zonebloom.catalog.store import Catalog
-from zonebloom.errors import ColumnNotFound, InvalidArgument
-from zonebloom.scan.binding import require_column
+from zonebloom.catalog.model import IndexEntry, Version
+from zonebloom.catalog.store import FOLDER, Catalog
+from zonebloom.errors import (
+    ColumnNotFound,
+    IndexNotFound,
+    InvalidArgument,
+    SchemaMismatch,
+    SourceError,
+)
+from zonebloom.predicates import Predicate, RowFilter, translate
+from zonebloom.scan.binding import Binding, require_column
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column
 from zonebloom.storage.source import Source
 from zonebloom.values.columns import column_path, leaf_type
-from zonebloom.values.probe import require_indexable
+from zonebloom.values.probe import hash_domain, require_indexable
+
+
+def beside(source: Source, index_dir: str | None) -> tuple[Source, Catalog]:
+    """Files with the folder of their index."""
+    if index_dir is None and source.root in ("", "/"):
+        raise SourceError(
+            "the files share no folder but the root, so the index has no place beside them; "
+            "give index_dir"
+        )
+    folder = posixpath.join(source.root, FOLDER)
+    if index_dir is not None and index_dir.rstrip("/") != folder:
+        # The folder may serve several datasets: files of one name in each are told apart.
+        folder, source = index_dir, source.with_paths_as_keys()
+    return source, Catalog(source.filesystem, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +53,96 @@ class Opened:
         The indices in use.
     planner : Planner
         What answers over these files with these indices.
+    binding : Binding
+        What filters and projections are held against.
     """
 
     source: Source
     catalog: Catalog
     version: Version
     planner: Planner
+    binding: Binding
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        catalog: Catalog,
+        version: Version | None = None,
+        embedded_filters: bool = False,
+    ) -> Opened:
+        """Some files with a version of their index, the newest by default."""
+        version = catalog.latest() if version is None else version
+        planner = Planner(source, catalog, version, embedded_filters)
+        return cls(source, catalog, version, planner, Binding(source.schema))
+
+    def at(self, version: Version) -> Opened:
+        """The same files with another version of their index."""
+        return Opened.of(self.source, self.catalog, version, self.planner.asks_embedded)
+
+    def renewed(self, source: Source, catalog: Catalog) -> Opened:
+        """The files there are now with their newest index; the same record if nothing changed."""
+        if catalog.folder != self.catalog.folder:
+            raise SourceError(
+                f"the files lie below {source.root} by now, so their index would be in "
+                f"{catalog.folder}, and it is in {self.catalog.folder}; open the dataset again"
+            )
+        version = catalog.latest()
+        paths = [[each.path for each in files.fragments] for files in (source, self.source)]
+        is_same = paths[0] == paths[1] and source.schema.equals(self.source.schema, True)
+        if is_same and version == self.version:
+            return self
+        return Opened.of(source, self.catalog, version, self.planner.asks_embedded)
 
     def column(self, name: str, ignore_case: bool = False) -> Column:
         """A column that can be indexed."""
         path = column_path(self.source.schema, name, ignore_case)
         if len(path) == 1:
+<<<<<<< HEAD
             require_column(path[0], self.source.schema)
         found = leaf_type(self.source.schema, path)
         if found is None:
+=======
+            require_column(name, self.source.schema)
+        leaf = leaf_type(self.source.schema, path)
+        if leaf is None:
+>>>>>>> d63ae46 (A facade without logic: IndexSpec checks what is built, Opened says what is open, explain its text)
             known = ", ".join(self.source.schema.names[:20])
             raise ColumnNotFound(
                 f"there is no column {arguments.shown(name)}, or more than one; the dataset has "
                 f"{known}"
             )
-        require_indexable(found, name)
+        require_indexable(leaf, name)
         if path[0] in self.source.partition_columns():
             raise InvalidArgument(
                 f"column {name!r} is read from the paths of the files, not from their rows, and a "
                 "scan passes over files by it already; index another column"
             )
-        return Column(path, found)
+        return Column(path, leaf)
+
+    def entry(self, name: str) -> IndexEntry:
+        """An index by its name."""
+        if arguments.text(name, "name") not in self.version.indices:
+            known = ", ".join(self.version.indices) or "none"
+            raise IndexNotFound(f"there is no index {arguments.shown(name)}; there is: {known}")
+        return self.version.indices[name]
+
+    def indexed_column(self, entry: IndexEntry) -> Column:
+        """The column of an index, as long as it is what was indexed."""
+        leaf = leaf_type(self.source.schema, entry.column)
+        if leaf is None or hash_domain(leaf) != entry.domain:
+            raise SchemaMismatch(
+                f"index {entry.name!r} was built when column {'.'.join(entry.column)} was "
+                f"{entry.domain}, it is {leaf} now; build it again"
+            )
+        return Column(entry.column, leaf)
+
+    def translate(
+        self, filter: Any, *, is_applied: bool = True
+    ) -> tuple[RowFilter | None, Predicate]:
+        """A filter as what is applied to rows, and what an index can answer of it."""
+        expression, predicate = translate(filter, self.source.schema)
+        if not isinstance(filter, str):
+            # A SQL text was held against the schema when it was read.
+            self.binding.check_filter(expression, is_applied=is_applied)
+        return expression, predicate

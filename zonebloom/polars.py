@@ -29,7 +29,8 @@ from zonebloom.errors import InvalidArgument, MissingDependency, SchemaMismatch
 from zonebloom.predicates import And
 from zonebloom.predicates.polars import filter_of, to_frame, to_predicate
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request, ScanPlan
+from zonebloom.scan.explain import ScanPlan
+from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request
 from zonebloom.storage.memory import TableSource
 from zonebloom.storage.source import Source
 
@@ -295,6 +296,7 @@ class _Query:
         from polars.io.plugins import register_io_source
 
         fragments = tuple(run)
+        detail = "; ".join([*map(str, plan.indices), plan.fragments_text])
         schema = self.schema()
 
         def read(
@@ -326,20 +328,7 @@ class _Query:
 
         try:
             return register_io_source(
-                read, schema=schema, explain_name="ZONEBLOOM", explain_detail=_detail(plan)
+                read, schema=schema, explain_name="ZONEBLOOM", explain_detail=detail
             )
         except TypeError:
             return register_io_source(read, schema=schema)
-
-
-def _detail(plan: ScanPlan) -> str:
-    """What the indices left of a scan, on one line."""
-    parts = [
-        f"{use.kept_zones:,} of {use.num_zones:,} zones kept by {use.name}" for use in plan.indices
-    ]
-    whole = sum(each.rows is None for each in plan.fragments)
-    parts.append(
-        f"fragments: {len(plan.fragments) - whole:,} read in part, {whole:,} read whole, "
-        f"{plan.skipped:,} skipped"
-    )
-    return "; ".join(parts)

@@ -6,26 +6,29 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
+from zonebloom import arguments
+from zonebloom.errors import InvalidArgument
+
+Progress: TypeAlias = bool | Callable[[int, int], Any] | None
 Report = Callable[[int], None]
 
 
+def require_progress(progress: object) -> None:
+    """Refuse what progress cannot be reported to."""
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
+        raise InvalidArgument(
+            f"progress is {arguments.shown(progress)}; give True, False or a function"
+        )
+
+
 @contextmanager
-def reporting(
-    progress: bool | Callable[[int, int], Any] | None, total: int, title: str
-) -> Iterator[Report | None]:
+def reporting(progress: Progress, total: int, title: str) -> Iterator[Report | None]:
     """Hand out a function that is told how many more rows are done.
 
-    Parameters
-    ----------
-    progress : bool, callable or None
-        True shows a bar (with the ``rich`` package, else a line at the end); a callable is
-        given rows done and rows in all.
-    total : int
-        Rows in all.
-    title : str
-        What is being done.
+    True shows a bar (with the ``rich`` package, else a line at the end); a callable is given rows
+    done and rows in all.
     """
     if not progress:
         yield None

@@ -7,7 +7,7 @@ one ``RowRanges`` holds ranges of one fragment (plain offsets) or of a whole dat
 
 from __future__ import annotations
 
-import html
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
+from zonebloom.text import table_html
 
 OFFSET_BITS = 32
 MAX_ROWS_PER_FRAGMENT = (1 << OFFSET_BITS) - 1
@@ -160,12 +161,8 @@ class RowRanges:
     def _sweep(self, other: RowRanges, wanted) -> RowRanges:
         """Walk both sets' bounds; ``inside`` is 1 within self, 2 within other, 3 in both."""
         points = np.concatenate([self.starts, self.stops, other.starts, other.stops])
-        steps = np.concatenate(
-            [
-                np.repeat([1, -1], self.starts.size),
-                np.repeat([2, -2], other.starts.size),
-            ]
-        )
+        counts = np.repeat([self.starts.size, other.starts.size], 2)
+        steps = np.repeat([1, -1, 2, -2], counts)
         order = np.argsort(points, kind="stable")
         points = points[order]
         inside = wanted(np.cumsum(steps[order]))[:-1]
@@ -201,7 +198,7 @@ class RowRanges:
     def __repr__(self) -> str:
         if self.num_ranges <= 8:
             return f"RowRanges({list(self)})"
-        shown = ", ".join(str(pair) for pair in list(self.window(0, int(self.stops[5])))[:6])
+        shown = ", ".join(map(str, itertools.islice(self, 6)))
         return f"RowRanges([{shown}, ... {self.num_ranges - 6} more])"
 
 
@@ -213,11 +210,15 @@ def _offsets(values: Any, parameter: str) -> np.ndarray:
     return arguments.whole_numbers(values, parameter, least=-_MOST_OFFSET).astype(np.int64)
 
 
-def _rows(value: object, parameter: str) -> RowRanges:
-    return arguments.of_type(value, RowRanges, parameter)
-
-
 _NOTHING = RowRanges()
+_RESULT_SCHEMA = pa.schema(
+    [
+        ("fragment_id", pa.uint64()),
+        ("path", pa.string()),
+        ("start", pa.uint64()),
+        ("stop", pa.uint64()),
+    ]
+)
 
 Kind = Literal["Exact", "AtMost", "AtLeast"]
 
@@ -253,10 +254,14 @@ class SearchResult:
         paths: Mapping[int, str] | None = None,
         null_free: bool = True,
     ):
+        bounds = {"universe": universe, "at_most": at_most, "at_least": at_least}
+        for name, rows in bounds.items():
+            if rows is not None or name == "universe":
+                arguments.of_type(rows, RowRanges, name)
         self.null_free = null_free
-        self.universe = _rows(universe, "universe")
-        self.at_most = universe if at_most is None else _rows(at_most, "at_most")
-        self.at_least = _NOTHING if at_least is None else _rows(at_least, "at_least")
+        self.universe = universe
+        self.at_most = universe if at_most is None else at_most
+        self.at_least = _NOTHING if at_least is None else at_least
         self.paths = {} if paths is None else arguments.of_type(paths, Mapping, "paths")
 
     def __and__(self, other: SearchResult) -> SearchResult:
@@ -271,6 +276,12 @@ class SearchResult:
 
     def __invert__(self) -> SearchResult:
         return self._with(self.universe - self.at_least, self.universe - self.at_most, self)
+
+    def within(self, universe: RowRanges) -> SearchResult:
+        """The same of some of the rows."""
+        bounded = self._with(self.at_most & universe, self.at_least & universe, self)
+        bounded.universe = universe
+        return bounded
 
     def _with(self, at_most: RowRanges, at_least: RowRanges, other: SearchResult) -> SearchResult:
         return SearchResult(
@@ -298,33 +309,22 @@ class SearchResult:
     def to_table(self) -> pa.Table:
         """The ranges as a table: ``fragment_id``, ``path``, ``start``, ``stop``."""
         rows = [
-            (fragment_id, self.paths.get(fragment_id), start, stop)
+            {"fragment_id": fragment_id, "path": self.paths.get(fragment_id), "start": a, "stop": b}
             for fragment_id, ranges in self.ranges.items()
-            for start, stop in ranges
+            for a, b in ranges
         ]
-        columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
-        return pa.table(
-            {
-                "fragment_id": pa.array(columns[0], pa.uint64()),
-                "path": pa.array(columns[1], pa.string()),
-                "start": pa.array(columns[2], pa.uint64()),
-                "stop": pa.array(columns[3], pa.uint64()),
-            }
-        )
+        return pa.Table.from_pylist(rows, _RESULT_SCHEMA)
 
     def __repr__(self) -> str:
         ranges = self.ranges
-        rows = sum(len(r) for r in ranges.values())
+        rows = sum(len(each) for each in ranges.values())
         lines = [
             f"SearchResult: {self.kind}, {rows:,} of {len(self.universe):,} rows "
             f"in {len(ranges):,} of {len(by_fragment(self.universe)):,} fragments"
         ]
-        for fragment_id, kept in list(ranges.items())[:5]:
-            shown = ", ".join(f"{start:,}-{stop:,}" for start, stop in list(kept)[:4])
-            more = f", ... {kept.num_ranges - 4:,} more" if kept.num_ranges > 4 else ""
-            lines.append(
-                f"  {self.paths.get(fragment_id, f'fragment {fragment_id}')}: {shown}{more}"
-            )
+        for fragment_id, of_fragment in list(ranges.items())[:5]:
+            path = self.paths.get(fragment_id, f"fragment {fragment_id}")
+            lines.append(f"  {path}: {ranges_text(of_fragment, 4)}")
         if len(ranges) > 5:
             lines.append(f"  ... {len(ranges) - 5:,} more fragments")
         return "\n".join(lines)
@@ -332,16 +332,19 @@ class SearchResult:
     def _repr_html_(self) -> str:
         table = self.to_table()
         head, *_ = repr(self).splitlines()
-        body = "".join(
-            f"<tr><td>{row['fragment_id']}</td><td>{html.escape(str(row['path']))}</td>"
-            f"<td>{row['start']:,}</td><td>{row['stop']:,}</td></tr>"
+        rows = [
+            (str(row["fragment_id"]), str(row["path"]), row["start"], row["stop"])
             for row in table.slice(0, 20).to_pylist()
-        )
-        more = f"<p>... {table.num_rows - 20:,} more ranges</p>" if table.num_rows > 20 else ""
-        return (
-            f"<div><p>{html.escape(head)}</p><table><thead><tr><th>fragment</th><th>path</th>"
-            f"<th>start</th><th>stop</th></tr></thead><tbody>{body}</tbody></table>{more}</div>"
-        )
+        ]
+        more = f"... {table.num_rows - 20:,} more ranges" if table.num_rows > 20 else ""
+        return table_html(["fragment", "path", "start", "stop"], rows, head, more)
+
+
+def ranges_text(rows: RowRanges, most: int) -> str:
+    """The first few ranges, and how many more there are."""
+    first = ", ".join(f"{start:,}-{stop:,}" for start, stop in itertools.islice(rows, most))
+    more = rows.num_ranges - most
+    return first + (f", ... {more:,} more" if more > 0 else "")
 
 
 def by_fragment(addresses: RowRanges) -> dict[int, RowRanges]:

@@ -71,16 +71,18 @@ def _cell_text(cell: object) -> str:
     return str(cell)
 
 
-def table_html(headers: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> str:
-    """The same table for Jupyter."""
+def table_html(
+    headers: Sequence[str], rows: Sequence[Sequence[object]], above: str = "", below: str = ""
+) -> str:
+    """The same table for Jupyter, with a line above and one below."""
     head = "".join(f"<th>{html.escape(header)}</th>" for header in headers)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(_cell_text(cell))}</td>" for cell in row) + "</tr>"
         for row in rows
     )
-    caption = f"<p>{html.escape(title)}</p>" if title else ""
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<div>{caption}{table}</div>"
+    above, below = (f"<p>{html.escape(line)}</p>" if line else "" for line in (above, below))
+    return f"<div>{above}{table}{below}</div>"
 
 
 def lines_html(text: str) -> str:

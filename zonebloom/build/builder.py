@@ -12,7 +12,6 @@ import posixpath
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from zonebloom.build.layout import arrange
 from zonebloom.build.tasks import NewIndex, commit_indices, cut_tasks, train_locally
@@ -31,12 +30,11 @@ from zonebloom.catalog.writing import not_written
 from zonebloom.errors import CatalogError, HiddenColumnsWarning, IndexExists, ZoneBloomError
 from zonebloom.index.global_filter import GlobalSize, Part, merge_parts
 from zonebloom.opened import Opened
-from zonebloom.progress import reporting
+from zonebloom.progress import Progress, reporting
 from zonebloom.storage.columns import Column
 from zonebloom.storage.files import identities
 from zonebloom.storage.memory import TableSource
 
-Progress = bool | Callable[[int, int], Any] | None
 # Trains tasks elsewhere: (tasks, *, progress, num_rows), in the order of the tasks.
 Engine = Callable[..., list[TrainedTask]]
 

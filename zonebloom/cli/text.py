@@ -17,7 +17,8 @@ import pyarrow as pa
 from zonebloom.text import bytes_text, padded, table_text, text_width
 
 if TYPE_CHECKING:
-    from zonebloom.scan.plan import ScanPlan, ScanStats
+    from zonebloom.scan.explain import ScanPlan
+    from zonebloom.scan.plan import ScanStats
 
 FAILED = 1
 FOUND_NOTHING = 3
@@ -172,9 +173,7 @@ def embedded_text(embedded: list[Any]) -> str:
 
 def read_text(plan: ScanPlan, stats: ScanStats) -> str:
     """What a lookup read, in one line."""
-    zones = " and ".join(
-        f"{use.kept_zones:,} of {use.num_zones:,} zones kept by {use.name}" for use in plan.indices
-    )
+    zones = " and ".join(map(str, plan.indices))
     rows = f"{stats.rows_found:,} {'row' if stats.rows_found == 1 else 'rows'}"
     return (
         f"{rows}; {zones or 'no index used'}; read {bytes_text(stats.data_bytes)} of data and "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.model import IndexEntry
 from zonebloom.storage.parquet.bloom import EmbeddedColumn
+from zonebloom.text import bytes_text
 
 INDEX_TYPE = "BLOOMFILTER"
 
@@ -46,6 +47,13 @@ class IndexDescription:
     num_fragments_indexed: int
     num_fragments: int
     created_at: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.index_type} on {self.column}, {self.num_zones:,} zones of "
+            f"{self.number_of_items:,} rows, {bytes_text(self.num_bytes)}, "
+            f"{self.num_fragments_indexed:,} of {self.num_fragments:,} fragments covered"
+        )
 
 
 @dataclass(frozen=True, slots=True)

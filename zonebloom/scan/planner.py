@@ -27,6 +27,7 @@ from zonebloom.index.batch_lookup import hash_keys, keys_for, null_keys, search_
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.statistics import ranges_of
+from zonebloom.index.view import IndexView
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.ranges import (
     MAX_ROWS_PER_FRAGMENT,
@@ -35,8 +36,9 @@ from zonebloom.ranges import (
     SearchResult,
     by_fragment,
 )
+from zonebloom.scan.explain import IndexUse, ScanPlan
 from zonebloom.scan.partition_columns import PathValues
-from zonebloom.scan.plan import FragmentPlan, IndexUse, ScanPlan
+from zonebloom.scan.plan import FragmentPlan
 from zonebloom.scan.search import Search, Searcher
 from zonebloom.storage.embedded import FragmentFilters
 from zonebloom.storage.files import FileIdentity, ReadCounter
@@ -73,7 +75,7 @@ class Planner:
         self, source: Source, catalog: Catalog, version: Version, embedded_filters: bool = False
     ):
         self._source = source
-        self._asks_embedded = embedded_filters
+        self.asks_embedded = embedded_filters
         self.version = version
         self.loaded = {name: LoadedIndex(catalog, entry) for name, entry in version.indices.items()}
         self._state: _State | None = None
@@ -143,17 +145,10 @@ class Planner:
 
     def search(self, predicate: Predicate) -> SearchResult:
         """Bound the rows a predicate is true for, in the files as they are now."""
-        coverage, found = self._search(predicate, self._readable())
+        coverage, search = self._search(predicate, self._readable())
         if all(each.num_rows is not None for each in coverage.present):
-            return found.result
-        universe = coverage.universe(self.count_rows)
-        return SearchResult(
-            universe,
-            at_most=found.result.at_most & universe,
-            at_least=found.result.at_least & universe,
-            paths=found.result.paths,
-            null_free=found.result.null_free,
-        )
+            return search.result
+        return search.result.within(coverage.universe(self.count_rows))
 
     def search_present(self, predicate: Predicate) -> tuple[Coverage, Search]:
         """The same of the files that are there, for who reads by a listing of their own.
@@ -210,51 +205,42 @@ class Planner:
         *,
         described: bool = True,
     ) -> ScanPlan:
-        """Say what a scan reads."""
-        counter = ReadCounter()
+        """Say what a scan reads, and if it is to be described what each index contributed."""
         if predicate is None or expression is None:
             present = self.to_read().present
             whole = tuple(FragmentPlan(each.fragment, None, "no index used") for each in present)
-            return ScanPlan(expression, None, columns, whole, len(whole), 0)
-        before = {name: index.loaded_bytes for name, index in self.loaded.items()}
-        coverage, found = self._search(predicate, self._readable())
-        kept = by_fragment(found.result.at_most)
-        embedded = self.embedded.asked(predicate, counter) if self._asks_embedded else None
-        planned = [
-            self._fragment_plan(each, kept[each.fragment_id], found, embedded)
+            return ScanPlan(expression, None, columns, whole, len(whole))
+        counter = ReadCounter()
+        before = self._loaded_bytes()
+        coverage, search = self._search(predicate, self._readable())
+        rows = by_fragment(search.result.at_most)
+        embedded = self.embedded.asked(predicate, counter) if self.asks_embedded else None
+        plans = [
+            self._fragment_plan(each, rows[each.fragment_id], search, embedded)
             for each in coverage.present
-            if each.fragment_id in kept
+            if each.fragment_id in rows
         ]
-        parts = tuple(each for each in planned if each.row_groups != ())
-        read = {name: index.loaded_bytes - before[name] for name, index in self.loaded.items()}
-        uses = tuple(
-            IndexUse(
-                name,
-                ".".join(view.index.entry.column),
-                view.num_zones,
-                view.kept_zones(found.result.at_most),
-                view.index.entry.num_bytes,
-                read[name],
-                len(view.fragment_ids),
-            )
-            for name, view in (found.used.items() if described else ())
-        )
+        read = {name: size - before[name] for name, size in self._loaded_bytes().items()}
+        uses, by_path = [], []
+        if described:
+            uses = [_index_use(view, search, read[name]) for name, view in search.used.items()]
+            by_path = [(text, len(by_fragment(left))) for text, left in search.by_path]
         return ScanPlan(
             expression,
             predicate,
             columns,
-            parts,
+            tuple(plan for plan in plans if plan.row_groups != ()),
             len(coverage.present),
-            len(coverage.present) - len(parts),
-            uses,
-            tuple(found.unanswered),
+            tuple(uses),
+            tuple(search.unanswered),
             sum(read.values()),
             counter.num_bytes,
             counter.num_requests,
-            tuple((text, len(by_fragment(rows))) for text, rows in found.by_path)
-            if described
-            else (),
+            tuple(by_path),
         )
+
+    def _loaded_bytes(self) -> dict[str, int]:
+        return {name: index.loaded_bytes for name, index in self.loaded.items()}
 
     def search_many(self, column: str, values: Any) -> Iterator[pa.RecordBatch]:
         """Pair keys with the zones of an indexed column that may hold them."""
@@ -302,16 +288,16 @@ class Planner:
         return index.global_filter(leaf, self.coverage().present)
 
     def plan_rows(self, addresses: np.ndarray) -> tuple[ScanPlan, np.ndarray]:
-        """Say where rows are read, and in which order they come.
+        """Say where rows are read, and the addresses in the order in which they come.
 
-        Which of the addresses each row read is of: fragments come in scan order.
+        Each row comes once, and fragments in scan order.
         """
         coverage = self.to_read()
-        kept = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
+        asked = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
         parts: list[FragmentPlan] = []
         order = [np.empty(0, dtype=np.int64)]
         for each in coverage.present:
-            rows = kept.pop(each.fragment_id, None)
+            rows = asked.pop(each.fragment_id, None)
             if rows is None:
                 continue
             if rows.stops[-1] > self.count_rows(each):
@@ -322,41 +308,38 @@ class Planner:
             pages = self._pages(each, self.loaded.values())
             parts.append(FragmentPlan(each.fragment, rows, "", each.identity, pages))
             base = each.fragment_id << OFFSET_BITS
-            order.append(np.arange(*np.searchsorted(addresses, [base, base + rows.stops[-1]])))
-        if kept:
+            order.append(base + rows.rows_at(np.arange(len(rows))))
+        if asked:
             raise InvalidArgument(
-                f"there is no fragment {next(iter(kept))}: its file is gone or was written anew; "
+                f"there is no fragment {next(iter(asked))}: its file is gone or was written anew; "
                 "search again"
             )
-        count = len(coverage.present)
-        plan = ScanPlan(None, None, (), tuple(parts), count, count - len(parts))
+        plan = ScanPlan(None, None, (), tuple(parts), len(coverage.present))
         return plan, np.concatenate(order)
 
     def _fragment_plan(
         self,
         each: PresentFragment,
         rows: RowRanges,
-        found: Search,
+        search: Search,
         embedded: Callable[[Fragment, FileIdentity], list[int] | None] | None,
     ) -> FragmentPlan:
-        covered = any(each.fragment_id in view.fragment_ids for view in found.used.values())
-        why = each.why or _why_whole(each, rows, found, covered)
+        """Choose how a fragment with a row that may match is read: pages, row groups, or whole."""
+        covered = any(each.fragment_id in view.fragment_ids for view in search.used.values())
+        why = each.why or _why_whole(each, rows, search, covered)
         if not covered and embedded is not None:
             groups = embedded(each.fragment, each.identity)
             if groups is not None:
                 return FragmentPlan(each.fragment, None, why, each.identity, None, tuple(groups))
         if why:
             return FragmentPlan(each.fragment, None, why)
-        pages = self._pages(each, [view.index for view in found.used.values()])
+        pages = self._pages(each, [view.index for view in search.used.values()])
         return FragmentPlan(each.fragment, rows, "", each.identity, pages)
 
     def _pages(self, each: PresentFragment, indices: Iterable[LoadedIndex]) -> FilePages | None:
         """Where the pages of a fragment lie, as the map beside an index says."""
-        for index in indices:
-            pages = index.pages(each.fragment_id, each.identity.size)
-            if pages is not None:
-                return pages
-        return None
+        maps = (index.pages(each.fragment_id, each.identity.size) for index in indices)
+        return next((pages for pages in maps if pages is not None), None)
 
     def count_rows(self, each: PresentFragment) -> int:
         """Rows of a fragment; of one the catalog does not know, its file says."""
@@ -399,10 +382,23 @@ def _ids(coverage: Coverage) -> list[int]:
     return [each.fragment_id for each in coverage.present]
 
 
-def _why_whole(each: PresentFragment, rows: RowRanges, found: Search, covered: bool) -> str:
+def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:
+    entry = view.index.entry
+    return IndexUse(
+        entry.name,
+        ".".join(entry.column),
+        view.num_zones,
+        view.kept_zones(search.result.at_most),
+        entry.num_bytes,
+        read_bytes,
+        len(view.fragment_ids),
+    )
+
+
+def _why_whole(each: PresentFragment, rows: RowRanges, search: Search, covered: bool) -> str:
     """Why an indexed fragment is read as a whole, empty when it is not."""
     if not covered:
-        return f"not covered by {', '.join(found.used)}" if found.used else "no index used"
+        return f"not covered by {', '.join(search.used)}" if search.used else "no index used"
     if len(rows) == each.num_rows:
         return "every zone may match"
     return "most zones may match" if len(rows) > _MOST * (each.num_rows or 0) else ""

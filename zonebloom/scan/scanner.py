@@ -17,7 +17,8 @@ import pyarrow as pa
 from zonebloom import arguments
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.plan import Request, ScanPlan, ScanStats, analysis_text
+from zonebloom.scan.explain import ScanPlan, analysis_text
+from zonebloom.scan.plan import Request, ScanStats
 from zonebloom.scan.recheck import recheck
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.source import Source

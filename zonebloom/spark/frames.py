@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from zonebloom.errors import EngineError, InvalidArgument
-from zonebloom.scan.plan import ScanPlan
+from zonebloom.scan.explain import ScanPlan
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options
 from zonebloom.spark.pushdown import choose, is_asked_for

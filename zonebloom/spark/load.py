@@ -16,6 +16,7 @@ from pyspark.sql import types as st
 
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import FilterError, InvalidArgument, SchemaMismatch, SourceError
+from zonebloom.opened import Opened
 from zonebloom.predicates import Predicate, unknowns
 from zonebloom.predicates.ast import IsIn, conjunction
 from zonebloom.predicates.ast import columns as columns_in
@@ -23,7 +24,7 @@ from zonebloom.predicates.expression import from_predicate
 from zonebloom.predicates.literals import lookup_is_exact, plain
 from zonebloom.predicates.spark import SparkFilter, to_spark_filter
 from zonebloom.scan.binding import check_columns
-from zonebloom.scan.plan import ScanPlan
+from zonebloom.scan.explain import ScanPlan
 from zonebloom.spark.names import hidden_by_case
 from zonebloom.spark.options import Options
 from zonebloom.spark.read import Piece, RowFilter, Work, without_fragments
@@ -147,7 +148,7 @@ class Load:
         """The pieces of each task."""
         filtered = self.row_filter.columns if self.row_filter else None
         needed = frozenset({*self.columns, *(filtered or ())})
-        return cut(self._source, plan, needed, self.options.parallelism)
+        return cut(self._source, plan.fragments, needed, self.options.parallelism)
 
     @property
     def work(self) -> Work:
@@ -207,7 +208,7 @@ def _with_instants(opened: Dataset) -> tuple[Dataset, list[str]]:
         schema = schema.set(at, schema.field(at).with_type(pa.timestamp("us")))
     read = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     source = replace(source, schema=schema, format=read)
-    return Dataset(source, opened.opened.catalog, opened.title), instants
+    return Dataset(Opened.of(source, opened.opened.catalog), opened.title), instants
 
 
 def _may_be_int96(arrow: pa.DataType) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from zonebloom.ranges import RowRanges
-from zonebloom.scan.plan import FragmentPlan, ScanPlan
+from zonebloom.scan.plan import FragmentPlan
 from zonebloom.spark.read import Piece
 from zonebloom.storage.files import FileIdentity, identities
 from zonebloom.storage.source import Source
@@ -24,16 +24,14 @@ _OPEN_BYTES = 1 << 20
 
 
 def cut(
-    source: Source, plan: ScanPlan, needed: frozenset[str], parallelism: int
+    source: Source, plans: Sequence[FragmentPlan], needed: frozenset[str], parallelism: int
 ) -> list[list[Piece]]:
-    """Cut a plan into the pieces of each task.
+    """Cut the fragments of a plan into the pieces of each task.
 
     Empty when nothing is read.
     """
-    found = identities(source.filesystem, [each.fragment.path for each in plan.fragments])
-    whole = [
-        _piece(each, identity, needed) for each, identity in zip(plan.fragments, found, strict=True)
-    ]
+    found = identities(source.filesystem, [plan.fragment.path for plan in plans])
+    whole = [_piece(plan, identity, needed) for plan, identity in zip(plans, found, strict=True)]
     total = sum(piece.num_bytes + _OPEN_BYTES for piece in whole)
     most = min(max(total // max(parallelism, 1), _LEAST_BYTES), _MOST_BYTES)
     pieces = [

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
-from zonebloom.scan.plan import FragmentPlan, ScanPlan
+from zonebloom.scan.plan import FragmentPlan
 from zonebloom.spark.frames import _of_session
 from zonebloom.spark.rebase import holds_any_of_old
 from zonebloom.spark.split import cut
@@ -97,10 +97,9 @@ def _in_tasks(
     spark = keys.sparkSession
     _, parallelism = _of_session(spark)
     needed = frozenset(search.columns.names)
-    whole = ScanPlan(None, None, search.columns.names, tuple(plans), len(plans), 0)
     tasks = [
         [piece.plan for piece in pieces]
-        for pieces in cut(search.source, whole, needed, parallelism or cores())
+        for pieces in cut(search.source, plans, needed, parallelism or cores())
     ]
     # Compiled before any worker starts: those of local mode then load from the cache.
     import zonebloom.sbbf.blocks

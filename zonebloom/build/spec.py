@@ -1,0 +1,165 @@
+"""What ``create_scalar_index`` is asked for, from the call to the indices that are built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from zonebloom import arguments
+from zonebloom.build.builder import Wanted
+from zonebloom.build.layout import require_layout
+from zonebloom.catalog.model import DEFAULT_PROBABILITY, ZoneParameters
+from zonebloom.errors import IndexExists, InvalidArgument
+from zonebloom.index.describe import INDEX_TYPE
+from zonebloom.index.global_filter import GlobalSize
+from zonebloom.opened import Opened
+
+
+@dataclass(frozen=True, slots=True)
+class IndexConfig:
+    """Type and parameters of an index, as Lance takes them.
+
+    Parameters
+    ----------
+    index_type : str
+        "bloomfilter", in any case.
+    parameters : dict
+        Of `ZoneParameters`: number_of_items, probability, sizing.
+    """
+
+    index_type: str = INDEX_TYPE
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexSpec:
+    """The parameters of `Dataset.create_scalar_index` that say what is built."""
+
+    columns: list[str]
+    name: str | None
+    replace: bool
+    layout: str
+    parameters: ZoneParameters
+    max_false_zones: float | None
+    global_filter: bool
+    expected_num_items: int | None
+    global_probability: float | None
+
+    @classmethod
+    def checked(
+        cls,
+        column: str | Sequence[str],
+        index_type: str | IndexConfig,
+        name: str | None,
+        *,
+        replace: bool,
+        layout: str,
+        max_false_zones: float | None,
+        global_filter: bool,
+        expected_num_items: int | None,
+        global_probability: float | None,
+        **parameters: Any,
+    ) -> IndexSpec:
+        """Refuse what can be refused before any file is listed."""
+        columns = [column] if isinstance(column, str) else arguments.names(column, "column")
+        if not columns:
+            raise InvalidArgument("column is an empty list; name at least one")
+        if name is not None:
+            arguments.text(name, "name")
+            if len(columns) > 1:
+                raise InvalidArgument("several columns take their default names; leave name out")
+        require_layout(layout)
+        return cls(
+            columns=columns,
+            name=name,
+            replace=arguments.flag(replace, "replace"),
+            layout=layout,
+            parameters=_parameters(index_type, parameters),
+            max_false_zones=max_false_zones,
+            global_filter=arguments.flag(global_filter, "global_filter"),
+            expected_num_items=expected_num_items,
+            global_probability=global_probability,
+        )
+
+    def wanted(self, opened: Opened) -> list[Wanted]:
+        """The indices to be built over the files of a dataset."""
+        parameters = self._for_false_zones(opened)
+        size = self._global_size(opened)
+        return [
+            Wanted(
+                self._checked_name(f"{column}_idx" if self.name is None else self.name, opened),
+                opened.column(column),
+                parameters,
+                size,
+            )
+            for column in dict.fromkeys(self.columns)
+        ]
+
+    def _for_false_zones(self, opened: Opened) -> ZoneParameters:
+        """Parameters whose probability is that of so many zones read in vain, if that is given."""
+        most, parameters = self.max_false_zones, self.parameters
+        if most is None:
+            return parameters
+        if parameters.probability != DEFAULT_PROBABILITY:
+            raise InvalidArgument("give probability or max_false_zones, not both")
+        if isinstance(most, bool) or not isinstance(most, int | float) or not most > 0:
+            raise InvalidArgument(
+                f"max_false_zones is {arguments.shown(most)}; give a number above 0"
+            )
+        zones = sum(-(-rows // parameters.number_of_items) for rows in _row_counts(opened)) or 1
+        # A filter that lets half through is hardly one.
+        return replace(parameters, probability=min(min(most, zones) / zones, 0.5))
+
+    def _global_size(self, opened: Opened) -> GlobalSize | None:
+        num_items, probability = self.expected_num_items, self.global_probability
+        if not self.global_filter:
+            if num_items is not None or probability is not None:
+                raise InvalidArgument(
+                    "expected_num_items and global_probability are of a global filter; give "
+                    "global_filter=True with them"
+                )
+            return None
+        if num_items is None:
+            num_items = max(sum(_row_counts(opened)), 1)
+        if probability is None:
+            size = GlobalSize.by_default(num_items)
+        else:
+            size = GlobalSize(num_items, probability)
+        # Refused now when it is out of range.
+        return size if size.num_bytes else None
+
+    def _checked_name(self, name: str, opened: Opened) -> str:
+        if not name or len(name) > 255 or not name.isprintable() or "/" in name:
+            raise InvalidArgument(
+                f"{arguments.shown(name)} cannot name an index; give up to 255 printable "
+                "characters without '/'"
+            )
+        if name in opened.version.indices and not self.replace:
+            raise IndexExists(
+                f"there is an index {name!r} already; give another name, or replace=True"
+            )
+        return name
+
+
+def _row_counts(opened: Opened) -> list[int]:
+    return [opened.planner.count_rows(each) for each in opened.planner.coverage().present]
+
+
+def _parameters(index_type: str | IndexConfig, given: dict[str, Any]) -> ZoneParameters:
+    if isinstance(index_type, IndexConfig):
+        more = arguments.of_type(index_type.parameters, Mapping, "parameters of an IndexConfig")
+        given = {**given, **more}
+        index_type = index_type.index_type
+    if not isinstance(index_type, str) or index_type.upper() != INDEX_TYPE:
+        raise InvalidArgument(
+            f"index_type is {arguments.shown(index_type)}; zonebloom builds {INDEX_TYPE!r}"
+        )
+    known = [each.name for each in fields(ZoneParameters)]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise InvalidArgument(
+            f"unknown parameter {', '.join(map(arguments.shown, unknown))}; there is "
+            f"{', '.join(known)}"
+        )
+    return ZoneParameters(**given)

@@ -1,0 +1,146 @@
+"""The plan of a scan, and its text: what ``explain_plan`` and ``analyze_plan`` say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zonebloom.predicates import Predicate, RowFilter
+from zonebloom.ranges import ranges_text
+from zonebloom.scan.plan import FragmentPlan, ScanStats
+from zonebloom.text import bytes_text, lines_html
+
+_SHOWN_FRAGMENTS = 5
+_SHOWN_RANGES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class IndexUse:
+    """What one index contributed to a plan."""
+
+    name: str
+    column: str
+    num_zones: int
+    kept_zones: int
+    num_bytes: int
+    read_bytes: int
+    covered_fragments: int
+
+    def __str__(self) -> str:
+        return f"{self.kept_zones:,} of {self.num_zones:,} zones kept by {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """A scan before it runs; `str` and HTML show it.
+
+    Attributes
+    ----------
+    filter : pyarrow.compute.Expression, EngineFilter or None
+        The recheck.
+    predicate : Predicate or None
+        What indices were asked; None when they were not.
+    columns : tuple of str
+    fragments : tuple of FragmentPlan
+        Those that are read, in order.
+    num_fragments : int
+        All of the dataset's.
+    indices : tuple of IndexUse
+        Empty, as ``by_path`` is, in a plan made to run rather than to be shown.
+    unanswered : tuple of (str, str)
+        Parts of the filter no index took, and why.
+    index_bytes : int
+        Bytes of index files that planning brought into memory.
+    data_bytes, data_reads : int
+        What planning read of data files: the filters embedded in them.
+    by_path : tuple of (str, int)
+        Parts of the filter that the paths of fragments answer, and the fragments they leave.
+    """
+
+    filter: RowFilter | None
+    predicate: Predicate | None
+    columns: tuple[str, ...]
+    fragments: tuple[FragmentPlan, ...]
+    num_fragments: int
+    indices: tuple[IndexUse, ...] = ()
+    unanswered: tuple[tuple[str, str], ...] = ()
+    index_bytes: int = 0
+    data_bytes: int = 0
+    data_reads: int = 0
+    by_path: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def skipped(self) -> int:
+        """Fragments without a row that could match."""
+        return self.num_fragments - len(self.fragments)
+
+    @property
+    def fragments_text(self) -> str:
+        """How many fragments are read in part, whole, and not at all."""
+        whole = sum(part.rows is None for part in self.fragments)
+        return (
+            f"fragments: {len(self.fragments) - whole:,} read in part, {whole:,} read whole, "
+            f"{self.skipped:,} skipped"
+        )
+
+    def __str__(self) -> str:
+        columns = ", ".join(self.columns[:8]) + (", ..." if len(self.columns) > 8 else "")
+        filter = "no filter" if self.filter is None else str(self.predicate or self.filter)
+        lines = [f"ZoneBloomScan: {filter}", f"  columns: {columns}"]
+        for text, left in self.by_path:
+            lines.append(f"  by path: {text} leaves {left:,} of {self.num_fragments:,} fragments")
+        for use in self.indices:
+            lines.append(
+                f"  index {use.name} on {use.column}: {use.kept_zones:,} of {use.num_zones:,} "
+                f"zones kept, {use.covered_fragments:,} of {self.num_fragments:,} fragments "
+                f"covered, {bytes_text(use.num_bytes)}"
+            )
+        if not self.indices:
+            lines.append("  index: none used")
+        lines.append(f"  {self.fragments_text}")
+        parts = [part for part in self.fragments if part.rows is not None]
+        whole = [part for part in self.fragments if part.rows is None]
+        lines += _first_few(parts, "in part")
+        # When nothing was asked of an index, "whole" needs no reason a fragment.
+        if self.indices or any(part.row_groups is not None for part in whole):
+            lines += _first_few(whole, "whole")
+        lines += [f"  not answered by an index: {text} ({why})" for text, why in self.unanswered]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return lines_html(str(self))
+
+
+def _first_few(parts: Sequence[FragmentPlan], how: str) -> list[str]:
+    lines = [f"    {part.fragment.key}: {_part_text(part)}" for part in parts[:_SHOWN_FRAGMENTS]]
+    if len(parts) > _SHOWN_FRAGMENTS:
+        lines.append(f"    ... {len(parts) - _SHOWN_FRAGMENTS:,} more {how}")
+    return lines
+
+
+def _part_text(part: FragmentPlan) -> str:
+    if part.rows is not None:
+        return f"rows {ranges_text(part.rows, _SHOWN_RANGES)}"
+    if part.row_groups is None:
+        return part.why
+    return f"{part.why}; its own filters leave {len(part.row_groups):,} row groups"
+
+
+def analysis_text(plan: ScanPlan, stats: ScanStats) -> str:
+    """A plan and what its run read."""
+    lines = [
+        str(plan),
+        f"  rows found: {stats.rows_found:,}",
+        f"  data read: {bytes_text(stats.data_bytes)} in {stats.data_reads:,} reads, "
+        f"{stats.fragments_read:,} fragments opened",
+        *(
+            f"  {count:,} row groups read whole{': ' if why else ''}{why}"
+            for why, count in stats.whole_row_groups.items()
+        ),
+        *(f"  whole column chunks of {name}: {why}" for name, why in stats.whole_chunks.items()),
+        f"  index read: {bytes_text(stats.index_bytes)}",
+        f"  time: {stats.seconds * 1000:,.1f} ms",
+    ]
+    return "\n".join(lines)
