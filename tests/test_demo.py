@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT
@@ -27,10 +28,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tables(folder):
-    written = {
-        "flights": demo.write_flights(folder / "flights"),
-        "places": demo.write_places(folder / "places"),
-    }
+    written = demo.write(folder)
     demo.build(folder, False)
     return written
 
@@ -87,7 +85,7 @@ def test_the_demo_shows_an_index_that_helps_and_one_that_does_not(tables, folder
 
 
 def test_a_wrong_row_is_noticed(tables, folder):
-    lookup = demo.Lookup("flights", "flight = 1545", lambda table: table["flight"].is_null())
+    lookup = demo.Lookup("flights", "flight = 1545", pc.field("flight").is_null())
     assert not demo.run(folder, lookup, tables["flights"]).same_rows
 
 
@@ -107,7 +105,7 @@ def test_missing_data_package_is_named(monkeypatch):
 
 
 def test_the_command_fails_when_a_check_fails(monkeypatch, capsys):
-    wrong = demo.Lookup("flights", "flight = 1545", lambda table: table["flight"].is_null())
+    wrong = demo.Lookup("flights", "flight = 1545", pc.field("flight").is_null())
     small = demo.flights().slice(0, 1_000)
     monkeypatch.setattr(demo, "flights", lambda: small)
     monkeypatch.setattr(demo, "places", lambda: demo.pa.table({"geonameid": [1]}))

@@ -136,14 +136,15 @@ def dataset(
     if title is not None and filesystem is None and not is_uri(title):
         # It means the same after the process went to another folder.
         source = absolute_path(title)
+    where: Any = source
 
     def files_and_index() -> tuple[Source, Catalog]:
-        if is_delta(source):
-            files = open_delta(source, filesystem)
-        elif is_iceberg(source):
-            files = open_iceberg(source, filesystem)
+        if is_delta(where):
+            files = open_delta(where, filesystem)
+        elif is_iceberg(where):
+            files = open_iceberg(where, filesystem)
         else:
-            files = open_source(source, format, filesystem, partitioning, schema)
+            files = open_source(where, format, filesystem, partitioning, schema)
         return beside(replace_fields(files, stale=stale), index_dir)
 
     opened = Opened.of(*files_and_index(), embedded_filters=embedded_filters)

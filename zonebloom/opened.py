@@ -98,15 +98,9 @@ class Opened:
         """A column that can be indexed."""
         path = column_path(self.source.schema, name, ignore_case)
         if len(path) == 1:
-<<<<<<< HEAD
             require_column(path[0], self.source.schema)
-        found = leaf_type(self.source.schema, path)
-        if found is None:
-=======
-            require_column(name, self.source.schema)
         leaf = leaf_type(self.source.schema, path)
         if leaf is None:
->>>>>>> d63ae46 (A facade without logic: IndexSpec checks what is built, Opened says what is open, explain its text)
             known = ", ".join(self.source.schema.names[:20])
             raise ColumnNotFound(
                 f"there is no column {arguments.shown(name)}, or more than one; the dataset has "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +26,16 @@ _JSON_HELP = (
 )
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a command has to say: one JSON document, or text with a line on stderr."""
+
+    document: Callable[[], dict[str, Any]]
+    text: Callable[[], str]
+    aside: str = ""
+    code: int = 0
+
+
 def _options(*options: Callable) -> Callable[[Callable], Callable]:
     def apply(command: Callable) -> Callable:
         for option in reversed(options):
@@ -33,15 +45,51 @@ def _options(*options: Callable) -> Callable[[Callable], Callable]:
     return apply
 
 
-_output = click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", help=_JSON_HELP
-)
-_source = _options(
-    click.argument("path"),
-    click.option("--format", default="parquet", help="Of the files; parquet by default."),
-    click.option("--index-dir", help="Folder of the index; _zonebloom beside the data by default."),
-    _output,
-)
+def _answers(command: Callable[..., Answer]) -> Callable[..., int]:
+    """Write what a command answers, as ``--output`` says."""
+
+    @click.option("--output", type=click.Choice(["text", "json"]), default="text", help=_JSON_HELP)
+    @functools.wraps(command)
+    def run(output: str, **given: Any) -> int:
+        answer = command(**given)
+        if output == "json":
+            text.write_json(answer.document())
+            return answer.code
+        written = answer.text()
+        if written:
+            text.write(written)
+        if answer.aside:
+            text.say(answer.aside)
+        return answer.code
+
+    return run
+
+
+def _on_dataset(command: Callable[..., Answer]) -> Callable[..., int]:
+    """Open the dataset that a command is about, and write what it answers."""
+
+    @functools.wraps(command)
+    def run(
+        path: str,
+        format: str,
+        index_dir: str | None,
+        embedded_filters: bool = False,
+        **given: Any,
+    ) -> Answer:
+        from zonebloom.dataset import dataset
+
+        opened = dataset(path, format, index_dir=index_dir, embedded_filters=embedded_filters)
+        return command(opened, **given)
+
+    return _options(
+        click.argument("path"),
+        click.option("--format", default="parquet", help="Of the files; parquet by default."),
+        click.option(
+            "--index-dir", help="Folder of the index; _zonebloom beside the data by default."
+        ),
+    )(_answers(run))
+
+
 _engine = _options(
     click.option(
         "--engine",
@@ -50,17 +98,27 @@ _engine = _options(
     ),
     click.option("--master", default="local[*]", help="Of the Spark session; local[*] by default."),
 )
-
-
-_embedded_filters = click.option(
-    "--embedded-filters",
-    is_flag=True,
-    help="Trust the Bloom filters inside files that no index covers; they have no checksum.",
+_query = _options(
+    click.argument("filter"),
+    click.option("--columns", help="Names with commas between; all by default."),
+    click.option(
+        "--embedded-filters",
+        is_flag=True,
+        help="Trust the Bloom filters inside files that no index covers; they have no checksum.",
+    ),
 )
 _layout = click.option(
     "--layout",
     type=click.Choice(["auto", "table", "sliced"]),
+    default="auto",
     help="How the bits of the filters lie; auto slices from 4096 zones on.",
+)
+_names = click.option(
+    "--name", "names", multiple=True, help="May be repeated; all indices by default."
+)
+_zones = _options(
+    click.option("--number-of-items", type=int, help="Rows a zone; 8192 by default."),
+    click.option("--probability", type=float, help="Of a false positive in a zone; 0.00057."),
 )
 
 
@@ -74,276 +132,176 @@ def zonebloom() -> None:
 
 
 @zonebloom.command(epilog="Example: zonebloom build data/flights --column tailnum --column flight")
-@_source
+@_on_dataset
 @click.option("--column", "columns", multiple=True, required=True, help="May be repeated.")
 @_engine
 @click.option("--name", help="Of the index; COLUMN_idx by default.")
-@click.option("--number-of-items", type=int, help="Rows a zone; 8192 by default.")
-@click.option("--probability", type=float, help="Of a false positive in a zone; 0.00057.")
+@_zones
 @click.option("--sizing", type=click.Choice(["log2", "exact"]), help="log2, as Lance, by default.")
 @click.option("--fold", is_flag=True, default=None, help="Shrink filters of few distinct values.")
 @click.option("--max-false-zones", type=float, help="A lookup may read in vain; not --probability.")
 @_layout
 def build(
-    path: str,
-    format: str,
-    index_dir: str | None,
-    output: str,
+    ds: Dataset,
     columns: tuple[str, ...],
     engine: Any,
     master: str,
     name: str | None,
     **parameters: Any,
-) -> None:
+) -> Answer:
     """Index columns of the dataset at PATH.
 
     As JSON: path, engine, seconds, indices.
     """
-    from zonebloom.cli import engines
-
-    opened = _open(path, format, index_dir)
-    session = engines.choose(engine, master, text.say)
-    started = time.perf_counter()
-    opened.create_scalar_index(
-        columns[0] if len(columns) == 1 else list(columns),
-        name=name,
-        spark=session,
-        progress=sys.stderr.isatty(),
-        **{key: value for key, value in parameters.items() if value is not None},
+    run = _Run.of(
+        engine,
+        master,
+        lambda session: ds.create_scalar_index(
+            columns, name=name, spark=session, progress=sys.stderr.isatty(), **_given(parameters)
+        ),
     )
-    seconds = time.perf_counter() - started
-    made = {name} if name else {f"{column}_idx" for column in columns}
-    described = [each for each in opened.describe_indices() if each.name in made]
-    if output == "json":
-        text.write_json(
-            {
-                "path": path,
-                "engine": "spark" if session else "local",
-                "seconds": seconds,
-                "indices": [asdict(each) for each in described],
-            }
-        )
-        return
-    text.write(text.indices_text(described))
-    text.say(f"built {f'on Spark {master}' if session else 'in this process'} in {seconds:.1f} s")
+    names = {name} if name else {f"{column}_idx" for column in columns}
+    built = [each for each in ds.describe_indices() if each.name in names]
+    return Answer(
+        lambda: run.document(ds, built),
+        lambda: text.indices_text(built),
+        f"built {run.where} in {run.seconds:.1f} s",
+    )
 
 
 @zonebloom.command(epilog="Example: zonebloom refresh data/flights")
-@_source
-@click.option("--name", "names", multiple=True, help="May be repeated; all indices by default.")
+@_on_dataset
+@_names
 @_engine
 @_layout
-def refresh(
-    path: str,
-    format: str,
-    index_dir: str | None,
-    output: str,
-    names: tuple[str, ...],
-    engine: Any,
-    master: str,
-    layout: str | None,
-) -> None:
+def refresh(ds: Dataset, names: tuple[str, ...], engine: Any, master: str, layout: Any) -> Answer:
     """Index files at PATH that came or changed, forget those that are gone.
 
     As JSON: path, engine, seconds, indices.
     """
-    from zonebloom.cli import engines
-
-    opened = _open(path, format, index_dir)
-    session = engines.choose(engine, master, text.say)
-    started = time.perf_counter()
-    done = opened.optimize.optimize_indices(
-        names or None,
-        layout=layout or "auto",  # pyright: ignore[reportArgumentType]
-        spark=session,
-        progress=sys.stderr.isatty(),
+    run = _Run.of(
+        engine,
+        master,
+        lambda session: ds.optimize.optimize_indices(
+            names or None, layout=layout, spark=session, progress=sys.stderr.isatty()
+        ),
     )
-    seconds = time.perf_counter() - started
-    if output == "json":
-        text.write_json(
-            {
-                "path": path,
-                "engine": "spark" if session else "local",
-                "seconds": seconds,
-                "indices": [asdict(each) for each in done],
-            }
-        )
-        return
-    rows = [
-        (each.name, each.fragments_added, each.fragments_dropped, each.layout, each.num_segments)
-        for each in done
-    ]
     headers = ["index", "files added", "files dropped", "layout", "tables"]
-    text.write(table_text(headers, rows))
-    text.say(f"refreshed in {seconds:.1f} s")
+    fields = ("name", "fragments_added", "fragments_dropped", "layout", "num_segments")
+    rows = [[getattr(each, field) for field in fields] for each in run.result]
+    return Answer(
+        lambda: run.document(ds, run.result),
+        lambda: table_text(headers, rows),
+        f"refreshed in {run.seconds:.1f} s",
+    )
+
+
+def _sample(context: object, option: object, value: str) -> int | str:
+    if value != "all" and not (value.isascii() and value.isdecimal()):
+        raise click.BadParameter(f"{value!r} is neither all nor a number", param_hint="--sample")
+    return value if value == "all" else int(value)
 
 
 @zonebloom.command(epilog="Example: zonebloom validate data/flights")
-@_source
-@click.option("--name", "names", multiple=True, help="May be repeated; all indices by default.")
+@_on_dataset
+@_names
 @click.option(
     "--sample",
     default="16",
     metavar="N|all",
+    callback=_sample,
     help="Zones whose values are read from the files; 16 by default, 0 for checksums alone.",
 )
-def validate(
-    path: str,
-    format: str,
-    index_dir: str | None,
-    output: str,
-    names: tuple[str, ...],
-    sample: str,
-) -> int:
+def validate(ds: Dataset, names: tuple[str, ...], sample: Any) -> Answer:
     """Read the indices at PATH whole and hold them against checksums and rows of the files.
 
     An index is sound, stale (files it covers have changed or are gone; those are scanned), or
     damaged. Exits with 1 when one is damaged. As JSON: path, indices (name, state, zones,
     zones_read, changed, gone, damage).
     """
-    if sample != "all" and not (sample.isascii() and sample.isdecimal()):
-        raise click.BadParameter(f"{sample!r} is neither all nor a number", param_hint="--sample")
-    opened = _open(path, format, index_dir)
-    chosen = names or [each.name for each in opened.describe_indices()]
-    found = [_validated(opened, name, sample) for name in chosen]
-    if output == "json":
-        text.write_json({"path": path, "indices": found})
-    else:
-        shown = [
-            (
-                *(each[key] for key in ("name", "state", "zones", "zones_read")),
-                *(len(each[key]) for key in ("changed", "gone")),
-            )
-            for each in found
-        ]
-        headers = ["index", "state", "zones", "zones read", "files changed", "files gone"]
-        text.write(table_text(headers, shown))
-    for each in found:
-        if each["damage"]:
-            text.say(each["damage"])
-    return text.FAILED if any(each["damage"] for each in found) else 0
+    chosen = names or [each.name for each in ds.describe_indices()]
+    indices = [_validated(ds, name, sample) for name in chosen]
+    headers = ["index", "state", "zones", "zones read", "files changed", "files gone"]
+    rows = [[*list(each.values())[:4], len(each["changed"]), len(each["gone"])] for each in indices]
+    damage = [each["damage"] for each in indices if each["damage"]]
+    for each in damage:
+        text.say(each)
+    return Answer(
+        lambda: {"path": ds.title, "indices": indices},
+        lambda: table_text(headers, rows),
+        code=text.FAILED if damage else 0,
+    )
 
 
-def _validated(opened: Dataset, name: str, sample: str) -> dict[str, Any]:
+def _validated(ds: Dataset, name: str, sample: Any) -> dict[str, Any]:
     """What is said of one index."""
     from zonebloom.errors import CorruptIndex
 
+    row = {"name": name, "state": "damaged", "zones": 0, "zones_read": 0}
+    row |= {"changed": (), "gone": (), "damage": None}
     try:
-        done = opened.validate_index(name, sample="all" if sample == "all" else int(sample))
+        index = ds.validate_index(name, sample=sample)
     except CorruptIndex as error:
-        return {
-            "name": name,
-            "state": "damaged",
-            "zones": 0,
-            "zones_read": 0,
-            "changed": (),
-            "gone": (),
-            "damage": str(error),
-        }
-    return {
-        "name": name,
-        "state": done.state,
-        "zones": int(done),
-        "zones_read": done.zones_read,
-        "changed": done.changed,
-        "gone": done.gone,
-        "damage": None,
-    }
+        return row | {"damage": str(error)}
+    row |= {"state": index.state, "zones": int(index), "zones_read": index.zones_read}
+    return row | {"changed": index.changed, "gone": index.gone}
 
 
 @zonebloom.command(epilog="""Example: zonebloom lookup data/flights "tailnum = 'N14228'" """)
-@_source
-@click.argument("filter")
-@click.option("--columns", help="Names with commas between; all by default.")
+@_on_dataset
+@_query
 @click.option("--limit", type=click.IntRange(min=0), help="Rows at most.")
-@_embedded_filters
-def lookup(
-    path: str,
-    filter: str,
-    format: str,
-    index_dir: str | None,
-    output: str,
-    columns: str | None,
-    limit: int | None,
-    embedded_filters: bool,
-) -> int:
+def lookup(ds: Dataset, filter: str, columns: str | None, limit: int | None) -> Answer:
     """Print the rows of the dataset at PATH that match the SQL condition FILTER.
 
     What was read is said on stderr. Exits with 3 when no row matches. As JSON: filter,
     num_rows, rows (one object each), indices (zones kept of all), read (bytes, seconds).
     """
     seen: list[ScanStats] = []
-    scanner = _open(path, format, index_dir, embedded_filters).scanner(
-        _names(columns), filter, limit, scan_stats_callback=seen.append
-    )
-    found = scanner.to_table()
+    scanner = ds.scanner(_split(columns), filter, limit, scan_stats_callback=seen.append)
+    table = scanner.to_table()
     plan, stats = scanner.plan(), seen[0]
-    if output == "json":
-        text.write_json(
-            {
-                "filter": filter,
-                "num_rows": found.num_rows,
-                "rows": text.rows(found),
-                "indices": [asdict(use) for use in plan.indices],
-                "read": asdict(stats),
-            }
-        )
-    else:
-        if found.num_rows:
-            text.write(text.rows_text(found))
-        text.say(text.read_text(plan, stats))
-    return 0 if found.num_rows else text.FOUND_NOTHING
+    return Answer(
+        lambda: {
+            "filter": filter,
+            "num_rows": table.num_rows,
+            "rows": text.rows(table),
+            "indices": list(map(asdict, plan.indices)),
+            "read": asdict(stats),
+        },
+        lambda: text.rows_text(table) if table.num_rows else "",
+        text.read_text(plan, stats),
+        0 if table.num_rows else text.FOUND_NOTHING,
+    )
 
 
 @zonebloom.command(epilog="""Example: zonebloom explain data/flights "flight = 1545" --analyze""")
-@_source
-@click.argument("filter")
-@click.option("--columns", help="Names with commas between; all by default.")
+@_on_dataset
+@_query
 @click.option("--analyze", is_flag=True, help="Run the lookup too, and count what it reads.")
-@_embedded_filters
-def explain(
-    path: str,
-    filter: str,
-    format: str,
-    index_dir: str | None,
-    output: str,
-    columns: str | None,
-    analyze: bool,
-    embedded_filters: bool,
-) -> None:
+def explain(ds: Dataset, filter: str, columns: str | None, analyze: bool) -> Answer:
     """Say what a lookup would read of the dataset at PATH, and why.
 
     As JSON: filter, columns, num_fragments, skipped, fragments (path, ranges or null for all
     of it, why), indices, unanswered; with --analyze also read.
     """
     seen: list[ScanStats] = []
-    scanner = _open(path, format, index_dir, embedded_filters).scanner(
-        _names(columns), filter, scan_stats_callback=seen.append
-    )
-    if output == "text":
-        text.write(scanner.analyze_plan() if analyze else scanner.explain_plan())
-        return
-    if analyze:
-        for _ in scanner.to_batches():
-            pass
-    document = text.plan_json(scanner.plan())
-    if analyze:
-        document["read"] = asdict(seen[0])
-    text.write_json(document)
+    scanner = ds.scanner(_split(columns), filter, scan_stats_callback=seen.append)
+
+    def document() -> dict[str, Any]:
+        if not analyze:
+            return text.plan_json(scanner.plan())
+        scanner.to_table()
+        return {**text.plan_json(scanner.plan()), "read": asdict(seen[0])}
+
+    return Answer(document, scanner.analyze_plan if analyze else scanner.explain_plan)
 
 
 @zonebloom.command(epilog="Example: zonebloom stats data/flights --column tailnum")
-@_source
+@_on_dataset
 @click.option("--column", help="Only the index on this column, in full.")
 @click.option("--name", help="Only the index of this name, in full.")
-def stats(
-    path: str,
-    format: str,
-    index_dir: str | None,
-    output: str,
-    column: str | None,
-    name: str | None,
-) -> None:
+def stats(ds: Dataset, column: str | None, name: str | None) -> Answer:
     """Print coverage, size, fill and false positives of the indices at PATH.
 
     Columns with Bloom filters inside the Parquet files are listed too. As JSON: path, files,
@@ -351,165 +309,164 @@ def stats(
     """
     from zonebloom.errors import IndexNotFound
 
-    opened = _open(path, format, index_dir)
-    described = opened.describe_indices()
+    described = ds.describe_indices()
     chosen = [
-        each
-        for each in described
-        if (name is None or each.name == name) and (column is None or each.column == column)
+        each for each in described if name in (None, each.name) and column in (None, each.column)
     ]
     if not chosen and (name or column):
         known = ", ".join(f"{each.name} on {each.column}" for each in described) or "none"
-        raise IndexNotFound(f"there is no index like that at {path}; there is: {known}")
-    figures = [opened.index_statistics(each.name) for each in chosen]
-    embedded = (
-        []
-        if name
-        else [each for each in opened.embedded_filters() if column in (None, each.column)]
+        raise IndexNotFound(f"there is no index like that at {ds.title}; there is: {known}")
+    figures = [ds.index_statistics(each.name) for each in chosen]
+    of_files = [] if name else ds.embedded_filters()
+    embedded = [each for each in of_files if column in (None, each.column)]
+
+    def shown() -> str:
+        parts = [text.embedded_text(embedded)] if embedded else []
+        if name or column:
+            width = max(map(len, figures[0]))
+            parts += [
+                "\n".join(f"{key:<{width}}  {value}" for key, value in each.items())
+                for each in figures
+            ]
+        elif chosen:
+            parts.append(text.indices_text(chosen, figures))
+        return "\n".join(parts)
+
+    advice = f"no index at {ds.title}; make one: zonebloom build {ds.title} --column NAME"
+    return Answer(
+        lambda: {
+            "path": ds.title,
+            "files": len(ds.files),
+            "indices": figures,
+            "embedded": list(map(asdict, embedded)),
+        },
+        shown,
+        "" if chosen else advice,
     )
-    if output == "json":
-        text.write_json(
-            {
-                "path": path,
-                "files": len(opened.files),
-                "indices": figures,
-                "embedded": [asdict(each) for each in embedded],
-            }
-        )
-        return
-    if embedded:
-        text.write(text.embedded_text(embedded))
-    if not chosen:
-        text.say(f"no index at {path}; make one: zonebloom build {path} --column NAME")
-    elif name or column:
-        width = max(map(len, figures[0]))
-        for each in figures:
-            text.write("\n".join(f"{key:<{width}}  {value}" for key, value in each.items()))
-    else:
-        text.write(text.indices_text(chosen, figures))
 
 
 @zonebloom.command(epilog="Example: zonebloom advise data/flights --column tailnum")
-@_source
+@_on_dataset
 @click.option("--column", "columns", multiple=True, help="May be repeated; all by default.")
-@click.option("--number-of-items", type=int, help="Rows a zone; 8192 by default.")
-@click.option("--probability", type=float, help="Of a false positive in a zone; 0.00057.")
-def advise(
-    path: str,
-    format: str,
-    index_dir: str | None,
-    output: str,
-    columns: tuple[str, ...],
-    **parameters: Any,
-) -> None:
+@_zones
+def advise(ds: Dataset, columns: tuple[str, ...], **parameters: Any) -> Answer:
     """Say which columns of the dataset at PATH are worth an index, from a sample.
 
     As JSON: path, num_rows, num_zones, sampled_zones, columns (estimates, verdict and why of
     each), read (bytes, seconds).
     """
-    found = _open(path, format, index_dir).advise(
-        list(columns) or None,
-        **{key: value for key, value in parameters.items() if value is not None},
+    advices = ds.advise(list(columns) or None, **_given(parameters))
+    title, _, table = repr(advices).partition("\n")
+    return Answer(
+        lambda: {
+            "path": ds.title,
+            "num_rows": advices.num_rows,
+            "num_zones": advices.num_zones,
+            "sampled_zones": advices.sampled_zones,
+            "columns": list(map(asdict, advices)),
+            "read": {"bytes": advices.read_bytes, "seconds": advices.seconds},
+        },
+        lambda: table,
+        title,
     )
-    if output == "json":
-        text.write_json(
-            {
-                "path": path,
-                "num_rows": found.num_rows,
-                "num_zones": found.num_zones,
-                "sampled_zones": found.sampled_zones,
-                "columns": [asdict(each) for each in found],
-                "read": {"bytes": found.read_bytes, "seconds": found.seconds},
-            }
-        )
-        return
-    title, _, answer = repr(found).partition("\n")
-    text.write(answer)
-    text.say(title)
 
 
 @zonebloom.command(epilog="Example: zonebloom demo --path data")
 @click.option("--path", help="Folder to write the data to and keep it; else a temporary one.")
 @_engine
-@_output
-def demo(path: str | None, engine: Any, master: str, output: str) -> int:
+@_answers
+def demo(path: str | None, engine: Any, master: str) -> Answer:
     """Index real flights and places, look up, check against brute force.
 
     Exits with 1 if a check fails. As JSON: engine, build_seconds, datasets, lookups, all_same.
     """
     import tempfile
 
-    if path is not None:
-        code = _demo(path, engine, master, output)
-        text.say(f"the data is kept in {path}")
-        return code
-    with tempfile.TemporaryDirectory(prefix="zonebloom-") as folder:
-        return _demo(folder, engine, master, output)
-
-
-def _demo(folder: str, engine: Any, master: str, output: str) -> int:
-    from zonebloom.cli import demo, engines
-    from zonebloom.text import bytes_text, table_text
-
-    text.say("writing flights and places as Parquet")
-    tables = {
-        "flights": demo.write_flights(f"{folder}/flights"),
-        "places": demo.write_places(f"{folder}/places"),
-    }
-    session = engines.choose(engine, master, text.say)
-    started = time.perf_counter()
-    demo.build(folder, session, progress=sys.stderr.isatty())
-    seconds = time.perf_counter() - started
-    opened = {name: _open(f"{folder}/{name}", "parquet", None) for name in tables}
-    results = [demo.run(folder, each, tables[each.dataset]) for each in demo.LOOKUPS]
-    same = sum(each.same_rows for each in results)
-    if output == "json":
-        text.write_json(
-            {
-                "engine": "spark" if session else "local",
-                "build_seconds": seconds,
-                "datasets": [
-                    {
-                        "name": name,
-                        "rows": tables[name].num_rows,
-                        "files": len(each.files),
-                        "indices": [asdict(index) for index in each.describe_indices()],
-                    }
-                    for name, each in opened.items()
-                ],
-                "lookups": [asdict(each) for each in results],
-                "all_same": same == len(results),
-            }
-        )
-        return 0 if same == len(results) else text.FAILED
-    text.write(f"indexed {f'on Spark {master}' if session else 'in this process'}, {seconds:.1f} s")
-    for name, each in opened.items():
-        text.write(f"\n{name}: {tables[name].num_rows:,} rows in {len(each.files)} files")
-        text.write(text.indices_text(each.describe_indices()))
-    headers = ["", "filter", "rows", "zones kept", "index read", "data read", "no index", "check"]
-    lines = [
-        (
-            each.dataset,
-            each.filter,
-            each.rows,
-            f"{each.kept_zones} of {each.num_zones}",
-            bytes_text(each.index_bytes),
-            bytes_text(each.data_bytes),
-            bytes_text(each.scan_bytes),
-            "same rows" if each.same_rows else "ROWS DIFFER",
-        )
-        for each in results
-    ]
-    text.write("\n" + table_text(headers, lines))
-    text.write(f"\n{same} of {len(results)} lookups found the rows brute force finds, in its order")
-    return 0 if same == len(results) else text.FAILED
-
-
-def _open(path: str, format: str, index_dir: str | None, embedded_filters: bool = False) -> Dataset:
+    from zonebloom.cli import demo
     from zonebloom.dataset import dataset
 
-    return dataset(path, format, index_dir=index_dir, embedded_filters=embedded_filters)
+    with ExitStack() as stack:
+        folder = path or stack.enter_context(tempfile.TemporaryDirectory(prefix="zonebloom-"))
+        text.say("writing flights and places as Parquet")
+        tables = demo.write(folder)
+        run = _Run.of(
+            engine,
+            master,
+            lambda session: demo.build(folder, session, progress=sys.stderr.isatty()),
+        )
+        datasets = {name: dataset(f"{folder}/{name}") for name in tables}
+        described = {name: ds.describe_indices() for name, ds in datasets.items()}
+        results = [demo.run(folder, each, tables[each.dataset]) for each in demo.LOOKUPS]
+    if path is not None:
+        text.say(f"the data is kept in {path}")
+    same = sum(each.same_rows for each in results)
+    return Answer(
+        lambda: {
+            "engine": run.engine,
+            "build_seconds": run.seconds,
+            "datasets": [
+                {
+                    "name": name,
+                    "rows": tables[name].num_rows,
+                    "files": len(ds.files),
+                    "indices": list(map(asdict, described[name])),
+                }
+                for name, ds in datasets.items()
+            ],
+            "lookups": list(map(asdict, results)),
+            "all_same": same == len(results),
+        },
+        lambda: "\n".join(
+            [
+                f"indexed {run.where}, {run.seconds:.1f} s",
+                *(
+                    f"\n{name}: {tables[name].num_rows:,} rows in {len(ds.files)} files\n"
+                    f"{text.indices_text(described[name])}"
+                    for name, ds in datasets.items()
+                ),
+                f"\n{text.lookups_text(results)}",
+                f"\n{same} of {len(results)} lookups found the rows brute force finds, in its "
+                "order",
+            ]
+        ),
+        code=0 if same == len(results) else text.FAILED,
+    )
 
 
-def _names(columns: str | None) -> list[str] | None:
+@dataclass(frozen=True)
+class _Run:
+    """A build on the engine that was asked for: where it ran, for how long, what it gave."""
+
+    engine: str
+    where: str
+    seconds: float
+    result: Any
+
+    @classmethod
+    def of(cls, engine: Any, master: str, work: Callable[[Any], Any]) -> _Run:
+        from zonebloom.cli import engines
+
+        session = engines.choose(engine, master, text.say)
+        started = time.perf_counter()
+        result = work(session)
+        seconds = time.perf_counter() - started
+        if session:
+            return cls("spark", f"on Spark {master}", seconds, result)
+        return cls("local", "in this process", seconds, result)
+
+    def document(self, ds: Dataset, indices: Iterable[Any]) -> dict[str, Any]:
+        return {
+            "path": ds.title,
+            "engine": self.engine,
+            "seconds": self.seconds,
+            "indices": list(map(asdict, indices)),
+        }
+
+
+def _given(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Those that are not left to their defaults."""
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def _split(columns: str | None) -> list[str] | None:
     return None if columns is None else [name.strip() for name in columns.split(",")]

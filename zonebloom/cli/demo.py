@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -47,8 +47,6 @@ INDEXED = {
     "places": ("geonameid", "name", "admin1code"),
 }
 
-Mask = Callable[[pa.Table], pa.ChunkedArray]
-
 
 def flights() -> pa.Table:
     """The 336,776 flights, as they lie in their package: by month and day."""
@@ -78,6 +76,14 @@ def places() -> pa.Table:
     # An empty code stands for none.
     columns["admin1code"] = [code or None for code in columns["admin1code"]]
     return pa.table(columns, schema=_PLACE_SCHEMA)
+
+
+def write(folder: str | os.PathLike[str]) -> dict[str, pa.Table]:
+    """Write both data sets as Parquet files into folders of their names, and return them."""
+    return {
+        "flights": write_flights(os.path.join(folder, "flights")),
+        "places": write_places(os.path.join(folder, "places")),
+    }
 
 
 def write_flights(folder: str | os.PathLike[str]) -> pa.Table:
@@ -113,88 +119,54 @@ def _write(load: Callable[[], pa.Table], folder: str | os.PathLike[str], stem: s
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A filter, and the same in brute force: a mask over the whole table."""
+    """A filter, and the same as PyArrow applies it to the whole table: brute force."""
 
     dataset: str
     filter: str
-    mask: Mask
-
-
-def _equal(column: str, value: object) -> Mask:
-    return lambda table: pc.call_function("equal", [table[column], pa.scalar(value)])
-
-
-def _is_in(column: str, values: Sequence[str]) -> Mask:
-    options = pc.SetLookupOptions(pa.array(values))
-    return lambda table: pc.call_function("is_in", [table[column]], options)
-
-
-def _is_null(column: str) -> Mask:
-    return lambda table: table[column].is_null()
-
-
-def _both(left: Mask, right: Mask) -> Mask:
-    return lambda table: pc.call_function("and_kleene", [left(table), right(table)])
-
-
-def _either(left: Mask, right: Mask) -> Mask:
-    return lambda table: pc.call_function("or_kleene", [left(table), right(table)])
+    brute_force: pc.Expression
 
 
 _RARE = ("N136DL", "N557AS", "N701SK")
+_TAILNUM, _FLIGHT, _AIR_TIME = map(pc.field, INDEXED["flights"])
+_GEONAMEID, _NAME, _ADMIN1CODE = map(pc.field, INDEXED["places"])
 
 LOOKUPS = (
-    Lookup("flights", "tailnum = 'N557AS'", _equal("tailnum", "N557AS")),
-    Lookup("flights", f"tailnum IN {_RARE}", _is_in("tailnum", _RARE)),
+    Lookup("flights", "tailnum = 'N557AS'", _TAILNUM == "N557AS"),
+    Lookup("flights", f"tailnum IN {_RARE}", _TAILNUM.isin(_RARE)),
     Lookup(
         "flights",
         "tailnum = 'N812MQ' AND flight = 4449",
-        _both(_equal("tailnum", "N812MQ"), _equal("flight", 4449)),
+        (_TAILNUM == "N812MQ") & (_FLIGHT == 4449),
     ),
     Lookup(
         "flights",
         "flight = 112 AND air_time IS NULL",
-        _both(_equal("flight", 112), _is_null("air_time")),
+        (_FLIGHT == 112) & _AIR_TIME.is_null(),
     ),
     # Flies on most days, so it is in most zones: here the index can only say so.
-    Lookup("flights", "tailnum = 'N725MQ'", _equal("tailnum", "N725MQ")),
-    Lookup("flights", "air_time IS NULL", _is_null("air_time")),
-    Lookup("flights", "tailnum = 'N00000'", _equal("tailnum", "N00000")),
-    Lookup("places", "geonameid = 3413829", _equal("geonameid", 3413829)),
-    Lookup("places", "name = '城郊'", _equal("name", "城郊")),
-    Lookup(
-        "places",
-        "name IN ('Слупчане', 'Łódź')",
-        _is_in("name", ("Слупчане", "Łódź")),
-    ),
+    Lookup("flights", "tailnum = 'N725MQ'", _TAILNUM == "N725MQ"),
+    Lookup("flights", "air_time IS NULL", _AIR_TIME.is_null()),
+    Lookup("flights", "tailnum = 'N00000'", _TAILNUM == "N00000"),
+    Lookup("places", "geonameid = 3413829", _GEONAMEID == 3413829),
+    Lookup("places", "name = '城郊'", _NAME == "城郊"),
+    Lookup("places", "name IN ('Слупчане', 'Łódź')", _NAME.isin(["Слупчане", "Łódź"])),
     Lookup(
         "places",
         "name = 'Zürich' OR geonameid = 2643743",
-        _either(_equal("name", "Zürich"), _equal("geonameid", 2643743)),
+        (_NAME == "Zürich") | (_GEONAMEID == 2643743),
     ),
-    Lookup("places", "name = 'London'", _equal("name", "London")),
-    Lookup("places", "admin1code IS NULL", _is_null("admin1code")),
-    Lookup("places", "geonameid = 0", _equal("geonameid", 0)),
+    Lookup("places", "name = 'London'", _NAME == "London"),
+    Lookup("places", "admin1code IS NULL", _ADMIN1CODE.is_null()),
+    Lookup("places", "geonameid = 0", _GEONAMEID == 0),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """What a lookup found and read.
+    """What a lookup found and read in a dataset just opened, with and without the index.
 
-    Attributes
-    ----------
-    rows : int
-        Rows found.
-    kept_zones, num_zones : int
-        Zones that may match, of all, by the indices together.
-    index_bytes, data_bytes : int
-        Read by this lookup in a dataset just opened.
-    scan_bytes : int
-        Read by the same filter without the index.
-    seconds, scan_seconds : float
-    same_rows : bool
-        Whether brute force over the whole table finds the same rows in the same order.
+    Zones are those of the indices together; ``same_rows`` says whether brute force over the whole
+    table finds the same rows in the same order.
     """
 
     dataset: str
@@ -222,22 +194,22 @@ def build(
 def run(folder: str | os.PathLike[str], lookup: Lookup, table: pa.Table) -> LookupResult:
     """Run a lookup on the dataset of its name in a folder, and check it against its table."""
     path = os.path.join(folder, lookup.dataset)
-    found, stats, seconds = _timed(path, lookup.filter, use_scalar_index=True)
+    rows, stats, seconds = _timed(path, lookup.filter, use_scalar_index=True)
     scanned, scan_stats, scan_seconds = _timed(path, lookup.filter, use_scalar_index=False)
-    expected = table.filter(lookup.mask(table))
-    plan = dataset(path).scanner(filter=lookup.filter).plan()
+    expected = table.filter(lookup.brute_force)
+    indices = dataset(path).scanner(filter=lookup.filter).plan().indices
     return LookupResult(
         lookup.dataset,
         lookup.filter,
-        found.num_rows,
-        min(use.kept_zones for use in plan.indices),
-        max(use.num_zones for use in plan.indices),
+        rows.num_rows,
+        min(use.kept_zones for use in indices),
+        max(use.num_zones for use in indices),
         stats.index_bytes,
         stats.data_bytes,
         scan_stats.data_bytes,
         seconds,
         scan_seconds,
-        found.equals(expected) and scanned.equals(expected),
+        rows.equals(expected) and scanned.equals(expected),
     )
 
 

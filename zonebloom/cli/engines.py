@@ -120,7 +120,7 @@ def choose(
 
 
 def _cannot_run(missing: str) -> EngineError:
-    hint = _HOW_TO_GET_PYSPARK if "pyspark" in missing else _HOW_TO_GET_JAVA
+    hint = _HOW_TO_GET_JAVA if find_spec("pyspark") else _HOW_TO_GET_PYSPARK
     return EngineError(f"{missing}, so Spark cannot run: {hint}")
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from zonebloom.text import bytes_text, padded, table_text, text_width
 
 if TYPE_CHECKING:
+    from zonebloom.cli.demo import LookupResult
     from zonebloom.scan.explain import ScanPlan
     from zonebloom.scan.plan import ScanStats
 
@@ -167,6 +168,23 @@ def embedded_text(embedded: list[Any]) -> str:
     lines = [
         [each.column, each.num_files, each.num_row_groups, bytes_text(each.num_bytes)]
         for each in embedded
+    ]
+    return table_text(headers, lines)
+
+
+def lookups_text(results: list[LookupResult]) -> str:
+    """A table of the demo's lookups."""
+    headers = ["", "filter", "rows", "zones kept", "index read", "data read", "no index", "check"]
+    lines = [
+        [
+            each.dataset,
+            each.filter,
+            each.rows,
+            f"{each.kept_zones} of {each.num_zones}",
+            *map(bytes_text, (each.index_bytes, each.data_bytes, each.scan_bytes)),
+            "same rows" if each.same_rows else "ROWS DIFFER",
+        ]
+        for each in results
     ]
     return table_text(headers, lines)
 
