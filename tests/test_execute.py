@@ -19,7 +19,6 @@ from zonebloom import errors
 from zonebloom.ranges import RowRanges
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
-from zonebloom.scan.planner import Planner
 
 ROWS = 1000
 ID = pc.field("id")
@@ -115,18 +114,18 @@ def test_another_thread_finds_the_files_changed(
 ) -> None:
     """What one thread knows of the files as they were is not kept for those they are."""
     ds = zb.dataset(folder)
-    current = Planner._current
+    to_read = ds.opened.planner.to_read
     pending = [True]
 
-    def overtaken(planner: Planner) -> object:
-        state = current(planner)
+    def overtaken() -> object:
+        coverage = to_read()
         if pending:
             pending.clear()
             replace(folder / "part-000.parquet", numbered(0, 3, id=[-1, -2, -3]))
-            current(planner)
-        return state
+            to_read()
+        return coverage
 
-    monkeypatch.setattr(Planner, "_current", overtaken)
+    monkeypatch.setattr(ds.opened.planner, "to_read", overtaken)
     ds.to_table(filter=ID == 120)
     with pytest.warns(errors.StaleIndexWarning):
         assert ds.count_rows(ID == -2) == 1

@@ -370,20 +370,20 @@ class Dataset:
         FragmentUnreadable, SchemaMismatch
             And nothing is left behind.
         """
-        spec = IndexSpec.checked(
-            column,
-            index_type,
-            name,
+        spec = IndexSpec(
+            column=column,
+            index_type=index_type,
+            name=name,
             replace=replace,
             layout=layout,
-            max_false_zones=max_false_zones,
-            global_filter=global_filter,
-            expected_num_items=expected_num_items,
-            global_probability=global_probability,
             number_of_items=number_of_items,
             probability=probability,
             sizing=sizing,
             fold=fold,
+            max_false_zones=max_false_zones,
+            global_filter=global_filter,
+            expected_num_items=expected_num_items,
+            global_probability=global_probability,
         )
         require_progress(progress)
         self._renew()

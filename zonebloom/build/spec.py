@@ -32,54 +32,43 @@ class IndexConfig:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class IndexSpec:
-    """The parameters of `Dataset.create_scalar_index` that say what is built."""
+    """The parameters of `Dataset.create_scalar_index` that say what is built.
 
-    columns: list[str]
+    What can be refused before any file is listed is refused when it is made.
+    """
+
+    column: str | Sequence[str]
+    index_type: str | IndexConfig
     name: str | None
     replace: bool
     layout: str
-    parameters: ZoneParameters
+    number_of_items: int
+    probability: float
+    sizing: str
+    fold: bool
     max_false_zones: float | None
     global_filter: bool
     expected_num_items: int | None
     global_probability: float | None
+    parameters: ZoneParameters = field(init=False)
 
-    @classmethod
-    def checked(
-        cls,
-        column: str | Sequence[str],
-        index_type: str | IndexConfig,
-        name: str | None,
-        *,
-        replace: bool,
-        layout: str,
-        max_false_zones: float | None,
-        global_filter: bool,
-        expected_num_items: int | None,
-        global_probability: float | None,
-        **parameters: Any,
-    ) -> IndexSpec:
-        """Refuse what can be refused before any file is listed."""
-        columns = [column] if isinstance(column, str) else arguments.names(column, "column")
-        if not columns:
+    def __post_init__(self) -> None:
+        column = self.column
+        self.column = [column] if isinstance(column, str) else arguments.names(column, "column")
+        if not self.column:
             raise InvalidArgument("column is an empty list; name at least one")
-        if name is not None:
-            arguments.text(name, "name")
-            if len(columns) > 1:
+        if self.name is not None:
+            arguments.text(self.name, "name")
+            if len(self.column) > 1:
                 raise InvalidArgument("several columns take their default names; leave name out")
-        require_layout(layout)
-        return cls(
-            columns=columns,
-            name=name,
-            replace=arguments.flag(replace, "replace"),
-            layout=layout,
-            parameters=_parameters(index_type, parameters),
-            max_false_zones=max_false_zones,
-            global_filter=arguments.flag(global_filter, "global_filter"),
-            expected_num_items=expected_num_items,
-            global_probability=global_probability,
+        require_layout(self.layout)
+        self.replace = arguments.flag(self.replace, "replace")
+        self.global_filter = arguments.flag(self.global_filter, "global_filter")
+        zones = {each.name: getattr(self, each.name) for each in fields(ZoneParameters)}
+        self.parameters = _parameters(
+            self.index_type, {name: getattr(self, name) for name in names}
         )
 
     def wanted(self, opened: Opened) -> list[Wanted]:
@@ -93,7 +82,7 @@ class IndexSpec:
                 parameters,
                 size,
             )
-            for column in dict.fromkeys(self.columns)
+            for column in dict.fromkeys(self.column)
         ]
 
     def _for_false_zones(self, opened: Opened) -> ZoneParameters:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import posixpath
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from zonebloom import arguments
-from zonebloom.catalog.coverage import Coverage, PresentFragment, cover
+from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
-    FragmentUnreadable,
     IndexNotFound,
     InvalidArgument,
-    MissingFilesWarning,
-    StaleIndexWarning,
 )
 from zonebloom.index.batch_lookup import hash_keys, keys_for, null_keys, search_many
 from zonebloom.index.global_filter import GlobalFilter
@@ -39,6 +32,7 @@ from zonebloom.ranges import (
 from zonebloom.scan.explain import IndexUse, ScanPlan
 from zonebloom.scan.partition_columns import PathValues
 from zonebloom.scan.plan import FragmentPlan
+from zonebloom.scan.present import PresentFiles
 from zonebloom.scan.search import Search, Searcher
 from zonebloom.storage.embedded import FragmentFilters
 from zonebloom.storage.files import FileIdentity, ReadCounter
@@ -48,16 +42,6 @@ from zonebloom.values.columns import leaf_type
 
 # With more of a fragment than this to read, reading it as a whole is quicker.
 _MOST = 0.6
-
-
-@dataclass(slots=True)
-class _State:
-    """The files as they were at one moment, and what answers for them, made when asked."""
-
-    identities: Sequence[FileIdentity | None]
-    coverage: Coverage
-    is_settled: bool = False
-    searcher: Searcher | None = None
 
 
 class Planner:
@@ -78,74 +62,18 @@ class Planner:
         self.asks_embedded = embedded_filters
         self.version = version
         self.loaded = {name: LoadedIndex(catalog, entry) for name, entry in version.indices.items()}
-        self._state: _State | None = None
-        self._warned: tuple[str, ...] | None = None
-        self._missed: Sequence[str] = ()
-        self._row_counts: dict[Any, int] = {}
-        self._new_ids = itertools.count(version.next_fragment_id)
-        self._given_ids: dict[tuple[str, FileIdentity], int] = {}
         self.embedded = FragmentFilters(source)
-
-    def coverage(self) -> Coverage:
-        """The files as they are now, against the version; some may be gone."""
-        return self._current().coverage
-
-    def to_read(self) -> Coverage:
-        """The same, to answer for the rows of all files."""
-        return self._readable().coverage
-
-    def _readable(self) -> _State:
-        state = self._current()
-        if state.coverage.vanished:
-            self._miss(state.coverage.vanished)
-        return state
-
-    def _miss(self, vanished: Sequence[str]) -> None:
-        """Raise, or warn once, of files that are gone."""
-        more = f" and {len(vanished) - 1:,} more are" if len(vanished) > 1 else " is"
-        gone = f"{posixpath.join(self._source.root, vanished[0])}{more} gone since the dataset was"
-        if self._source.stale != "ignore-missing":
-            raise FragmentUnreadable(
-                f"{gone} opened; call ds.refresh() or open it again, or open it with "
-                'stale="ignore-missing" to leave such files out'
-            )
-        if self._missed != vanished:
-            self._missed = vanished
-            warnings.warn(
-                f"{gone} opened and left out; call ds.refresh() or open it again",
-                MissingFilesWarning,
-                stacklevel=6,
-            )
-
-    def _current(self) -> _State:
-        """The files as they are now, against the pinned version; kept while they stay so."""
-        identities = self._source.identities()
-        state = self._state
-        if state is not None and state.identities == identities:
-            if state.is_settled:
-                return state
-        else:
-            state = None
-        coverage = cover(self._source.fragments, identities, self.version, self._new_id)
-        if state is None or _ids(state.coverage) != _ids(coverage):
-            state = self._state = _State(identities, coverage)
-        state.is_settled = coverage.is_settled
-        return state
-
-    def _new_id(self, key: str, identity: FileIdentity) -> int:
-        """The id of a file that is not indexed: another's is never given to it later.
-
-        Rows may be asked for by it when other files have changed or gone.
-        """
-        file = key, identity
-        if file not in self._given_ids:
-            # Threads may come here together: the first to come gives the id.
-            self._given_ids.setdefault(file, next(self._new_ids))
-        return self._given_ids[file]
+        self._files = PresentFiles(source, version)
+        self.coverage = self._files.coverage
+        self.to_read = self._files.to_read
+        self.count_rows = self._files.count_rows
+        # With the files it answers for.
+        self._last: tuple[Coverage, Searcher] | None = None
 
     def search(self, predicate: Predicate) -> SearchResult:
         """Bound the rows a predicate is true for, in the files as they are now."""
-        coverage, search = self._search(predicate, self._readable())
+        coverage = self.to_read()
+        search = self._search(predicate, coverage)
         if all(each.num_rows is not None for each in coverage.present):
             return search.result
         return search.result.within(coverage.universe(self.count_rows))
@@ -155,47 +83,50 @@ class Planner:
 
         All of a file that is read whole anyway may be a match.
         """
-        return self._search(predicate, self._current())
+        coverage = self.coverage()
+        return coverage, self._search(predicate, coverage)
 
-    def _search(self, predicate: Predicate, state: _State) -> tuple[Coverage, Search]:
-        coverage = state.coverage
-        found = self._searcher(state).search(predicate)
-        if found.used:
-            self._warn_of_gaps(coverage, found.used)
-        return coverage, found
+    def _search(self, predicate: Predicate, coverage: Coverage) -> Search:
+        search = self._searcher(coverage).search(predicate)
+        if search.used:
+            self._files.warn_of_gaps(coverage, search.used)
+        return search
 
-    def _searcher(self, state: _State) -> Searcher:
-        coverage = state.coverage
-        # Kept with its own state: meanwhile another thread may have found other files.
-        if state.searcher is None:
-            from_paths = self._source.partition_columns()
-            # The last index made on a column is the one used: of those that cover a file of this
-            # dataset, where several share an index_dir.
-            by_use = sorted(
-                self.loaded.values(),
-                key=lambda index: not coverage.live.isdisjoint(index.entry.fragment_ids),
-            )
-            state.searcher = Searcher(
+    def _searcher(self, coverage: Coverage) -> Searcher:
+        last = self._last
+        if last is None or last[0] is not coverage:
+            # One assignment: meanwhile another thread may have found other files.
+            self._last = last = coverage, self._new_searcher(coverage)
+        return last[1]
+
+    def _new_searcher(self, coverage: Coverage) -> Searcher:
+        from_paths = self._source.partition_columns()
+        # The last index made on a column is the one used: of those that cover a file of this
+        # dataset, where several share an index_dir.
+        by_use = sorted(
+            self.loaded.values(),
+            key=lambda index: not coverage.live.isdisjoint(index.entry.fragment_ids),
+        )
+        return Searcher(
+            self._source.schema,
+            # A column that the paths give may hold other values in the files.
+            {
+                index.entry.column: index
+                for index in by_use
+                if index.entry.column[0] not in from_paths
+            },
+            coverage.live,
+            coverage.universe(lambda each: MAX_ROWS_PER_FRAGMENT),
+            {each.fragment_id: each.fragment.key for each in coverage.present},
+            PathValues(
                 self._source.schema,
-                # A column that the paths give may hold other values in the files.
-                {
-                    index.entry.column: index
-                    for index in by_use
-                    if index.entry.column[0] not in from_paths
-                },
-                coverage.live,
-                coverage.universe(lambda each: MAX_ROWS_PER_FRAGMENT),
-                {each.fragment_id: each.fragment.key for each in coverage.present},
-                PathValues(
-                    self._source.schema,
-                    from_paths,
-                    [
-                        (each.fragment_id, self._source.constants(each.fragment))
-                        for each in (coverage.present if from_paths else ())
-                    ],
-                ),
-            )
-        return state.searcher
+                from_paths,
+                [
+                    (each.fragment_id, self._source.constants(each.fragment))
+                    for each in (coverage.present if from_paths else ())
+                ],
+            ),
+        )
 
     def plan(
         self,
@@ -212,7 +143,8 @@ class Planner:
             return ScanPlan(expression, None, columns, whole, len(whole))
         counter = ReadCounter()
         before = self._loaded_bytes()
-        coverage, search = self._search(predicate, self._readable())
+        coverage = self.to_read()
+        search = self._search(predicate, coverage)
         rows = by_fragment(search.result.at_most)
         embedded = self.embedded.asked(predicate, counter) if self.asks_embedded else None
         plans = [
@@ -244,12 +176,11 @@ class Planner:
 
     def search_many(self, column: str, values: Any) -> Iterator[pa.RecordBatch]:
         """Pair keys with the zones of an indexed column that may hold them."""
-        state = self._readable()
-        coverage = state.coverage
-        index, leaf = self._index_on(column)
+        coverage = self.to_read()
+        index, leaf = self._index_on(column, coverage)
         keys = keys_for(values, column, leaf)
-        view = self._searcher(state).view(index)
-        self._warn_of_gaps(coverage, [index.entry.name])
+        view = self._searcher(coverage).view(index)
+        self._files.warn_of_gaps(coverage, [index.entry.name])
         uncovered = [
             each.fragment_id
             for each in coverage.present
@@ -262,11 +193,11 @@ class Planner:
             np.array(uncovered, dtype=np.uint64),
         )
 
-    def _index_on(self, column: str) -> tuple[LoadedIndex, pa.DataType]:
+    def _index_on(self, column: str, coverage: Coverage) -> tuple[LoadedIndex, pa.DataType]:
         """The index that answers for a column, and the column's type."""
         arguments.text(column, "column")
         path = (column,) if column in self._source.schema.names else tuple(column.split("."))
-        index = self._searcher(self._current()).index(path)
+        index = self._searcher(coverage).index(path)
         if isinstance(index, str):
             raise IndexNotFound(
                 f"column {arguments.shown(column)} cannot be looked up: {index}; call "
@@ -278,14 +209,15 @@ class Planner:
 
     def key_ranges(self, column: str) -> pa.Table:
         """Least and greatest value of an indexed column in each fragment there is."""
-        index, leaf = self._index_on(column)
-        present = self.coverage().present
-        return ranges_of(present, index.key_ranges(leaf), leaf)
+        coverage = self.coverage()
+        index, leaf = self._index_on(column, coverage)
+        return ranges_of(coverage.present, index.key_ranges(leaf), leaf)
 
     def global_filter(self, column: str) -> GlobalFilter | None:
         """The filter over all keys of an indexed column, if it was built."""
-        index, leaf = self._index_on(column)
-        return index.global_filter(leaf, self.coverage().present)
+        coverage = self.coverage()
+        index, leaf = self._index_on(column, coverage)
+        return index.global_filter(leaf, coverage.present)
 
     def plan_rows(self, addresses: np.ndarray) -> tuple[ScanPlan, np.ndarray]:
         """Say where rows are read, and the addresses in the order in which they come.
@@ -340,46 +272,6 @@ class Planner:
         """Where the pages of a fragment lie, as the map beside an index says."""
         maps = (index.pages(each.fragment_id, each.identity.size) for index in indices)
         return next((pages for pages in maps if pages is not None), None)
-
-    def count_rows(self, each: PresentFragment) -> int:
-        """Rows of a fragment; of one the catalog does not know, its file says."""
-        key = (each.fragment.path, each.identity)
-        if each.num_rows is not None:
-            return each.num_rows
-        if key not in self._row_counts:
-            opened = self._source.open(each.fragment, self._source.filesystem)
-            try:
-                self._row_counts[key] = opened.count_rows()
-            except (OSError, pa.ArrowException) as error:
-                raise FragmentUnreadable(
-                    f"cannot read {each.fragment.path}: {error}; repair or remove the file"
-                ) from None
-        return self._row_counts[key]
-
-    def _warn_of_gaps(self, coverage: Coverage, used: Iterable[str]) -> None:
-        gaps = [f"{e.fragment.key} ({e.why})" for e in coverage.present if not e.is_known]
-        for name in used:
-            # A file indexed again after it changed, for another index than this.
-            ids = self.version.indices[name].fragment_ids
-            gaps += [
-                f"{e.fragment.key} (not in index {name})"
-                for e in coverage.present
-                if e.is_known and e.fragment_id not in ids
-            ]
-        if gaps and self._warned != tuple(gaps):
-            self._warned = tuple(gaps)
-            shown = ", ".join(gaps[:3]) + (f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else "")
-            warnings.warn(
-                f"{len(gaps):,} of {len(self._source.fragments):,} files are not as they were "
-                f"indexed and are read whole: {shown}; call "
-                "optimize.optimize_indices() to index them",
-                StaleIndexWarning,
-                stacklevel=5,
-            )
-
-
-def _ids(coverage: Coverage) -> list[int]:
-    return [each.fragment_id for each in coverage.present]
 
 
 def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:

@@ -87,7 +87,7 @@ def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 def holds_views(schema: pa.Schema) -> bool:
     """Whether a column is of a view type: Arrow has no kernel that filters those."""
-    return any(_holds_view(each.type) for each in schema)
+    return any(_plain(field).type != field.type for field in schema)
 
 
 def _evaluate(table: pa.Table, expressions: list[pc.Expression], names: list[str]) -> pa.Table:
@@ -105,17 +105,6 @@ def filter_text(filter: RowFilter) -> str:
     """A filter as messages show it, cut where it is long."""
     text = expression_text(filter) if isinstance(filter, pc.Expression) else str(filter)
     return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
-
-
-def _is_view(arrow_type: pa.DataType) -> bool:
-    return pa.types.is_string_view(arrow_type) or pa.types.is_binary_view(arrow_type)
-
-
-def _holds_view(arrow_type: pa.DataType) -> bool:
-    if pa.types.is_nested(arrow_type):
-        inner = (arrow_type.field(i).type for i in range(arrow_type.num_fields))
-        return any(map(_holds_view, inner))
-    return _is_view(arrow_type)
 
 
 def without_views(schema: pa.Schema) -> pa.Schema:

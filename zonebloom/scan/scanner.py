@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -85,19 +86,19 @@ class Scanner:
         ------
         InvalidArgument
         """
-        num_rows = arguments.whole(num_rows, "num_rows")
-        request = Request(
-            self._request.columns, self._request.filter, num_rows, self._request.batch_size
-        )
-        return Scanner(self._source, request, self._plan, self._stats_callback).to_table()
+        return self._asking(limit=arguments.whole(num_rows, "num_rows")).to_table()
 
     def count_rows(self) -> int:
         """Count the rows that match, reading only the columns the filter needs."""
-        request = Request([], self._request.filter, self._request.limit, self._request.batch_size)
         stats = ScanStats()
-        for _ in Scanner(self._source, request, self._plan, self._stats_callback)._run(stats):
+        for _ in self._asking(columns=[])._run(stats):
             pass
         return stats.rows_found
+
+    def _asking(self, **changes: Any) -> Scanner:
+        """The same read but for some of what is asked for."""
+        request = replace(self._request, **changes)
+        return Scanner(self._source, request, self._plan, self._stats_callback)
 
     def plan(self) -> ScanPlan:
         """What a run would read."""

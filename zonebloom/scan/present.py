@@ -1,0 +1,121 @@
+"""The files of a dataset as they are now, against one catalog version."""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+import warnings
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from zonebloom.catalog.coverage import Coverage, PresentFragment, cover
+from zonebloom.catalog.model import Version
+from zonebloom.errors import FragmentUnreadable, MissingFilesWarning, StaleIndexWarning
+from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.source import Source
+
+
+class PresentFiles:
+    """Looks at the files anew each time; what it knows of them is kept while they stay so."""
+
+    def __init__(self, source: Source, version: Version):
+        self._source = source
+        self._version = version
+        # What the files were, how they were covered, and whether that holds while they are so.
+        self._last: tuple[Sequence[FileIdentity | None], Coverage, bool] | None = None
+        self._warned: tuple[str, ...] = ()
+        self._missed: Sequence[str] = ()
+        self._row_counts: dict[tuple[str, FileIdentity], int] = {}
+        self._new_ids = itertools.count(version.next_fragment_id)
+        self._given_ids: dict[tuple[str, FileIdentity], int] = {}
+
+    def coverage(self) -> Coverage:
+        """The files as they are now; some may be gone. The same object while they stay so."""
+        identities = self._source.identities()
+        last = self._last
+        is_same = last is not None and last[0] == identities
+        if last is not None and is_same and last[2]:
+            return last[1]
+        coverage = cover(self._source.fragments, identities, self._version, self._new_id)
+        settled = coverage.is_settled
+        if last is not None and is_same and _ids(last[1]) == _ids(coverage):
+            coverage = last[1]
+        self._last = identities, coverage, settled
+        return coverage
+
+    def to_read(self) -> Coverage:
+        """The same, to answer for the rows of all files: one that is gone is an error, or said."""
+        coverage = self.coverage()
+        if coverage.vanished:
+            self._miss(coverage.vanished)
+        return coverage
+
+    def count_rows(self, each: PresentFragment) -> int:
+        """Rows of a fragment; of one the catalog does not know, its file says."""
+        if each.num_rows is not None:
+            return each.num_rows
+        key = (each.fragment.path, each.identity)
+        if key not in self._row_counts:
+            opened = self._source.open(each.fragment, self._source.filesystem)
+            try:
+                self._row_counts[key] = opened.count_rows()
+            except (OSError, pa.ArrowException) as error:
+                raise FragmentUnreadable(
+                    f"cannot read {each.fragment.path}: {error}; repair or remove the file"
+                ) from None
+        return self._row_counts[key]
+
+    def warn_of_gaps(self, coverage: Coverage, used: Iterable[str]) -> None:
+        """Warn, once, of files that the indices used do not cover."""
+        gaps = [f"{e.fragment.key} ({e.why})" for e in coverage.present if not e.is_known]
+        for name in used:
+            # A file indexed again after it changed, for another index than this.
+            ids = self._version.indices[name].fragment_ids
+            gaps += [
+                f"{e.fragment.key} (not in index {name})"
+                for e in coverage.present
+                if e.is_known and e.fragment_id not in ids
+            ]
+        if gaps and self._warned != tuple(gaps):
+            self._warned = tuple(gaps)
+            shown = ", ".join(gaps[:3]) + (f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else "")
+            warnings.warn(
+                f"{len(gaps):,} of {len(self._source.fragments):,} files are not as they were "
+                f"indexed and are read whole: {shown}; call "
+                "optimize.optimize_indices() to index them",
+                StaleIndexWarning,
+                stacklevel=6,
+            )
+
+    def _miss(self, vanished: Sequence[str]) -> None:
+        """Raise, or warn once, of files that are gone."""
+        more = f" and {len(vanished) - 1:,} more are" if len(vanished) > 1 else " is"
+        gone = f"{posixpath.join(self._source.root, vanished[0])}{more} gone since the dataset was"
+        if self._source.stale != "ignore-missing":
+            raise FragmentUnreadable(
+                f"{gone} opened; call ds.refresh() or open it again, or open it with "
+                'stale="ignore-missing" to leave such files out'
+            )
+        if self._missed != vanished:
+            self._missed = vanished
+            warnings.warn(
+                f"{gone} opened and left out; call ds.refresh() or open it again",
+                MissingFilesWarning,
+                stacklevel=6,
+            )
+
+    def _new_id(self, key: str, identity: FileIdentity) -> int:
+        """The id of a file that is not indexed: another's is never given to it later.
+
+        Rows may be asked for by it when other files have changed or gone.
+        """
+        file = key, identity
+        if file not in self._given_ids:
+            # Threads may come here together: the first to come gives the id.
+            self._given_ids.setdefault(file, next(self._new_ids))
+        return self._given_ids[file]
+
+
+def _ids(coverage: Coverage) -> list[int]:
+    return [each.fragment_id for each in coverage.present]
