@@ -28,23 +28,20 @@ def table_text(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     name    zones
     id_idx     29
     """
-    cells = [[_cell_text(cell) for cell in row] for row in rows]
-    widths = [max(map(text_width, column)) for column in zip(headers, *cells, strict=True)]
     right = [
         bool(rows) and all(isinstance(row[i], int | float) for row in rows)
         for i in range(len(headers))
     ]
-    return "\n".join(
-        "  ".join(
-            padded(cell, width, to_right)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in [list(headers), *cells]
-    )
+    return aligned([list(headers), *([_cell_text(cell) for cell in row] for row in rows)], right)
 
 
-def padded(cell: str, width: int, to_right: bool) -> str:
-    """A cell brought to a width with spaces."""
+def aligned(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
+    """Cells of lines brought to the widths of their columns, to the left or to the right."""
+    widths = [max(map(text_width, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(_padded, line, widths, right)).rstrip() for line in lines)
+
+
+def _padded(cell: str, width: int, to_right: bool) -> str:
     space = " " * (width - text_width(cell))
     return space + cell if to_right else cell + space
 

@@ -67,9 +67,7 @@ class IndexSpec:
         self.replace = arguments.flag(self.replace, "replace")
         self.global_filter = arguments.flag(self.global_filter, "global_filter")
         zones = {each.name: getattr(self, each.name) for each in fields(ZoneParameters)}
-        self.parameters = _parameters(
-            self.index_type, {name: getattr(self, name) for name in names}
-        )
+        self.parameters = _parameters(self.index_type, zones)
 
     def wanted(self, opened: Opened) -> list[Wanted]:
         """The indices to be built over the files of a dataset."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from zonebloom.text import bytes_text, padded, table_text, text_width
+from zonebloom.text import aligned, bytes_text, table_text, text_width
 
 if TYPE_CHECKING:
     from zonebloom.cli.demo import LookupResult
@@ -85,29 +85,21 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
         if pa.types.is_temporal(field.type) and getattr(field.type, "unit", None) == "ns":
             column = table.column(at)
             if pa.types.is_duration(field.type):
-                table = table.set_column(at, field.name, column.cast(pa.int64()))
+                column = column.cast(pa.int64())
             else:
-                text = [str(each).replace(" ", "T") for each in column.cast(pa.string())]
-                valid = column.is_valid().to_pylist()
-                kept = [each if there else None for each, there in zip(text, valid, strict=True)]
-                table = table.set_column(at, field.name, pa.array(kept, pa.string()))
+                texts = column.cast(pa.string()).to_pylist()
+                texts = [each if each is None else each.replace(" ", "T") for each in texts]
+                column = pa.array(texts, pa.string())
+            table = table.set_column(at, field.name, column)
     return table.to_pylist()
 
 
 def rows_text(table: pa.Table) -> str:
     """A table's rows aligned, long cells cut, numbers to the right as they are."""
     names = table.schema.names
-    right = [_is_number(field.type) for field in table.schema]
     lines = [[_cut(name) for name in names]]
     lines += [[_cell(row[name]) for name in names] for row in rows(table)]
-    widths = [max(map(text_width, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            padded(cell, width, to_right)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+    return aligned(lines, [_is_number(field.type) for field in table.schema])
 
 
 def _is_number(arrow_type: pa.DataType) -> bool:
