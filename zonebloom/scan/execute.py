@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 
 from zonebloom.errors import (
     FragmentChanged,
@@ -25,7 +24,6 @@ from zonebloom.errors import (
     SchemaMismatch,
     ZoneBloomError,
 )
-from zonebloom.predicates import columns_of
 from zonebloom.predicates.pruning import prunable
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
@@ -59,10 +57,12 @@ class Execution:
         self.stats = stats or ScanStats()
         self._source = source
         self._request = request
-        self._is_counting = counter is not None
         self._counter = counter or ReadCounter()
+        self._filesystem = source.filesystem
+        if counter is not None:
+            self._filesystem = counted(source.filesystem, counter)
         self._lock = threading.Lock()
-        self._first, self._rest = self._columns()
+        self._first, self._rest = request.columns_read(source.schema.names)
 
     def batches(self, fragments: Iterable[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """The rows that match, in order, as batches that may be empty.
@@ -89,34 +89,10 @@ class Execution:
         # What was read of a file that changed meanwhile is of no one version of it.
         self._require_unchanged(part)
 
-    def _filesystem(self) -> pafs.FileSystem:
-        """The source's file system, as pyarrow is to read through it."""
-        filesystem = self._source.filesystem
-        return counted(filesystem, self._counter) if self._is_counting else filesystem
-
-    @property
-    def _may_use_threads(self) -> bool:
-        """Whether pyarrow may: of IPC files it crashes when such a scan is not read to its end."""
-        return not self._source.is_ipc
-
-    def _columns(self) -> tuple[list[str], list[str]]:
-        """Columns the filter names, and the others that are needed; all first when unsure."""
-        names = self._source.schema.names
-        columns, filter = self._request.columns, self._request.filter
-        needed: set[str] = set(names)
-        if isinstance(columns, list):
-            needed = set(columns)
-        elif columns is not None:
-            referenced = [columns_of(expression) for expression in columns.values()]
-            if None not in referenced:
-                needed = set().union(*(part or () for part in referenced))
-        first = needed if filter is None else columns_of(filter)
-        if first is None:
-            first = set(names)
-        # One column at least: it says how many rows there are.
-        first = [name for name in names if name in first] or names[:1]
-        rest = needed.difference(first)
-        return first, [name for name in names if name in rest and filter is not None]
+    def _options(self) -> dict[str, Any]:
+        """How pyarrow is to scan."""
+        # Of IPC files it crashes when a scan on threads is not read to its end.
+        return {"batch_size": self._request.batch_size, "use_threads": not self._source.is_ipc}
 
     def _needed(self) -> list[str]:
         """Columns to read, in the schema's order: without a projection it is the result's."""
@@ -135,7 +111,7 @@ class Execution:
                 (plan.fragment, None if plan.fragment.path in changed else plan.row_groups)
                 for plan in plans
             ],
-            self._filesystem(),
+            self._filesystem,
         )
         fragments = [plan.fragment for plan in plans]
         request = self._request
@@ -149,18 +125,18 @@ class Execution:
             pushed = pruned if by_arrow else None
             is_whole = pushed is request.filter and (by_arrow or not computed)
             try:
-                scanner = dataset.scanner(
-                    columns=request.columns if is_whole else self._needed(),
-                    filter=pushed,
-                    batch_size=request.batch_size,
-                    use_threads=self._may_use_threads,
-                )
-                for batch in self._named(fragments, scanner.to_batches(), by_arrow):
-                    for matching in [batch] if is_whole else self._recheck(batch):
-                        skipped = min(left, matching.num_rows)
-                        left -= skipped
-                        given += matching.num_rows - skipped
-                        yield matching.slice(skipped)
+                with self._naming(fragments, by_arrow):
+                    scanner = dataset.scanner(
+                        columns=request.columns if is_whole else self._needed(),
+                        filter=pushed,
+                        **self._options(),
+                    )
+                    for batch in scanner.to_batches():
+                        for matching in [batch] if is_whole else self._recheck(batch):
+                            skipped = min(left, matching.num_rows)
+                            left -= skipped
+                            given += matching.num_rows - skipped
+                            yield matching.slice(skipped)
                 return
             except pa.ArrowException:
                 # Arrow filters a file by the file's own types. Those may be views, as deltalake
@@ -268,32 +244,29 @@ class Execution:
         import pyarrow.dataset as pads
 
         self._require_unchanged(part)
-        opened = self._source.open(part.fragment, self._filesystem())
+        opened = self._source.open(part.fragment, self._filesystem)
         positions = wanted
-        if isinstance(opened, pads.ParquetFileFragment):
-            with self._naming([part.fragment]):
+        with self._naming([part.fragment]):
+            if isinstance(opened, pads.ParquetFileFragment):
                 opened, wanted, positions, groups = _row_groups_with(opened, wanted, part)
-            self._count(row_groups_read=groups)
-            with self._lock:
-                reasons = self.stats.whole_row_groups
-                reasons[why] = reasons.get(why, 0) + groups
-        batches = opened.to_batches(
-            schema=self._source.schema,
-            columns=self._needed(),
-            batch_size=self._request.batch_size,
-            use_threads=self._may_use_threads,
-        )
-        start = before = 0
-        for batch in self._named([part.fragment], batches):
-            window = positions.window(start, start + batch.num_rows)
-            start += batch.num_rows
-            if window:
-                table = pa.Table.from_batches([batch.slice(a, b - a) for a, b in window])
-                self._count(rows_read=table.num_rows)
-                hits = self._hits(table)
-                rows = project(rows_of(table, hits), self._request.columns)
-                yield wanted.rows_at(hits + before), rows
-                before += table.num_rows
+                self._count(row_groups_read=groups)
+                with self._lock:
+                    reasons = self.stats.whole_row_groups
+                    reasons[why] = reasons.get(why, 0) + groups
+            batches = opened.to_batches(
+                schema=self._source.schema, columns=self._needed(), **self._options()
+            )
+            start = before = 0
+            for batch in batches:
+                window = positions.window(start, start + batch.num_rows)
+                start += batch.num_rows
+                if window:
+                    table = pa.Table.from_batches([batch.slice(a, b - a) for a, b in window])
+                    self._count(rows_read=table.num_rows)
+                    hits = self._hits(table)
+                    rows = project(rows_of(table, hits), self._request.columns)
+                    yield wanted.rows_at(hits + before), rows
+                    before += table.num_rows
 
     # Files that change, or cannot be read
 
@@ -309,15 +282,6 @@ class Execution:
             for plan, identity in zip(plans, now, strict=True)
             if plan.identity is None or not plan.identity.is_still(identity)
         }
-
-    def _named(
-        self,
-        fragments: Sequence[Fragment],
-        batches: Iterator[pa.RecordBatch],
-        evaluates: bool = False,
-    ) -> Iterator[pa.RecordBatch]:
-        with self._naming(fragments, evaluates):
-            yield from batches
 
     @contextmanager
     def _naming(self, fragments: Sequence[Fragment], evaluates: bool = False) -> Iterator[None]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
-from zonebloom.predicates import RowFilter
+from zonebloom.predicates import RowFilter, columns_of
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.parquet.pagemap import FilePages
@@ -25,6 +26,26 @@ class Request:
     filter: RowFilter | None
     limit: int | None = None
     batch_size: int = DEFAULT_BATCH_ROWS
+
+    def columns_read(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Of all columns those the filter names, and the others that are needed.
+
+        All come first where that cannot be told.
+        """
+        needed = set(names)
+        if isinstance(self.columns, list):
+            needed = set(self.columns)
+        elif self.columns is not None:
+            referenced = [columns_of(expression) for expression in self.columns.values()]
+            if None not in referenced:
+                needed = set().union(*(part or () for part in referenced))
+        filtered = needed if self.filter is None else columns_of(self.filter)
+        # One column at least: it says how many rows there are.
+        first = [name for name in names if filtered is None or name in filtered] or [*names[:1]]
+        if self.filter is None:
+            return first, []
+        rest = needed.difference(first)
+        return first, [name for name in names if name in rest]
 
 
 @dataclass(frozen=True, slots=True)
