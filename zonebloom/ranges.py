@@ -277,12 +277,6 @@ class SearchResult:
     def __invert__(self) -> SearchResult:
         return self._with(self.universe - self.at_least, self.universe - self.at_most, self)
 
-    def within(self, universe: RowRanges) -> SearchResult:
-        """The same of some of the rows."""
-        bounded = self._with(self.at_most & universe, self.at_least & universe, self)
-        bounded.universe = universe
-        return bounded
-
     def _with(self, at_most: RowRanges, at_least: RowRanges, other: SearchResult) -> SearchResult:
         return SearchResult(
             self.universe,

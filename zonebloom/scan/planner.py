@@ -76,7 +76,8 @@ class Planner:
         search = self._search(predicate, coverage)
         if all(each.num_rows is not None for each in coverage.present):
             return search.result
-        return search.result.within(coverage.universe(self.count_rows))
+        rows, paths = coverage.universe(self.count_rows), search.result.paths
+        return SearchResult(rows, at_most=rows, at_least=rows, paths=paths) & search.result
 
     def search_present(self, predicate: Predicate) -> tuple[Coverage, Search]:
         """The same of the files that are there, for who reads by a listing of their own.
