@@ -85,7 +85,7 @@ OPENERS = {
 }
 INDEX_FILES = [
     *("catalog.log", "catalog.store", "catalog.writing"),
-    *("index.table", "index.sliced", "spark.hyperspace.log"),
+    *("index.table", "index.sliced"),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,8 @@ from zonebloom.errors import (
     UnsupportedType,
 )
 from zonebloom.spark import BFIndexConfig, IndexManager
-from zonebloom.spark.hyperspace.checks import estimate
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.hyperspace.source import open_source
+from zonebloom.spark.hyperspace.source import num_items_within, open_source
 
 ROWS = 1_000
 COUNTS = ["Source", "Appended", "Deleted"]
@@ -511,7 +511,7 @@ def test_a_leaf_and_names_as_the_session_compares_them(manager, spark, lake):
         ({"name": 5}, "cannot name an index"),
         ({"columns": []}, "columns is empty"),
         ({"columns": "id"}, "give a list"),
-        ({"columns": [1]}, "give a list"),
+        ({"columns": [1]}, "give text"),
         ({"fpp": 0.0}, "fpp is 0.0"),
         ({"fpp": 1.0}, "fpp is 1.0"),
         ({"fpp": float("nan")}, "fpp is nan"),
@@ -605,18 +605,12 @@ def test_an_index_larger_than_allowed_is_refused_with_the_numbers(manager, spark
     manager.create_index(frame, BFIndexConfig("ids", ["id", "Name"], 10_000))
 
 
-def test_estimates_hold_against_what_is_built(manager, spark, lake):
-    for number in range(3, 70):
-        write(lake, number, rows=500)
-    dataset = zb.dataset(lake)
-    guess = estimate(dataset, 2, None, 0.01)
-    assert guess.is_sampled and "about" in str(guess)
-    rows = dataset.count_rows()
-    assert guess.num_rows == pytest.approx(rows, rel=0.1)
-    assert guess.num_zones == pytest.approx(70, rel=0.1)
-    exact = estimate(zb.dataset(lake / "1.parquet"), 1, 100, 0.01)
-    assert (exact.num_rows, exact.num_zones, exact.is_sampled) == (ROWS, 1, False)
-    assert exact.zone_bytes == 32 << 10
+def test_filters_over_all_keys_are_sized_for_the_rows_there_are(lake):
+    config = BFIndexConfig("ids", ["id"])
+    assert num_items_within(1 << 30, zb.dataset(lake), config) == 3 * ROWS
+    assert num_items_within(1 << 30, zb.dataset(lake), replace(config, expected_num_items=9)) == 9
+    with pytest.raises(InvalidArgument, match="over 128 MiB; give a larger fpp"):
+        num_items_within(1 << 40, zb.dataset(lake), BFIndexConfig("ids", ["id"], 1 << 40))
 
 
 # The conf
@@ -663,7 +657,7 @@ def test_values_that_do_not_fit_are_named(manager, spark, key, value):
 def test_every_key_is_in_the_table_with_its_default():
     from zonebloom.spark.hyperspace import config
 
-    for key, default in config.DEFAULTS.items():
+    for key, default, _, _ in config.KEYS.values():
         assert f"\n    {key} " in config.__doc__
         line = next(t for t in config.__doc__.splitlines() if t.startswith(f"    {key} "))
         assert line.split()[1] == default

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +23,8 @@ from zonebloom.errors import (
     NoFragments,
     ZoneBloomWarning,
 )
-from zonebloom.spark.hyperspace.actions import Actions
+from zonebloom.spark.hyperspace.actions import TRANSITIONS, Actions
 from zonebloom.spark.hyperspace.log import Record, State, System
-from zonebloom.spark.hyperspace.states import TRANSITIONS
 
 STABLE = {"ACTIVE", "DELETED", "DOESNOTEXIST"}
 
@@ -114,6 +114,18 @@ def test_entry_without_a_checksum_is_still_read(tmp_path):
     rewrite_document(path, lambda document: None, written_as=1)
     assert b"checksum" not in path.read_bytes()
     assert log.latest() == written
+
+
+def test_records_of_earlier_versions_open():
+    system = System(str(Path(__file__).parents[1] / "golden" / "manager-1"))
+    (log,) = system.logs()
+    assert [str(r.state) for r in log.history()] == ["CREATING", "ACTIVE", "REFRESHING", "ACTIVE"]
+    latest = log.latest()
+    assert (latest.action, latest.path) == ("refresh quick", "/lake")
+    assert latest.columns == ("id", "st.a")
+    assert (latest.expected_num_items, latest.fpp, latest.source_bytes) == (3000, 0.01, 12345)
+    assert latest.accepted_changes == ("+f89c76e3c8034215", "-1")
+    assert latest.build == "0353fbbea22e4370"
 
 
 def test_every_flipped_bit_of_an_entry_is_noticed(tmp_path):

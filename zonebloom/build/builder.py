@@ -135,8 +135,13 @@ class Builder:
         replace_existing: bool,
         engine: Engine | None,
         progress: Progress,
+        prefix: str = "",
     ) -> Version:
-        """Index every fragment in one pass over it, and commit all indices at once."""
+        """Index every fragment in one pass over it, and commit all indices at once.
+
+        The prefix is one of segments' names that no other build has, where it is to be known
+        beforehand.
+        """
         base = self._planner.version
         self._require_own([each.name for each in indices], base)
         coverage = cover(self._source.fragments, self._source.identities(), base)
@@ -165,7 +170,7 @@ class Builder:
                 check=lambda latest: self._require_own([each.name for each in made], latest),
             )
 
-        return self._cleanly(commit)
+        return self._cleanly(commit, prefix)
 
     def own_indices(self) -> list[str]:
         """Names of the indices but those of other datasets' files alone."""
@@ -364,13 +369,13 @@ class Builder:
             _warn_of_hidden({name: at for task in trained for name, at in task.hidden.items()})
         return trained
 
-    def _cleanly(self, commit: Callable[[str], Version]) -> Version:
+    def _cleanly(self, commit: Callable[[str], Version], prefix: str = "") -> Version:
         """Run a build under a prefix of its own, and delete what its version does not name.
 
         What cannot be deleted now is left to `vacuum`: a version that was committed stands, and
         of a build that failed the user is to see why.
         """
-        prefix = self._catalog.new_segment_prefix()
+        prefix = prefix or self._catalog.new_segment_prefix()
         try:
             version = commit(prefix)
         except BaseException as error:

@@ -148,10 +148,13 @@ class Unknown:
         The condition as the user would recognise it.
     reason
         Why it is not answered; shown by ``explain_plan``.
+    columns
+        Top-level columns it names, where a translator says so.
     """
 
     text: str
     reason: str
+    columns: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return self.text

@@ -87,6 +87,31 @@ def read_text(text: str, kind: str) -> Value:
     return Value(kind, text)
 
 
+def of_python(value: object) -> Value | None:
+    """Read a literal as Python holds it, of the type of its column; None for NULL."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return Value("bool", value)
+    if isinstance(value, int):
+        return Value("integer", Fraction(value), 20)
+    if isinstance(value, float) and math.isfinite(value):
+        return Value("double", Fraction(value))
+    if isinstance(value, Decimal) and value.is_finite():
+        scale = max(-int(value.as_tuple().exponent), 0)
+        return Value("decimal", Fraction(value), max(value.adjusted() + 1, 1), scale)
+    if isinstance(value, str):
+        return Value("text", value)
+    if isinstance(value, bytes | bytearray):
+        return Value("bytes", bytes(value))
+    if isinstance(value, datetime.datetime):
+        kind = "timestamp_ntz" if value.tzinfo is None else "timestamp"
+        return Value(kind, value.isoformat(sep=" "))
+    if isinstance(value, datetime.date):
+        return Value("date", value.isoformat())
+    raise Maybe(f"a {type(value).__name__} literal is not followed")
+
+
 def place(value: Value, type_: pa.DataType, timezone: str | None) -> Placed:
     """Find a literal among the values of a column."""
     try:

@@ -165,7 +165,7 @@ class Planner:
             tuple(plan for plan in plans if plan.row_groups != ()),
             len(coverage.present),
             tuple(uses),
-            tuple(search.unanswered),
+            tuple((str(part), why) for part, why in search.unanswered),
             sum(read.values()),
             counter.num_bytes,
             counter.num_requests,

@@ -50,14 +50,14 @@ class Search:
         Views that answered, by index name.
     by_path : list of (str, RowRanges)
         Parts of the filter that paths answered, and the rows they leave.
-    unanswered : list of (str, str)
+    unanswered : list of (Predicate, str)
         Parts of the filter no index took, and why.
     """
 
     result: SearchResult
     used: dict[str, IndexView] = field(default_factory=dict)
     by_path: list[tuple[str, RowRanges]] = field(default_factory=list)
-    unanswered: list[tuple[str, str]] = field(default_factory=list)
+    unanswered: list[tuple[Predicate, str]] = field(default_factory=list)
 
 
 class Searcher:
@@ -113,11 +113,11 @@ class Searcher:
                     prepared = self._by_path(predicate, found)
                 else:
                     prepared = self._lookup(column, predicate)
-            case Unknown(text, reason):
-                found.unanswered.append((text, reason))
+            case Unknown(_, reason):
+                found.unanswered.append((predicate, reason))
                 return predicate
         if isinstance(prepared, str):
-            found.unanswered.append((str(predicate), prepared))
+            found.unanswered.append((predicate, prepared))
             return Unknown(str(predicate), prepared)
         return prepared
 

@@ -106,7 +106,7 @@ def load(
 ) -> DataFrame:
     """Load with the options of a scan and those of the session; raises what `scan` raises."""
     register(spark)
-    zone, parallelism = _of_session(spark)
+    zone, parallelism = of_session(spark)
     if parallelism:
         options["parallelism"] = str(parallelism)
     if zone is not None:
@@ -181,7 +181,7 @@ def plan(
     NoFragments, FragmentUnreadable, SourceError
     ColumnNotFound, UnsupportedType
     """
-    zone, parallelism = _of_session(spark)
+    zone, parallelism = of_session(spark)
     options = scan_options(path, filter, columns, index_dir)
     if zone is not None:
         options["timezone"] = zone
@@ -211,9 +211,9 @@ def scan_options(
         raise InvalidArgument(f"columns is {columns!r}; give a list: [{columns!r}]")
     options: dict[str, str] = {}
     if isinstance(path, str | os.PathLike):
-        options["path"] = _whole(path)
+        options["path"] = absolute_path(os.fspath(path))
     else:
-        options["paths"] = json.dumps([_whole(each) for each in path])
+        options["paths"] = json.dumps([absolute_path(os.fspath(each)) for each in path])
     if filter is not None:
         options["prune"] = filter
     if columns is not None:
@@ -223,12 +223,7 @@ def scan_options(
     return options
 
 
-def _whole(path: str | os.PathLike[str]) -> str:
-    """A path that means the same in another process."""
-    return absolute_path(os.fspath(path))
-
-
-def _of_session(spark: SparkSession) -> tuple[str | None, int]:
+def of_session(spark: SparkSession) -> tuple[str | None, int]:
     """Time zone and parallelism of a session; those of Connect may be others when a query runs."""
     try:
         return spark.conf.get("spark.sql.session.timeZone"), spark.sparkContext.defaultParallelism

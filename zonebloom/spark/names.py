@@ -6,16 +6,19 @@ reader that is to give what Spark gives, would find values, what the index says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.dataset import Dataset
-from zonebloom.errors import FragmentUnreadable, IndexNotFound, SchemaMismatch
+from zonebloom.errors import FragmentUnreadable, SchemaMismatch
+from zonebloom.scan.planner import Planner
 from zonebloom.storage.source import Fragment, Source
-from zonebloom.values.columns import alike, column_path
+from zonebloom.values.columns import alike, column_path, leaf_type
+from zonebloom.values.probe import hash_domain
 
 
 def other_name(stored: Any, path: Sequence[str]) -> str | None:
@@ -76,26 +79,44 @@ def explained(path: str, column: str, found: str) -> str:
 def hidden_by_case(dataset: Dataset, column: str) -> str | None:
     """Why an index knows but nulls of a file that has values, None when there is no such file.
 
-    Only indexed files of which nothing but nulls is known are looked into; others, and files that
-    are not indexed, are checked by those who read them.
+    Files that cannot be read are checked by those who read them.
     """
-    try:
-        ranges: Any = dataset.key_ranges(column)
-    except IndexNotFound:
-        return None
-    nulls, rows = ranges["null_count"].to_numpy(), ranges["num_rows"].to_numpy()
     path = column_path(dataset.schema, column)
-    present = dataset.opened.planner.coverage().present
-    # An index built before ranges were kept has none.
-    for at in np.flatnonzero((nulls == rows) | np.isnan(nulls)).tolist():
-        if not present[at].is_known:
-            continue
-        fragment = present[at].fragment
-        stored = stored_schema(dataset.opened.source, fragment)
-        found = other_name(stored, path) if stored is not None else None
-        if found is not None:
-            return explained(fragment.path, column, found)
+    for file, name in files_hiding(dataset.opened.planner, dataset.opened.source, path):
+        if name is not None:
+            return explained(file.fragment.path, column, name)
     return None
+
+
+def files_hiding(
+    planner: Planner, source: Source, path: Sequence[str]
+) -> Iterator[tuple[PresentFragment, str | None]]:
+    """Indexed files that may hold a column under its name in another case, and that name.
+
+    Only files of which nothing but nulls is known are looked into. None where one cannot be read.
+    """
+    leaf = leaf_type(source.schema, path)
+    indices = [index for index in planner.loaded.values() if index.entry.column == tuple(path)]
+    # Of a column of another type by now an index does not answer.
+    indices = [index for index in indices if leaf and index.entry.domain == hash_domain(leaf)]
+    if leaf is None or not indices:
+        return
+    compute: Any = pc
+    filled: set[int] = set()
+    for ranges in (index.key_ranges(leaf) for index in indices):
+        # An index built before ranges were kept has none.
+        has_values = compute.less(ranges["null_count"], ranges["num_rows"])
+        filled |= set(ranges["fragment_id"].filter(has_values).to_pylist())
+    for file in planner.coverage().present:
+        if not file.is_known or file.fragment_id in filled:
+            continue
+        maps = [index.pages(file.fragment_id, file.identity.size) for index in indices]
+        if len(path) == 1 and any(m is not None and path[0] in m.schema.names for m in maps):
+            continue
+        stored = stored_schema(source, file.fragment)
+        name = None if stored is None else other_name(stored, path)
+        if stored is None or name is not None:
+            yield file, name
 
 
 def stored_schema(source: Source, fragment: Fragment) -> pa.Schema | None:

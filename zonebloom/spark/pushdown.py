@@ -8,12 +8,8 @@ predicate travels with the load.
 
 from __future__ import annotations
 
-import datetime
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from decimal import Decimal
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,7 +19,7 @@ from pyspark.sql.types import StructType
 from zonebloom.errors import IndexNotUsedWarning
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import Comparer
-from zonebloom.predicates.spark_values import Maybe, Value
+from zonebloom.predicates.spark_values import Maybe, of_python
 from zonebloom.spark.source import ZoneBloomReader, ZoneBloomSource
 
 if TYPE_CHECKING:
@@ -76,8 +72,8 @@ def _comparison(pushed: Any, comparer: Comparer) -> ast.Predicate:
     if name == "IsNotNull":
         return ast.Not(ast.IsNull(path))
     if name == "In":
-        return comparer.is_in(path, [_value(each) for each in pushed.value])
-    value = _value(pushed.value)
+        return comparer.is_in(path, [of_python(each) for each in pushed.value])
+    value = of_python(pushed.value)
     if name == "EqualNullSafe":
         return ast.IsNull(path) if value is None else comparer.equal(path, value)
     if name == "EqualTo":
@@ -85,31 +81,6 @@ def _comparison(pushed: Any, comparer: Comparer) -> ast.Predicate:
     if name in _OPERATORS:
         return comparer.compare(path, _OPERATORS[name], value)
     raise Maybe("text patterns are not answered by a Bloom filter")
-
-
-def _value(value: object) -> Value | None:
-    """A literal as Spark hands it over, cast to the column's type already."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return Value("bool", value)
-    if isinstance(value, int):
-        return Value("integer", Fraction(value), 20)
-    if isinstance(value, float) and math.isfinite(value):
-        return Value("double", Fraction(value))
-    if isinstance(value, Decimal) and value.is_finite():
-        scale = max(-int(value.as_tuple().exponent), 0)
-        return Value("decimal", Fraction(value), max(value.adjusted() + 1, 1), scale)
-    if isinstance(value, str):
-        return Value("text", value)
-    if isinstance(value, bytes | bytearray):
-        return Value("bytes", bytes(value))
-    if isinstance(value, datetime.datetime):
-        kind = "timestamp_ntz" if value.tzinfo is None else "timestamp"
-        return Value(kind, value.isoformat(sep=" "))
-    if isinstance(value, datetime.date):
-        return Value("date", value.isoformat())
-    raise Maybe(f"a {type(value).__name__} literal is not followed")
 
 
 def is_asked_for(spark: SparkSession) -> bool:

@@ -66,7 +66,9 @@ def without_old_times(predicate: ast.Predicate) -> ast.Predicate:
         values = predicate.values
     else:
         return predicate
-    return ast.Unknown(str(predicate), _REASON) if holds_any_of_old(values) else predicate
+    if not holds_any_of_old(values):
+        return predicate
+    return ast.Unknown(str(predicate), _REASON, frozenset(predicate.column[:1]))
 
 
 def columns_of_old(predicate: ast.Predicate) -> frozenset[str]:

@@ -32,10 +32,12 @@ to tell each what it means.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
+from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.storage.paths import absolute_path, is_uri, split_path
 
@@ -50,18 +52,9 @@ MAX_APPENDED_RATIO = "zonebloom.index.hybridscan.maxAppendedRatio"
 MAX_DELETED_RATIO = "zonebloom.index.hybridscan.maxDeletedRatio"
 CACHE_SECONDS = "zonebloom.index.cache.expiryDurationInSeconds"
 
-DEFAULTS = {
-    APPLY_ENABLED: "true",
-    MAX_BYTES: "8g",
-    HYBRID_ENABLED: "true",
-    MAX_APPENDED_RATIO: "0.3",
-    MAX_DELETED_RATIO: "0.2",
-    CACHE_SECONDS: "300",
-}
 _SYSTEM_FOLDER = "zonebloom_indexes"
+_TRUTH = {"true": True, "false": False}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +87,13 @@ class BFIndexConfig:
 
     def __post_init__(self) -> None:
         require_name(self.name)
-        if isinstance(self.columns, str) or not all(isinstance(c, str) for c in self.columns):
-            raise InvalidArgument(f"columns is {self.columns!r}; give a list of names of columns")
-        object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "columns", tuple(arguments.names(self.columns, "columns")))
         if not self.columns:
             raise InvalidArgument("columns is empty; name at least one")
-        items = self.expected_num_items
-        if items is not None and (isinstance(items, bool) or not isinstance(items, int)):
-            raise InvalidArgument(f"expected_num_items is {items!r}; give a whole number")
-        if items is not None and items < 1:
-            raise InvalidArgument(f"expected_num_items is {items}; give at least 1")
-        if isinstance(self.fpp, bool) or not isinstance(self.fpp, int | float):
-            raise InvalidArgument(f"fpp is {self.fpp!r}; give a number between 0 and 1")
-        if not 0.0 < self.fpp < 1.0:
+        if self.expected_num_items is not None:
+            arguments.whole(self.expected_num_items, "expected_num_items", 1)
+        is_number = isinstance(self.fpp, int | float) and not isinstance(self.fpp, bool)
+        if not is_number or not 0.0 < self.fpp < 1.0:
             raise InvalidArgument(f"fpp is {self.fpp!r}; give a number between 0 and 1, excluded")
 
 
@@ -122,47 +109,59 @@ def require_name(name: Any) -> str:
     return name
 
 
+def _boolean(text: str) -> bool:
+    return _TRUTH[text.strip().lower()]
+
+
+def _ratio(text: str) -> float:
+    return _seconds(text, 1.0)
+
+
+def _seconds(text: str, most: float = sys.float_info.max) -> float:
+    value = float(text)
+    if not 0.0 <= value <= most:
+        raise ValueError(text)
+    return value
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", text.lower())
+    if match is None:
+        raise ValueError(text)
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _key(name: str, default: str, read: Callable[[str], Any], expected: str) -> Any:
+    return field(metadata={"key": (name, default, read, expected)})
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The keys of a session, read at one moment.
+    """The keys of a session, read at one moment."""
 
-    Attributes
-    ----------
-    apply_enabled, hybrid_enabled : bool
-    system_path : str
-    max_bytes : int
-    max_appended_ratio, max_deleted_ratio : float
-    cache_seconds : float
-    """
-
-    apply_enabled: bool
     system_path: str
-    max_bytes: int
-    hybrid_enabled: bool
-    max_appended_ratio: float
-    max_deleted_ratio: float
-    cache_seconds: float
+    apply_enabled: bool = _key(APPLY_ENABLED, "true", _boolean, "true or false")
+    max_bytes: int = _key(MAX_BYTES, "8g", _bytes, 'a number of bytes, such as "512m" or "8g"')
+    hybrid_enabled: bool = _key(HYBRID_ENABLED, "true", _boolean, "true or false")
+    max_appended_ratio: float = _key(MAX_APPENDED_RATIO, "0.3", _ratio, "a number from 0 to 1")
+    max_deleted_ratio: float = _key(MAX_DELETED_RATIO, "0.2", _ratio, "a number from 0 to 1")
+    cache_seconds: float = _key(CACHE_SECONDS, "300", _seconds, "a number of seconds, 0 or more")
+
+
+# Name, default, reader and what is expected, by field.
+KEYS = {each.name: each.metadata["key"] for each in fields(Settings) if each.metadata}
 
 
 def read_settings(spark: SparkSession) -> Settings:
     """Read the keys of a session."""
-
-    def get(key: str, convert: Callable[[str], T], expected: str) -> T:
-        value = _get(spark, key)
+    values = {}
+    for name, (key, default, read, expected) in KEYS.items():
+        text = _get(spark, key)
         try:
-            return convert(DEFAULTS[key] if value is None else value)
-        except ValueError as error:
-            raise InvalidArgument(f"{key} is {value!r}; set it to {expected}") from error
-
-    return Settings(
-        get(APPLY_ENABLED, _boolean, "true or false"),
-        _system_path(spark),
-        get(MAX_BYTES, _bytes, 'a number of bytes, such as "512m" or "8g"'),
-        get(HYBRID_ENABLED, _boolean, "true or false"),
-        get(MAX_APPENDED_RATIO, _ratio, "a number from 0 to 1"),
-        get(MAX_DELETED_RATIO, _ratio, "a number from 0 to 1"),
-        get(CACHE_SECONDS, _seconds, "a number of seconds, 0 or more"),
-    )
+            values[name] = read(default if text is None else text)
+        except (ValueError, KeyError):
+            raise InvalidArgument(f"{key} is {text!r}; set it to {expected}") from None
+    return Settings(_system_path(spark), **values)
 
 
 def _get(spark: SparkSession, key: str) -> str | None:
@@ -170,47 +169,13 @@ def _get(spark: SparkSession, key: str) -> str | None:
     return spark.conf.get(f"spark.{key}", None) if value is None else value
 
 
-def _boolean(text: str) -> bool:
-    known = {"true": True, "false": False}
-    if text.strip().lower() not in known:
-        raise ValueError(text)
-    return known[text.strip().lower()]
-
-
-def _ratio(text: str) -> float:
-    value = float(text)
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(text)
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0.0 <= value < float("inf"):
-        raise ValueError(text)
-    return value
-
-
-def _bytes(text: str) -> int:
-    found = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", text.lower())
-    if found is None:
-        raise ValueError(text)
-    return int(found[1]) * _UNITS[found[2]]
-
-
 def _system_path(spark: SparkSession) -> str:
     given = _get(spark, SYSTEM_PATH)
     path = given or f"{spark.conf.get('spark.sql.warehouse.dir')}/{_SYSTEM_FOLDER}"
-    local = local_path(path)
-    if local is None:
+    scheme, local = split_path(path, encoded=is_uri(path))
+    if scheme:
         raise InvalidArgument(
             f"records of indices would be kept in {path}, which is no folder of this machine; set "
             f"{SYSTEM_PATH} to a local or mounted one (the indices themselves stay beside the data)"
         )
-    return local
-
-
-def local_path(path: str) -> str | None:
-    """A path or file URI as a path of this machine, None for another file system's."""
-    scheme, rest = split_path(path, encoded=is_uri(path))
-    return None if scheme else absolute_path(rest)
+    return absolute_path(local)

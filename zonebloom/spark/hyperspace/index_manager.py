@@ -12,30 +12,50 @@ file may match when a zone of it may.
 from __future__ import annotations
 
 import os
+import time
+import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
-from zonebloom.errors import InvalidArgument
-from zonebloom.spark.hyperspace.actions import Actions, Progress
-from zonebloom.spark.hyperspace.checks import estimate, require_size, resolve_columns
+from zonebloom import arguments
+from zonebloom.errors import EngineError
+from zonebloom.spark.hyperspace.actions import Actions, Progress, no_index
 from zonebloom.spark.hyperspace.config import (
+    APPLY_ENABLED,
     BFIndexConfig,
     read_settings,
     require_name,
 )
-from zonebloom.spark.hyperspace.hyperspace_names import HyperspaceNames
-from zonebloom.spark.hyperspace.log import Record, State
-from zonebloom.spark.hyperspace.queries import Queries
-from zonebloom.spark.hyperspace.source import open_source
-from zonebloom.spark.hyperspace.states import no_index
+from zonebloom.spark.hyperspace.log import Record, State, System
+from zonebloom.spark.hyperspace.report import WhyNot, explain_text, why_not
+from zonebloom.spark.hyperspace.source import num_items_within, open_source, resolve_columns
 from zonebloom.spark.hyperspace.stats import EXTENDED_DDL, SUMMARY_DDL, Statistics
+from zonebloom.spark.hyperspace.use import ManagedLookup
+from zonebloom.spark.pruning.prune import Pruning, is_case_sensitive
+from zonebloom.spark.pruning.pruned import Note, PrunePlan, Reason
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["BFIndexConfig", "IndexManager"]
 
 
-class IndexManager(Queries, HyperspaceNames):
+def _spelled(method: Callable[..., Any], **parameters: str) -> Callable[..., Any]:
+    """A method under Hyperspace's name, with Hyperspace's names of its parameters."""
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        named = {parameters.get(name, name): value for name, value in kwargs.items()}
+        return method(self, *args, **named)
+
+    return call
+
+
+class IndexManager:
     """Manages indices over Parquet files that Spark reads.
+
+    Methods have the names of Hyperspace's Python API too: ``createIndex`` and so on.
 
     Parameters
     ----------
@@ -48,6 +68,12 @@ class IndexManager(Queries, HyperspaceNames):
     EngineError
         When it is no session.
     """
+
+    def __init__(self, spark: SparkSession):
+        if not hasattr(spark, "conf") or not hasattr(spark, "createDataFrame"):
+            raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession")
+        self._spark = spark
+        self._records: tuple[float, str, list[Record]] | None = None
 
     # Life of an index
 
@@ -80,25 +106,19 @@ class IndexManager(Queries, HyperspaceNames):
         FragmentUnreadable, SchemaMismatch, EngineError, CommitConflict
             And nothing is left behind.
         """
-        if not isinstance(config, BFIndexConfig):
-            raise InvalidArgument(
-                f"the configuration is a {type(config).__name__}; give a BFIndexConfig"
-            )
+        arguments.of_type(config, BFIndexConfig, "config")
         settings = read_settings(self._spark)
-        opened, path = open_source(df, index_dir)
-        sensitive = self._spark.conf.get("spark.sql.caseSensitive", "false") == "true"
-        columns = resolve_columns(opened, config.columns, sensitive)
-        size = estimate(opened, len(columns), config.expected_num_items, config.fpp)
-        require_size(size, config, settings.max_bytes)
+        ds, path = open_source(df, index_dir)
+        columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
         record = Record(
             config.name,
             path=path,
-            index_dir=opened.index_dir,
+            index_dir=ds.index_dir,
             columns=columns,
-            expected_num_items=size.num_items,
+            expected_num_items=num_items_within(settings.max_bytes, ds, config),
             fpp=config.fpp,
         )
-        self._act(lambda actions: actions.create(opened, record, progress))
+        self._act(lambda actions: actions.create(ds, record, progress))
 
     def refresh_index(self, name: str, mode: str = "full", *, progress: Progress = None) -> None:
         """Bring an index up to the files as they are now.
@@ -123,28 +143,16 @@ class IndexManager(Queries, HyperspaceNames):
     def delete_index(self, name: str) -> None:
         """Have an index used no more by this manager's queries; `restore_index` takes it back.
 
-        Raises
-        ------
-        IndexNotFound, InvalidState, CommitConflict
+        As all that follow it raises IndexNotFound, InvalidState or CommitConflict.
         """
         self._act(lambda actions: actions.delete(require_name(name)))
 
     def restore_index(self, name: str) -> None:
-        """Take back `delete_index`.
-
-        Raises
-        ------
-        IndexNotFound, InvalidState, CommitConflict
-        """
+        """Take back `delete_index`."""
         self._act(lambda actions: actions.restore(require_name(name)))
 
     def vacuum_index(self, name: str) -> None:
-        """Remove a deleted index for good, filters and all.
-
-        Raises
-        ------
-        IndexNotFound, InvalidState, CommitConflict
-        """
+        """Remove a deleted index for good, filters and all."""
         self._act(lambda actions: actions.vacuum(require_name(name)))
 
     def optimize_index(self, name: str, mode: str = "quick") -> None:
@@ -156,24 +164,14 @@ class IndexManager(Queries, HyperspaceNames):
         mode : {"quick", "full"}
             "quick" merges the small ones; "full" makes one of all, in the layout its size asks
             for.
-
-        Raises
-        ------
-        InvalidArgument, IndexNotFound, InvalidState, CommitConflict, CorruptIndex
         """
         self._act(lambda actions: actions.optimize(require_name(name), mode))
 
     def cancel(self, name: str) -> None:
         """Take an index out of the state that a crash left it in, to the stable one before.
 
-        Of a creation or vacuum that never ended, the rest is removed.
-
-        Raises
-        ------
-        IndexNotFound, InvalidState
-            When there is nothing to cancel.
-        CommitConflict
-            When the action is still under way.
+        Of a creation or vacuum that never ended, the rest is removed. An action that is still
+        under way is a CommitConflict.
         """
         self._act(lambda actions: actions.cancel(require_name(name)))
 
@@ -190,23 +188,13 @@ class IndexManager(Queries, HyperspaceNames):
 
         Counts of source files are of those indexed; of appended and deleted ones, of the files
         as they are now. A file written anew counts as both.
-
-        Raises
-        ------
-        CorruptIndex
-            When the record of an index cannot be read.
         """
         statistics = Statistics()
-        rows = [statistics.summary(each) for each in self._latest()]
+        rows = [statistics.summary(record) for record in self._latest()]
         return self._spark.createDataFrame(rows, SUMMARY_DDL)
 
     def index(self, name: str) -> DataFrame:
-        """The row of one index, with more columns and the log of its states.
-
-        Raises
-        ------
-        IndexNotFound, CorruptIndex
-        """
+        """The row of one index, with more columns and the log of its states."""
         log = self._system().log(require_name(name))
         record = log.latest()
         if record.state == State.DOESNOTEXIST:
@@ -214,13 +202,116 @@ class IndexManager(Queries, HyperspaceNames):
         row = Statistics().extended(record, log.history())
         return self._spark.createDataFrame([row], EXTENDED_DDL)
 
-    def _latest(self) -> list[Record]:
-        found = [log.latest() for log in self._system().logs()]
-        return [each for each in found if each.state != State.DOESNOTEXIST]
-
     def __repr__(self) -> str:
-        found = ", ".join(f"{each.name} ({each.state})" for each in self._latest()) or "no index"
-        return f"<zonebloom.IndexManager {self._system().path}: {found}>"
+        names = ", ".join(f"{r.name} ({r.state})" for r in self._latest()) or "no index"
+        return f"<zonebloom.IndexManager {self._system().path}: {names}>"
 
+    # Queries
 
-__all__ = ["BFIndexConfig", "IndexManager"]
+    def apply(self, df: DataFrame) -> DataFrame:
+        """Leave out the files of a query that its filters exclude, as the indices say.
+
+        `zonebloom.spark.prune`, with the indices of this manager that are ACTIVE and as far as
+        the conf allows them: the same rows from fewer files, and the frame as it is when they are
+        disabled.
+
+        Warns
+        -----
+        IndexNotUsedWarning
+            When more files changed than hybrid scan allows, or an index cannot be used.
+        StaleIndexWarning
+            When files are not as they were indexed, and are read for that.
+        """
+        pruning, lookup = self._pruning(df)
+        if pruning is None:
+            return df
+        for warning in (pruning.warnings | lookup.warnings).values():
+            warnings.warn(warning, stacklevel=2)
+        return pruning.frame()
+
+    def explain(
+        self,
+        df: DataFrame,
+        verbose: bool = False,
+        redirect: Callable[[str], Any] = print,
+    ) -> None:
+        """Show the plan of a query with and without indices, what differs highlighted.
+
+        No Spark job runs. Verbose says of every relation what was asked of its indices, too.
+        """
+        pruning, _ = self._pruning(df)
+        redirect(explain_text(df, pruning, verbose))
+
+    def why_not(self, df: DataFrame, index_name: str = "", extended: bool = False) -> WhyNot:
+        """Say why indices are not used for a query, with a typed reason for each.
+
+        ``.rows`` and ``.reasons`` are for programs, `str` and HTML for people.
+        """
+        records = self._cached()
+        if index_name:
+            records = [record for record in records if record.name == require_name(index_name)]
+            if not records:
+                raise no_index(index_name)
+        pruning, lookup = self._pruning(df)
+        disabled = PrunePlan(notes=(Note(Reason.APPLY_DISABLED),))
+        plan = disabled if pruning is None else pruning.plan
+        return WhyNot(tuple(why_not(records, plan, lookup)), extended)
+
+    def enable(self) -> None:
+        """Have indices used: sets ``zonebloom.apply.enabled`` in the session."""
+        self._spark.conf.set(APPLY_ENABLED, "true")
+
+    def disable(self) -> None:
+        """Have no index used by any manager of the session."""
+        self._spark.conf.set(APPLY_ENABLED, "false")
+
+    def is_enabled(self) -> bool:
+        """Whether indices are used."""
+        return read_settings(self._spark).apply_enabled
+
+    def _pruning(self, df: DataFrame) -> tuple[Pruning | None, ManagedLookup]:
+        """What is left of a frame, None when indices are disabled, and whom it asked."""
+        settings = read_settings(self._spark)
+        lookup = ManagedLookup(self._cached(), settings)
+        return Pruning(df, lookup) if settings.apply_enabled else None, lookup
+
+    # Records
+
+    def _system(self) -> System:
+        return System(read_settings(self._spark).system_path)
+
+    def _latest(self) -> list[Record]:
+        records = [log.latest() for log in self._system().logs()]
+        return [record for record in records if record.state != State.DOESNOTEXIST]
+
+    def _cached(self) -> list[Record]:
+        """Records as queries take them, as they were at most so long ago as the conf allows.
+
+        While an action is under way they are as they were before it.
+        """
+        settings = read_settings(self._spark)
+        now = time.monotonic()
+        if self._records is not None:
+            at, path, records = self._records
+            if path == settings.system_path and now - at < settings.cache_seconds:
+                return records
+        records = []
+        for log in self._system().logs():
+            stable = log.latest_stable()
+            record = stable if stable.state != State.DOESNOTEXIST else log.latest()
+            if record.state != State.DOESNOTEXIST:
+                records.append(record)
+        self._records = now, settings.system_path, records
+        return records
+
+    # As Hyperspace spells them
+
+    createIndex = _spelled(create_index, dataFrame="df", indexConfig="config")  # noqa: N815
+    deleteIndex = _spelled(delete_index, indexName="name")  # noqa: N815
+    restoreIndex = _spelled(restore_index, indexName="name")  # noqa: N815
+    vacuumIndex = _spelled(vacuum_index, indexName="name")  # noqa: N815
+    refreshIndex = _spelled(refresh_index, indexName="name")  # noqa: N815
+    optimizeIndex = _spelled(optimize_index, indexName="name")  # noqa: N815
+    whyNot = _spelled(why_not, indexName="index_name")  # noqa: N815
+    isEnabled = _spelled(is_enabled)  # noqa: N815
+    explain = _spelled(explain, redirectFunc="redirect")

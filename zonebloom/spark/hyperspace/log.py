@@ -1,4 +1,4 @@
-"""The record of an index: a log of its states, one small file each.
+"""The record of an index: a log of its states, one small document each.
 
     <system path>/
       <name>/
@@ -7,32 +7,29 @@
         ...                          the last is how things are
         .lock                        held by the process whose action is under way
 
-An action writes its transitional state first and the stable one when it is done. An entry is
-written whole under a name of its own and then linked to its number, which fails if the number
-is taken: of two managers that begin at once, one is told so, on file systems without working
-locks too. The lock is let go by the operating system when its process ends, so a transitional
-state under a free lock is what a crash left.
+An action writes its transitional state first and the stable one when it is done. Of two managers
+that begin at once one finds its number taken, on file systems without working locks too. The lock
+is let go by the operating system when its process ends, so a transitional state under a free lock
+is what a crash left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
-import uuid
 from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
+import pyarrow.fs as pafs
 from filelock import FileLock, Timeout
 
-from zonebloom.catalog.log import FORMAT_VERSION, from_document, now, to_document
+from zonebloom.catalog.log import VersionLog, from_json, now
 from zonebloom.errors import CommitConflict, CorruptIndex
 
-_ENTRY_NAME = re.compile(r"(\d{20})\.json")
+# What earlier records hold besides: a fingerprint of the files, which nothing depends on.
+_UNUSED = "accepted"
 
 
 class State(StrEnum):
@@ -57,37 +54,13 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One entry of the log.
+    """One entry of the log, numbered from 1; times are UTC.
 
-    Attributes
-    ----------
-    name : str
-    state : State
-    action : str
-        That led here: "create", "refresh incremental", "cancel" and so on.
-    number : int
-        Of the entry, from 1.
-    time : str
-        UTC.
-    message : str
-        Why the action failed, when the entry puts things back.
-    path : str
-        Folder, file or URI of the data.
-    index_dir : str
-        Folder of the catalog, in the file system of the data.
-    columns : tuple of str
-    expected_num_items : int
-    fpp : float
-    source_bytes : int
-        Of the files indexed, at the last refresh that read them.
-    accepted : str
-        Fingerprint of the files as the last refresh found them; see `source.Drift`.
-    accepted_changes : tuple of str
-        What a quick refresh took note of; see `source.Drift`.
-    created_at : str
-    build : str
-        Prefix of the segments its creation writes, by which an index in the catalog is known to
-        be of it.
+    The action led here: "create", "refresh incremental", "cancel" and so on; the message says why
+    it failed. The path is that of the data, the bytes of its files are those at the last refresh
+    that read them, and the changes what a quick refresh took note of, as `source.Drift` has them.
+    The build is the prefix of the segments that its creation writes, by which an index in the
+    catalog is known to be of it.
     """
 
     name: str
@@ -102,7 +75,6 @@ class Record:
     expected_num_items: int = 0
     fpp: float = 0.0
     source_bytes: int = 0
-    accepted: str = ""
     accepted_changes: tuple[str, ...] = ()
     created_at: str = ""
     build: str = ""
@@ -120,52 +92,41 @@ class Record:
 class IndexLog:
     """The log of one index."""
 
-    def __init__(self, folder: Path, name: str):
+    def __init__(self, folder: str, name: str):
         self._folder = folder
         self.name = name
+        keys = {field.name for field in fields(Record)} | {_UNUSED}
+        self._log = VersionLog(pafs.LocalFileSystem(), folder, keys)
 
     def latest(self) -> Record:
         """The last entry; of a log without one, that there is no index."""
-        numbers = self._numbers()
+        numbers = self._log.numbers()
         return self._read(numbers[-1]) if numbers else Record(self.name)
 
     def latest_stable(self) -> Record:
         """The last entry of a stable state."""
-        for number in reversed(self._numbers()):
-            found = self._read(number)
-            if found.state.is_stable:
-                return found
-        return Record(self.name)
+        records = map(self._read, reversed(self._log.numbers()))
+        return next((r for r in records if r.state.is_stable), Record(self.name))
 
     def history(self) -> list[Record]:
         """All entries, the first first."""
-        return [self._read(number) for number in self._numbers()]
+        return [self._read(number) for number in self._log.numbers()]
 
     def append(self, record: Record, after: int) -> Record:
         """Write an entry as the one that follows another."""
-        written = replace(record, number=after + 1, time=now())
-        self._folder.mkdir(parents=True, exist_ok=True)
-        draft = self._folder / f".{uuid.uuid4().hex}"
-        try:
-            with open(draft, "wb") as file:
-                file.write(to_document(asdict(written)))
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(draft, self._folder / f"{written.number:020d}.json")
-        except FileExistsError:
+        record = replace(record, number=after + 1, time=now())
+        if not self._log.create(record.number, asdict(record)):
             raise CommitConflict(
                 f"another manager changed index {self.name!r} meanwhile; look at "
                 f"index({self.name!r}) and try again"
-            ) from None
-        finally:
-            draft.unlink(missing_ok=True)
-        return written
+            )
+        return record
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of the index."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self._folder / ".lock", timeout=0)
+        os.makedirs(self._folder, exist_ok=True)
+        lock = FileLock(os.path.join(self._folder, ".lock"), timeout=0)
         try:
             lock.acquire()
         except Timeout:
@@ -179,29 +140,20 @@ class IndexLog:
         finally:
             lock.release()
 
-    def _numbers(self) -> list[int]:
-        try:
-            names = os.listdir(self._folder)
-        except FileNotFoundError:
-            return []
-        found = (_ENTRY_NAME.fullmatch(name) for name in names)
-        return sorted(int(each[1]) for each in found if each)
-
     def _read(self, number: int) -> Record:
-        path = self._folder / f"{number:020d}.json"
         try:
-            keys = {field.name for field in fields(Record)}
-            written_as, document = from_document(path.read_bytes(), keys)
-            if written_as > FORMAT_VERSION:
-                raise ValueError("it was written by a newer zonebloom; update this one")
-            found = _from_json(document)
-            if (found.name, found.number) != (self.name, number):
-                raise ValueError(f"it is entry {found.number} of index {found.name!r}")
-            return found
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            parts = dict(self._log.read(number).items())
+            parts.pop(_UNUSED, None)
+            if "columns" not in parts:
+                raise ValueError("it names no columns")
+            record = from_json(Record, parts)
+            if (record.name, record.number) != (self.name, number):
+                raise ValueError(f"it is entry {record.number} of index {record.name!r}")
+            return record
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise CorruptIndex(
-                f"{path} cannot be read ({error}); restore it, or remove the folder, which forgets "
-                "the index (its filters stay in the catalog of the data)"
+                f"{self._log.path(number)} cannot be read ({error}); restore it, or remove the "
+                "folder, which forgets the index (its filters stay in the catalog of the data)"
             ) from error
 
 
@@ -213,31 +165,12 @@ class System:
 
     def log(self, name: str) -> IndexLog:
         """The log of an index, whether there is one or not."""
-        return IndexLog(Path(self.path) / quote(name, safe=""), name)
+        return IndexLog(os.path.join(self.path, quote(name, safe="")), name)
 
     def logs(self) -> list[IndexLog]:
         """The logs there are, by name."""
         try:
-            found = [each.name for each in os.scandir(self.path) if each.is_dir()]
+            folders = [entry.name for entry in os.scandir(self.path) if entry.is_dir()]
         except FileNotFoundError:
             return []
-        names = (unquote(each) for each in found if not each.startswith("."))
-        return [self.log(name) for name in sorted(names)]
-
-
-def _from_json(document: dict[str, Any]) -> Record:
-    columns, changes = document.pop("columns"), document.pop("accepted_changes", [])
-    if not isinstance(columns, list) or not isinstance(changes, list):
-        raise ValueError("one of its lists is none")
-    document["state"] = State(document["state"])
-    record = Record(**document, columns=tuple(columns), accepted_changes=tuple(changes))
-    texts = (record.name, record.action, record.time, record.message, record.path)
-    texts += (record.accepted, record.created_at, record.index_dir, record.build)
-    texts += (*record.columns, *record.accepted_changes)
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("one of its texts is none")
-    if not all(isinstance(n, int) for n in (record.expected_num_items, record.source_bytes)):
-        raise ValueError("one of its numbers is none")
-    if not isinstance(record.fpp, int | float):
-        raise ValueError("one of its numbers is none")
-    return record
+        return [self.log(n) for n in sorted(unquote(f) for f in folders if not f.startswith("."))]

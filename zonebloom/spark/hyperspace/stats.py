@@ -31,7 +31,7 @@ EXTENDED_DDL = SUMMARY_DDL + (
 
 
 class Statistics:
-    """Figures of indices; data and catalogs that several share are looked at once."""
+    """Figures of indices; data that several share is looked at once."""
 
     def __init__(self) -> None:
         self._opened: dict[tuple[str, str], Dataset | str] = {}
@@ -49,14 +49,14 @@ class Statistics:
             str(record.state),
             KIND,
             len(files),
-            sum(size for _, size in files),
-            known and known.num_files - known.num_appended + known.num_deleted,
+            sum(files.values()),
+            known and known.num_indexed,
             known and known.indexed_bytes,
             known and known.num_appended,
             known and known.appended_bytes,
             known and known.num_deleted,
             known and known.deleted_bytes,
-            [path for path, _ in files],
+            sorted(files),
         )
 
     def extended(self, record: Record, history: list[Record]) -> tuple[Any, ...]:
@@ -74,7 +74,7 @@ class Statistics:
             record.created_at,
             record.time,
             drift if isinstance(drift, str) else record.message,
-            [(e.number, str(e.state), e.action, e.time, e.message) for e in history],
+            [(r.number, str(r.state), r.action, r.time, r.message) for r in history],
         )
 
     def _drift(self, record: Record) -> Drift | str:
@@ -85,15 +85,13 @@ class Statistics:
             except (ZoneBloomError, OSError) as error:
                 self._opened[key] = f"the data cannot be looked at: {error}"
         opened = self._opened[key]
-        if isinstance(opened, str):
-            return opened
-        return measure_drift(opened, list(record.indices.values()), record.source_bytes)
+        return opened if isinstance(opened, str) else measure_drift(opened, record)
 
 
-def _files(catalog: Catalog, record: Record) -> list[tuple[str, int]]:
+def _files(catalog: Catalog, record: Record) -> dict[str, int]:
     """Files of an index, with their sizes."""
     entries = catalog.latest().indices
-    found: dict[str, int] = {}
+    files: dict[str, int] = {}
     for entry in (entries[name] for name in record.indices.values() if name in entries):
         # The filters of such a segment are in another by now; `vacuum` deletes these.
         emptied = {segment.name for segment in entry.segments if segment.layout == "pages"}
@@ -103,5 +101,5 @@ def _files(catalog: Catalog, record: Record) -> list[tuple[str, int]]:
             for info in catalog.filesystem.get_file_info(selector):
                 is_left_over = folder in emptied and info.base_name in MERGED_FILES
                 if info.type == pafs.FileType.File and not is_left_over:
-                    found[info.path] = info.size or 0
-    return sorted(found.items())
+                    files[info.path] = info.size or 0
+    return files

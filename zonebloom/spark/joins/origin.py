@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zonebloom.spark.pruning.catalyst import items
-from zonebloom.spark.pruning.relations import Leaf, leaf_of
+from zonebloom.spark.relation import Leaf, items, leaf_of
 
 _PACKAGE = "org.apache.spark.sql.catalyst.plans.logical."
 # Some rows of their child, in another order or number.

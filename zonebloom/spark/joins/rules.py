@@ -26,7 +26,7 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins.membership import INTEGERS, KeyFilter, is_plain_text
 from zonebloom.spark.joins.origin import Elsewhere, origin
 from zonebloom.spark.names import hidden_by_case, require_names
-from zonebloom.spark.pruning.catalyst import items, opaque_reason
+from zonebloom.spark.relation import items, opaque_reason
 from zonebloom.storage.columns import Column, ColumnsReader
 from zonebloom.storage.paths import split_path
 from zonebloom.values.columns import alike, find_column, leaf_type

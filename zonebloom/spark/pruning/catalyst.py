@@ -8,12 +8,10 @@ padded, matched by field id, filled by a default, or taken from a path is not.
 from __future__ import annotations
 
 import datetime
-import json
-import math
 import struct
 import uuid
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -21,8 +19,8 @@ import pyarrow as pa
 from zonebloom.errors import UnsupportedType
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import Comparer
-from zonebloom.predicates.spark_compare import negated
-from zonebloom.predicates.spark_values import Maybe, Value
+from zonebloom.predicates.spark_values import Maybe, Value, of_python
+from zonebloom.spark.relation import items, opaque_reason
 from zonebloom.spark.types import spark_type
 
 _PACKAGE = "org.apache.spark.sql.catalyst.expressions."
@@ -36,24 +34,24 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 # A py4j call takes some 50 us: longer filters cost more than they save.
 _MOST_NODES = 2_000
 _MOST_BINARIES = 1_000
-_HARMLESS = {"comment", "CURRENT_DEFAULT"}
-_CHAR_OR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _EPOCH = datetime.datetime(1970, 1, 1)
-_INTEGERS = {"tinyint", "smallint", "int", "bigint"}
+_NOT_COMPARED = "only a column compared with a literal is known to an index"
 
 
 class Catalyst:
-    """Translates the filters of one scan."""
+    """Translates the filters of one scan.
+
+    Names of its columns are by expression id; of those that are opaque it is said why they are
+    not compared by their stored values.
+    """
 
     def __init__(
         self,
-        jvm: Any,
         schema: pa.Schema,
         names: Mapping[int, str],
         opaque: Mapping[str, str],
         case_sensitive: bool,
     ):
-        self._jvm = jvm
         self._comparer = Comparer(schema, frozenset(), None)
         self._names = names
         self._opaque = opaque
@@ -63,14 +61,14 @@ class Catalyst:
     def predicate(self, filters: Any) -> ast.Predicate:
         """What holds for every row that passes all of a Scala sequence of filters."""
         terms: list[ast.Predicate] = []
-        for each in items(filters):
+        for condition in items(filters):
             try:
-                term = self._followed(each)
+                term = self._followed(condition)
             except RecursionError:
-                term = ast.Unknown(shortened(each), "it is nested too deeply")
+                term = self._unknown(condition, "it is nested too deeply")
             terms.extend(term.terms if isinstance(term, ast.And) else (term,))
         # Spark puts one beside each comparison and each key of a join; no filter answers them.
-        telling = [each for each in terms if not _is_not_null(each)] or terms
+        telling = [term for term in terms if not _is_not_null(term)] or terms
         return ast.conjunction(telling) if telling else ast.Constant(True)
 
     def _followed(self, node: Any) -> ast.Predicate:
@@ -80,39 +78,31 @@ class Catalyst:
         try:
             return self._condition(node)
         except Maybe as reason:
-            return ast.Unknown(shortened(node), str(reason))
+            return self._unknown(node, str(reason))
+
+    def _unknown(self, node: Any, reason: str) -> ast.Unknown:
+        text = node.toString()
+        ids = [column.exprId().id() for column in items(node.references().toSeq())]
+        columns = frozenset(self._names[id_] for id_ in ids if id_ in self._names)
+        return ast.Unknown(text if len(text) <= 100 else f"{text[:97]}...", reason, columns)
 
     def _condition(self, node: Any) -> ast.Predicate:
         kind = _kind(node)
         if kind in ("And", "Or"):
-            made = tuple(self._followed(each) for each in _flattened(node, kind))
-            return ast.And(made) if kind == "And" else ast.Or(made)
+            terms = tuple(map(self._followed, _flattened(node, kind)))
+            return ast.And(terms) if kind == "And" else ast.Or(terms)
         if kind == "Not":
-            return negated(self._followed(node.child()))
+            return ast.negation(self._followed(node.child()))
         if kind == "IsNull":
             return ast.IsNull(self._column(node.child())[0])
         if kind == "IsNotNull":
             return ast.Not(ast.IsNull(self._column(node.child())[0]))
-        if kind == "EqualTo":
-            path, value, _ = self._sides(node)
-            return self._comparer.equal(path, value)
-        if kind == "EqualNullSafe":
-            path, value, _ = self._sides(node)
-            null = ast.IsNull(path)
-            if value is None:
-                return null
-            return ast.And((self._comparer.equal(path, value), negated(null)))
-        if kind in _OPERATORS:
-            path, value, is_flipped = self._sides(node)
-            operator = _OPERATORS[kind]
-            return self._comparer.compare(
-                path, _MIRRORED[operator] if is_flipped else operator, value
-            )
+        if kind in ("EqualTo", "EqualNullSafe", *_OPERATORS):
+            return self._comparison(kind, node)
         if kind == "In":
             path, type_ = self._column(node.value())
-            return self._comparer.is_in(
-                path, [_literal(each, type_) for each in items(node.list())]
-            )
+            values = [_literal(item, type_) for item in items(node.list())]
+            return self._comparer.is_in(path, values)
         if kind == "InSet":
             path, type_ = self._column(node.child())
             return self._comparer.is_in(path, _literals(node.hset(), type_))
@@ -122,16 +112,24 @@ class Catalyst:
             path, type_ = self._column(node)
             if type_ == "boolean":
                 return ast.Equals(path, pa.scalar(True))
-        raise Maybe("only a column compared with a literal is known to an index")
+        raise Maybe(_NOT_COMPARED)
 
-    def _sides(self, node: Any) -> tuple[ast.ColumnPath, Value | None, bool]:
-        """Column, literal, and whether they are written the other way round."""
+    def _comparison(self, kind: str, node: Any) -> ast.Predicate:
         left, right = node.left(), node.right()
         is_flipped = _kind(left) == "Literal"
         if is_flipped:
             left, right = right, left
         path, type_ = self._column(left)
-        return path, _literal(right, type_), is_flipped
+        value = _literal(right, type_)
+        if kind == "EqualNullSafe" and value is None:
+            return ast.IsNull(path)
+        if kind in _OPERATORS:
+            operator = _OPERATORS[kind]
+            return self._comparer.compare(
+                path, _MIRRORED[operator] if is_flipped else operator, value
+            )
+        equal = self._comparer.equal(path, value)
+        return equal if kind == "EqualTo" else ast.And((equal, ast.Not(ast.IsNull(path))))
 
     def _column(self, node: Any) -> tuple[ast.ColumnPath, str]:
         """A column or leaf of structs, and Spark's name of its type."""
@@ -146,7 +144,7 @@ class Catalyst:
             names.append(leaf.name())
             top = inner
         if _kind(top) != "AttributeReference":
-            raise Maybe("only a column compared with a literal is known to an index")
+            raise Maybe(_NOT_COMPARED)
         name = self._names.get(top.exprId().id())
         if name is None:
             raise Maybe(f"{top.name()} is no column of the files")
@@ -163,33 +161,6 @@ class Catalyst:
         return path, type_
 
 
-def opaque_reason(attribute: Any) -> str | None:
-    """Why the metadata of an attribute, or a field, forbids to compare it by its stored values."""
-    text = attribute.metadata().json()
-    if text == "{}":
-        return None
-    for key, value in json.loads(text).items():
-        if key == _CHAR_OR_VARCHAR and str(value).lower().startswith("varchar"):
-            continue
-        # What Spark itself puts there changes what a column means; users' own keys do not.
-        if key not in _HARMLESS and (key.startswith(("__", "parquet.")) or key.isupper()):
-            return f"how Spark compares a column with {key} is not followed"
-    return None
-
-
-def items(seq: Any) -> list[Any]:
-    """The items of a Scala sequence."""
-    # Of a linked list the n-th item is n steps away.
-    seq = seq.toIndexedSeq()
-    return [seq.apply(at) for at in range(seq.size())]
-
-
-def shortened(node: Any) -> str:
-    """An expression as Spark's plans show it."""
-    text = node.toString()
-    return text if len(text) <= 100 else f"{text[:97]}..."
-
-
 def _is_not_null(term: ast.Predicate) -> bool:
     return isinstance(term, ast.Not) and isinstance(term.term, ast.IsNull)
 
@@ -203,11 +174,11 @@ def _flattened(node: Any, kind: str) -> Iterator[Any]:
     """Operands of a chain of ANDs or ORs, left to right."""
     stack = [node]
     while stack:
-        each = stack.pop()
-        if _kind(each) == kind:
-            stack += [each.right(), each.left()]
+        node = stack.pop()
+        if _kind(node) == kind:
+            stack += [node.right(), node.left()]
         else:
-            yield each
+            yield node
 
 
 def _spark_name(arrow: pa.DataType) -> str | None:
@@ -220,38 +191,32 @@ def _spark_name(arrow: pa.DataType) -> str | None:
 def _literal(node: Any, type_: str) -> Value | None:
     """A literal of the column's type; None for NULL."""
     if _kind(node) != "Literal" or node.dataType().catalogString() != type_:
-        raise Maybe("only a column compared with a literal is known to an index")
+        raise Maybe(_NOT_COMPARED)
     value = node.value()
-    if value is None:
-        return None
-    if type_ == "string":
-        return Value("text", _utf8(value.getBytes()))
-    if type_.startswith("decimal"):
-        return _value(value.toString(), type_)
+    if type_ == "string" and value is not None:
+        value = _utf8(value.getBytes())
     return _value(value, type_)
 
 
 def _literals(values: Any, type_: str) -> list[Value | None]:
     """The values of a Scala set, in one call where their texts are themselves."""
-    found: list[Value | None] = []
+    literals: list[Value | None] = []
     if values.contains(None):
-        found.append(None)
+        literals.append(None)
         values = values.excl(None)
     count = values.size()
     if type_ == "binary":
         if count > _MOST_BINARIES:
             raise Maybe("there are too many values")
-        return found + [_value(each, type_) for each in items(values.toSeq())]
+        return literals + [_value(value, type_) for value in items(values.toSeq())]
     mark = uuid.uuid4().hex
     texts = values.mkString(mark).split(mark) if count else []
     if len(texts) != count:
         raise Maybe("the values cannot be read")
-    if type_ == "string":
-        # Where bytes are no UTF-8, Java puts this instead.
-        if any("\ufffd" in text for text in texts):
-            raise Maybe("a text is not UTF-8")
-        return found + [Value("text", text) for text in texts]
-    return found + [_value(text, type_) for text in texts]
+    # Where bytes are no UTF-8, Java puts this instead.
+    if type_ == "string" and any("\ufffd" in text for text in texts):
+        raise Maybe("a text is not UTF-8")
+    return literals + [_value(text, type_) for text in texts]
 
 
 def _utf8(data: bytes) -> str:
@@ -261,36 +226,43 @@ def _utf8(data: bytes) -> str:
         raise Maybe("a text is not UTF-8") from None
 
 
-def _value(value: Any, type_: str) -> Value:
-    """A value of a type: as py4j gives it, or its text in Java."""
-    if type_ in _INTEGERS:
-        return Value("integer", Fraction(int(value)), 20)
-    if type_ in ("double", "float"):
-        number = float(value)
-        if not math.isfinite(number):
-            raise Maybe("NaN and infinities are not followed")
-        if type_ == "float":
-            # Java's shortest text of a float names another double.
-            (number,) = struct.unpack("<f", struct.pack("<f", number))
-        return Value("double", Fraction(number))
-    if type_.startswith("decimal"):
-        precision, scale = map(int, type_.removeprefix("decimal(").removesuffix(")").split(","))
-        return Value("decimal", Fraction(value), precision - scale, scale)
-    if type_ == "boolean":
-        return Value("bool", value if isinstance(value, bool) else value == "true")
-    if type_ == "binary":
-        return Value("bytes", bytes(value))
-    if type_ == "date":
-        return Value("date", _moment(days=int(value)).date().isoformat())
-    if type_ == "timestamp":
-        return Value("timestamp", _moment(microseconds=int(value)).isoformat(sep=" ") + "+00:00")
-    if type_ == "timestamp_ntz":
-        return Value("timestamp_ntz", _moment(microseconds=int(value)).isoformat(sep=" "))
-    raise Maybe(f"a {type_} literal is not followed")
-
-
-def _moment(days: int = 0, microseconds: int = 0) -> datetime.datetime:
+def _value(value: Any, type_: str) -> Value | None:
+    """A value of a type, as py4j gives it or as Java writes it."""
+    name = type_.partition("(")[0]
+    if name not in _READERS:
+        raise Maybe(f"a {type_} literal is not followed")
     try:
-        return _EPOCH + datetime.timedelta(days=days, microseconds=microseconds)
+        return of_python(None if value is None else _READERS[name](value))
     except OverflowError:
-        raise Maybe("the time is out of reach") from None
+        raise Maybe("the value is out of reach") from None
+
+
+def _float(value: Any) -> float:
+    # Java's shortest text of a float names another double.
+    return struct.unpack("<f", struct.pack("<f", float(value)))[0]
+
+
+def _day(value: Any) -> datetime.date:
+    return (_EPOCH + datetime.timedelta(days=int(value))).date()
+
+
+def _local_time(value: Any) -> datetime.datetime:
+    return _EPOCH + datetime.timedelta(microseconds=int(value))
+
+
+def _instant(value: Any) -> datetime.datetime:
+    return _local_time(value).replace(tzinfo=datetime.UTC)
+
+
+_READERS = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), int),
+    "boolean": lambda value: str(value).lower() == "true",
+    "double": float,
+    "float": _float,
+    "decimal": lambda value: Decimal(str(value)),
+    "string": str,
+    "binary": bytes,
+    "date": _day,
+    "timestamp": _instant,
+    "timestamp_ntz": _local_time,
+}

@@ -18,21 +18,16 @@ import pyarrow as pa
 
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, ZoneBloomWarning
 from zonebloom.predicates import ast
-from zonebloom.spark.pruning.catalyst import Catalyst, items, opaque_reason
-from zonebloom.spark.pruning.lookup import Kept, Lookup
+from zonebloom.spark.pruning.catalyst import Catalyst
+from zonebloom.spark.pruning.lookup import Answer, Lookup, once
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
-from zonebloom.spark.pruning.relations import (
-    Leaf,
-    Scan,
-    is_read_out_of_sight,
-    leaves,
-    scans,
-)
-from zonebloom.spark.pruning.replace_files import replaced, with_files
+from zonebloom.spark.pruning.replace_files import with_files, with_leaves
+from zonebloom.spark.pruning.scans import Scan, reads_out_of_sight, reads_twice, scans
+from zonebloom.spark.relation import Leaf, items, leaves, opaque_reason
 from zonebloom.values.columns import alike
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _USE_INSTEAD = (
     "Spark Connect gives no access to plans, so prune() leaves the frame as it is; use "
@@ -84,35 +79,26 @@ def prune(df: DataFrame, *, index_dir: str | None = None) -> DataFrame:
     >>> zonebloom.spark.prune(lake.where("id = 42")).show()         # doctest: +SKIP
     """
     pruning = Pruning(df, Lookup(index_dir))
-    for each in pruning.warnings:
-        warnings.warn(each, stacklevel=2)
+    for warning in pruning.warnings.values():
+        warnings.warn(warning, stacklevel=2)
     return pruning.frame()
 
 
 def prune_plan(df: DataFrame, *, index_dir: str | None = None) -> PrunePlan:
     """Say what `prune` would leave out of a frame, and why it would leave out no more.
 
-    The parameters are those of `prune`; no Spark job runs, and nothing is warned of: what
-    `prune` warns of is among the notes.
-
-    Returns
-    -------
-    PrunePlan
-        `str` and HTML show it; ``.relations`` and ``.reasons`` are for programs.
-
-    Raises
-    ------
-    InvalidArgument
+    Parameters and errors are those of `prune`; no Spark job runs, and what `prune` warns of is
+    among the notes. `str` and HTML show it; ``.relations`` and ``.reasons`` are for programs.
     """
     return Pruning(df, Lookup(index_dir)).plan
 
 
 @dataclass(slots=True)
 class _Decision:
-    """What is left of one leaf."""
+    """What is left of one leaf, and the scans of it that were asked about."""
 
     leaf: Leaf
-    told: PrunedRelation
+    relation: PrunedRelation
     scans: Sequence[Scan] = ()
 
 
@@ -123,113 +109,101 @@ class Pruning:
         self._df = df
         self._lookup = lookup
         self._decisions: list[_Decision] = []
-        self.warnings: list[ZoneBloomWarning] = []
-        self.plan = self._decide()
+        self.warnings: dict[str, ZoneBloomWarning] = {}
+        self.plan = self._plan()
 
-    def _decide(self) -> PrunePlan:
+    def _plan(self) -> PrunePlan:
         from pyspark.sql import DataFrame
 
         df = self._df
         if not isinstance(df, DataFrame):
             raise InvalidArgument(f"df is a {type(df).__name__}; give a DataFrame of Spark")
-        if type(df).__module__.startswith("pyspark.sql.connect"):
-            self.warnings.append(IndexNotUsedWarning(_USE_INSTEAD))
+        if not hasattr(df, "_jdf"):
+            self.warnings[_USE_INSTEAD] = IndexNotUsedWarning(_USE_INSTEAD)
             return PrunePlan(notes=(Note(Reason.UNSUPPORTED_SESSION, _USE_INSTEAD),))
         if df.isStreaming:
             note = Note(Reason.UNSUPPORTED_RELATION, "a stream reads its files as they come")
             return PrunePlan(notes=(note,))
         execution = _execution(df)
-        found = leaves(execution.analyzed())
-        if any(leaf.relation is not None for leaf in found):
-            self._decisions = self._decided(execution, found)
-        else:
-            self._decisions = [_unsupported(leaf) for leaf in found]
-        # The places where a common table expression is used are no relations.
-        told = [each.told for each in self._decisions if not each.leaf.is_reference]
-        return PrunePlan(tuple(told))
-
-    def _decided(self, execution: Any, found: list[Leaf]) -> list[_Decision]:
-        all_scans = scans(execution.sparkPlan())
-        keys = Counter(leaf.key for leaf in found if leaf.relation is not None)
+        relations = leaves(execution.analyzed())
+        keys = Counter(leaf.key for leaf in relations if leaf.relation is not None)
+        all_scans = scans(execution.sparkPlan()) if keys else []
         # Where a cached frame answers, its leaves are gone.
-        uncached = Counter(leaf.key for leaf in leaves(execution.withCachedData()))
-        is_out_of_sight = is_read_out_of_sight(execution.analyzed())
-        strays = [each for each in all_scans if not any(each.ids & key for key in keys)]
-        decisions = []
-        for leaf in found:
+        uncached = Counter(leaf.key for leaf in leaves(execution.withCachedData())) if keys else {}
+        is_out_of_sight = bool(keys) and reads_out_of_sight(execution.analyzed())
+        strays = [scan for scan in all_scans if not any(scan.ids & key for key in keys)]
+        for leaf in relations:
+            own = [scan for scan in all_scans if scan.ids & leaf.key]
+            is_stray = leaf.is_shared and bool(strays)
             if leaf.relation is None:
-                decisions.append(_unsupported(leaf))
-                continue
-            own = [each for each in all_scans if each.ids & leaf.key]
-            if leaf.repeats or any(each.listing.repeats for each in own):
-                decisions.append(_left(leaf, Reason.READ_TWICE))
-                continue
-            if uncached[leaf.key] < keys[leaf.key]:
-                decisions.append(_left(leaf, Reason.CACHED))
+                reason = Reason.UNSUPPORTED_RELATION
+            elif reads_twice(leaf) or any(scan.listing.repeats for scan in own):
+                reason = Reason.READ_TWICE
+            elif uncached[leaf.key] < keys[leaf.key]:
+                reason = Reason.CACHED
             elif keys[leaf.key] > 1 or (is_out_of_sight and leaf.is_shared):
-                decisions.append(_left(leaf, Reason.SHARED_RELATION))
-            elif not own and not (leaf.is_shared and strays):
-                decisions.append(_left(leaf, Reason.NOT_SCANNED))
-            elif leaf.is_shared and strays and leaf.is_in_catalog:
+                reason = Reason.SHARED_RELATION
+            elif not own and not is_stray:
+                reason = Reason.NOT_SCANNED
+            elif is_stray and leaf.is_in_catalog:
                 # The files of its scans may be listed by other indices than its own.
-                decisions.append(_left(leaf, Reason.SHARED_RELATION))
+                reason = Reason.SHARED_RELATION
             else:
-                location = leaf.relation.location()
-                own += [e for e in strays if e.relation.location().equals(location)]
-                decisions.append(self._asked(leaf, own))
-        return decisions
+                own += [scan for scan in strays if scan.reads(leaf)]
+                self._decisions.append(self._decision(leaf, own))
+                continue
+            left = PrunedRelation(leaf.name, tuple(leaf.roots), notes=(Note(reason),))
+            self._decisions.append(_Decision(leaf, left))
+        # The places where a common table expression is used are no relations.
+        return PrunePlan(tuple(d.relation for d in self._decisions if not d.leaf.is_reference))
 
-    def _asked(self, leaf: Leaf, own: Sequence[Scan]) -> _Decision:
+    def _decision(self, leaf: Leaf, own: Sequence[Scan]) -> _Decision:
         """Keep what any of the scans of a leaf needs."""
-        files = {path: each for scan in own for path, each in scan.listing.files.items()}
-        answers = [self._kept(leaf, scan) for scan in own]
-        kept = frozenset().union(*(answer.paths for answer in answers))
+        files = {path: file for scan in own for path, file in scan.listing.files.items()}
+        answers = [self._ask(leaf, scan) for scan in own]
+        kept: set[str] = set()
+        for scan, answer in zip(own, answers, strict=True):
+            kept |= scan.listing.files.keys() - answer.excluded
         paths = tuple(path for path in files if path in kept)
-        notes = [note for answer in answers for note in answer.notes]
+        notes = once(answer.notes for answer in answers)
         if len(own) > 1:
-            notes.append(_note(Reason.SHARED_RELATION))
+            notes += (Note(Reason.SHARED_RELATION),)
         if not notes and len(paths) == len(files):
-            notes.append(_note(Reason.ALL_FILES_KEPT))
-        for answer in answers:
-            self.warnings += [
-                each for each in answer.warnings if str(each) not in map(str, self.warnings)
-            ]
-        predicates = dict.fromkeys(text for answer in answers for text in answer.predicates)
-        told = PrunedRelation(
+            notes += (Note(Reason.ALL_FILES_KEPT),)
+        self.warnings |= {str(w): w for w in once(answer.warnings for answer in answers)}
+        relation = PrunedRelation(
             leaf.name,
-            " OR ".join(predicates) or None,
+            tuple(leaf.roots),
+            " OR ".join(once(answer.predicates for answer in answers)) or None,
             len(files),
-            sum(each.size for each in files.values()),
+            sum(file.size for file in files.values()),
             len(paths),
             sum(files[path].size for path in paths),
             paths,
-            tuple(dict.fromkeys(name for answer in answers for name in answer.indices)),
-            tuple(dict.fromkeys(notes)),
+            once(answer.indices for answer in answers),
+            notes,
         )
-        return _Decision(leaf, told, own)
+        return _Decision(leaf, relation, own)
 
-    def _kept(self, leaf: Leaf, scan: Scan) -> Kept:
-        """Files a scan needs."""
+    def _ask(self, leaf: Leaf, scan: Scan) -> Answer:
+        """Ask for the files a scan can do without."""
         files = list(scan.listing.files.values())
         if not files or scan.filters.isEmpty():
-            notes = () if not files else (_note(Reason.NO_FILTER),)
-            return Kept(frozenset(scan.listing.files), notes=notes)
-        spark: Any = self._df.sparkSession
-        jvm = spark._jvm
-        case_sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
+            return Answer(notes=(Note(Reason.NO_FILTER),) if files else ())
+        case_sensitive = is_case_sensitive(self._df.sparkSession)
         from_paths = leaf.partition_columns()
         names, opaque = {}, {}
-        for each in items(scan.node.output()):
-            name = names[each.exprId().id()] = each.name()
-            why = "its values come from paths" if alike(from_paths, name) else None
-            why = why or opaque_reason(each)
+        for column in items(scan.node.output()):
+            name = names[column.exprId().id()] = column.name()
+            is_from_path = bool(alike(from_paths, name))
+            why = "its values come from paths" if is_from_path else opaque_reason(column)
             if why is not None:
                 opaque[name] = why
 
         def predicate(schema: pa.Schema) -> ast.Predicate:
-            return Catalyst(jvm, schema, names, opaque, case_sensitive).predicate(scan.filters)
+            return Catalyst(schema, names, opaque, case_sensitive).predicate(scan.filters)
 
-        return self._lookup.keep(leaf.roots, files, predicate, not case_sensitive)
+        return self._lookup.ask(leaf.roots, files, predicate, not case_sensitive)
 
     def frame(self) -> DataFrame:
         """The frame with fewer files, or the same."""
@@ -239,30 +213,20 @@ class Pruning:
 
         spark: Any = self._df.sparkSession
         nodes = [
-            with_files(spark, each.leaf, [s.listing for s in each.scans], each.told.kept_paths)
-            if each.told.is_pruned
+            with_files(spark, d.leaf, [s.listing for s in d.scans], d.relation.kept_paths)
+            if d.relation.is_pruned
             else None
-            for each in self._decisions
+            for d in self._decisions
         ]
-        plan = replaced(spark, _execution(self._df).analyzed(), nodes)
-        made = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-        return DataFrame(made, spark)
+        plan = with_leaves(spark, _execution(self._df).analyzed(), iter(nodes))
+        java = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+        return DataFrame(java, spark)
+
+
+def is_case_sensitive(spark: SparkSession) -> bool:
+    """Whether a session tells names of columns apart by their case."""
+    return str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
 def _execution(df: Any) -> Any:
     return df._jdf.queryExecution()
-
-
-def _note(reason: Reason) -> Note:
-    return Note(reason, reason.value)
-
-
-def _left(leaf: Leaf, reason: Reason) -> _Decision:
-    return _Decision(leaf, PrunedRelation(leaf.name, notes=(_note(reason),)))
-
-
-def _unsupported(leaf: Leaf) -> _Decision:
-    return _left(leaf, Reason.UNSUPPORTED_RELATION)
-
-
-__all__ = ["Note", "PrunePlan", "PrunedRelation", "Reason", "prune", "prune_plan"]

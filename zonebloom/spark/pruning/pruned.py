@@ -9,7 +9,10 @@ from zonebloom.text import bytes_text
 
 
 class Reason(Enum):
-    """Why a relation, or a part of its filter, is not pruned; the value is for people."""
+    """Why a relation, or a part of its filter, is not pruned; the value is for people.
+
+    The last ones are of indices of an `IndexManager`, which are not asked at all.
+    """
 
     UNSUPPORTED_SESSION = "the session gives no access to plans"
     UNSUPPORTED_RELATION = "the relation is none of Parquet files that Spark lists"
@@ -25,6 +28,16 @@ class Reason(Enum):
     READ_TWICE = "the relation reads a file, or a folder, more than once"
     SHARED_RELATION = "several scans share the relation, and it keeps what any of them needs"
     ALL_FILES_KEPT = "every file may hold rows"
+    APPLY_DISABLED = "indices are disabled in the session"
+    NOT_ACTIVE = "the index is not ACTIVE"
+    OTHER_SOURCE = "the query does not read what the index is over"
+    DATA_UNREADABLE = "the files of the index cannot be looked at"
+    MISSING = "its filters are not in the catalog any more"
+    HYBRID_SCAN_DISABLED = "its files changed, and hybrid scan is disabled"
+    TOO_MUCH_APPENDED = "more was appended than hybrid scan allows"
+    TOO_MUCH_DELETED = "more was deleted than hybrid scan allows"
+    OTHER_INDEX = "another index on the column answers"
+    COLUMN_NOT_IN_FILTER = "no filter on the column reaches the scan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +48,18 @@ class Note:
     ----------
     reason : Reason
     text : str
-        A sentence for people, perhaps with names and counts.
+        A sentence for people, perhaps with names and counts; that of the reason by default.
+    columns : frozenset of str
+        Top-level columns of the part of a filter that it is about.
     """
 
     reason: Reason
-    text: str
+    text: str = ""
+    columns: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.text:
+            object.__setattr__(self, "text", self.reason.value)
 
     def __str__(self) -> str:
         return self.text
@@ -53,6 +73,8 @@ class PrunedRelation:
     ----------
     name : str
         Root paths, or the kind of relation.
+    roots : tuple of str
+        Root paths as Spark names them; empty of what is none of Parquet files.
     filter : str or None
         What the index was asked, joined by OR where several scans share the relation; None when
         it was not asked.
@@ -69,6 +91,7 @@ class PrunedRelation:
     """
 
     name: str
+    roots: tuple[str, ...] = ()
     filter: str | None = None
     num_files: int = 0
     num_bytes: int = 0

@@ -6,6 +6,7 @@ It needs no access to plans, so it works over Spark Connect too; in classic sess
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Sequence
@@ -15,14 +16,15 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import to_spark_filter
-from zonebloom.spark.frames import Path, _of_session, _whole, quoted
-from zonebloom.spark.pruning.answers import ListedFile
-from zonebloom.spark.pruning.lookup import Lookup, root_of
+from zonebloom.spark.frames import Path, of_session, quoted
+from zonebloom.spark.pruning.lookup import ListedFile, Lookup, root_of
+from zonebloom.spark.pruning.prune import is_case_sensitive
 from zonebloom.spark.types import opaque_columns
-from zonebloom.storage.paths import spark_path
+from zonebloom.storage.paths import absolute_path, spark_path
 from zonebloom.values.columns import alike
 
 if TYPE_CHECKING:
@@ -78,16 +80,17 @@ def read_pruned(
         raise InvalidArgument(
             f'filter is a {type(filter).__name__}; give Spark SQL text, such as "id = 42"'
         )
-    if isinstance(columns, str):
-        raise InvalidArgument(f"columns is {columns!r}; give a list: [{columns!r}]")
-    named = [path] if not isinstance(path, Sequence) or isinstance(path, str) else list(path)
-    roots = [spark_path(_whole(each)) for each in named]
-    whole = spark.read.parquet(*map(_whole, named))
+    if columns is not None:
+        columns = arguments.names(columns, "columns")
+    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+    absolute = [absolute_path(os.fspath(each)) for each in paths]
+    roots = list(map(spark_path, absolute))
+    whole = spark.read.parquet(*absolute)
     kept = _kept(spark, whole, roots, filter, index_dir)
-    found = whole if kept is None else _reread(spark, whole, roots, kept)
+    frame = whole if kept is None else _reread(spark, whole, roots, kept)
     # Without a file left, the filter is still to be one that Spark understands.
-    found = found.where(filter) if kept != [] else whole.where(filter).where("false")
-    return found.select(*map(quoted, columns)) if columns is not None else found
+    frame = frame.where(filter) if kept != [] else whole.where(filter).where("false")
+    return frame.select(*map(quoted, columns)) if columns is not None else frame
 
 
 def _kept(
@@ -96,7 +99,7 @@ def _kept(
     """Paths of the files to read, None when that is all of them, or not to be told."""
     if _may_overlap(roots):
         return None
-    paths = [spark_path(each, encoded=True) for each in whole.inputFiles()]
+    paths = [spark_path(file, encoded=True) for file in whole.inputFiles()]
     below = [root_of(path, roots) for path in paths]
     is_glob = any(root is None for root in below)
     from_paths = {
@@ -109,30 +112,28 @@ def _kept(
     if is_glob and partitioned:
         # Which folder the values begin below is Spark's secret.
         return None
-    zone, _ = _of_session(spark)
+    zone, _ = of_session(spark)
 
     def predicate(schema: pa.Schema) -> ast.Predicate:
         opaque = opaque_columns(schema, known)
         opaque |= {name for name in schema.names if alike(partitioned, name)}
         return to_spark_filter(filter, schema, opaque, zone).predicate
 
-    files = [ListedFile(each, -1, -1) for each in paths]
-    ignores_case = str(spark.conf.get("spark.sql.caseSensitive")).lower() != "true"
+    files = [ListedFile(path) for path in paths]
     asked = paths if is_glob else roots
-    answer = Lookup(index_dir).keep(asked, files, predicate, ignores_case)
-    for each in answer.warnings:
-        warnings.warn(each, stacklevel=3)
-    found = [path for path in paths if path in answer.paths]
-    return None if len(found) == len(paths) else found
+    answer = Lookup(index_dir).ask(asked, files, predicate, not is_case_sensitive(spark))
+    for warning in answer.warnings:
+        warnings.warn(warning, stacklevel=3)
+    return [path for path in paths if path not in answer.excluded] if answer.excluded else None
 
 
 def _may_overlap(roots: Sequence[str]) -> bool:
     """Whether a file may be read more than once, which its name alone would not tell."""
     if len(roots) == 1:
         return False
-    odd = any(_GLOB.search(each) or "/../" in each or "//" in each for each in roots)
+    odd = any(_GLOB.search(root) or "/../" in root or "//" in root for root in roots)
     twice = len(set(roots)) < len(roots)
-    return odd or twice or any(root_of(each.rpartition("/")[0], roots) for each in roots)
+    return odd or twice or any(root_of(root.rpartition("/")[0], roots) for root in roots)
 
 
 def _reread(
@@ -148,5 +149,5 @@ def _reread(
         # A file named by itself is no folder to begin at.
         if root is not None and root not in paths:
             reader = reader.option("basePath", root)
-        frames.append(reader.parquet(*(_GLOB.sub(r"\\\g<0>", each) for each in paths)))
-    return reduce(lambda one, other: one.unionAll(other), frames, *([] if frames else [whole]))
+        frames.append(reader.parquet(*(_GLOB.sub(r"\\\g<0>", path) for path in paths)))
+    return reduce(lambda one, other: one.unionAll(other), frames) if frames else whole

@@ -8,28 +8,25 @@ takes two relations of the same roots for the same, in caches and reused exchang
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import xxhash
 
-from zonebloom.spark.pruning.catalyst import items
-from zonebloom.spark.pruning.relations import Leaf, Listing
+from zonebloom.spark.pruning.scans import Listing
+from zonebloom.spark.relation import Leaf, items
 
 # No entry of the cache is to be thrown out before it is read.
 _CACHE_BYTES = 1 << 40
 
 
 def with_files(spark: Any, leaf: Leaf, listings: Sequence[Listing], kept: Sequence[str]) -> Any:
-    """The relation of a leaf over some of its files.
-
-    LogicalRelation.
-    """
+    """The LogicalRelation of a leaf over some of its files."""
     jvm, session, relation = spark._jvm, spark._jsparkSession, leaf.relation
     sources = jvm.org.apache.spark.sql.execution.datasources
     path_class = jvm.org.apache.hadoop.fs.Path
     new_array, status_class = spark.sparkContext._gateway.new_array, jvm.org.apache.hadoop.fs
-    by_path = {path: each for each in reversed(listings) for path in each.files}
+    by_path = {path: listing for listing in reversed(listings) for path in listing.files}
     statuses = new_array(status_class.FileStatus, len(kept))
     for at, path in enumerate(kept):
         statuses[at] = by_path[path].status(path)
@@ -67,46 +64,42 @@ def with_files(spark: Any, leaf: Leaf, listings: Sequence[Listing], kept: Sequen
     node = leaf.node
     # Their number differs between versions.
     rest = [node.productElement(at) for at in range(1, node.productArity())]
-    made = node.copy(changed, *rest)
-    made.copyTagsFrom(node)
-    return made
+    pruned = node.copy(changed, *rest)
+    pruned.copyTagsFrom(node)
+    return pruned
 
 
 def _partition_spec(jvm: Any, leaf: Leaf, listings: Sequence[Listing]) -> Any:
     sources = jvm.org.apache.spark.sql.execution.datasources
     if not leaf.is_in_catalog:
         return leaf.relation.location().partitionSpec()
-    found = {
+    paths = {
         folder.toString(): sources.PartitionPath(values, folder)
         for listing in listings
         for values, folder in listing.partitions()
     }
-    return sources.PartitionSpec(leaf.relation.partitionSchema(), _seq(jvm, found.values()))
+    return sources.PartitionSpec(leaf.relation.partitionSchema(), _seq(jvm, paths.values()))
 
 
 def _marker(files: Mapping[str, Listing], kept: Sequence[str]) -> str:
     """A name that no other set of files has."""
     digest = xxhash.xxh3_128()
     for path in sorted(kept):
-        each = files[path].files[path]
-        digest.update(f"{path}\0{each.size}\0{each.mtime_ms}\0".encode())
+        file = files[path].files[path]
+        digest.update(f"{path}\0{file.size}\0{file.mtime_ms}\0".encode())
     return f"_zonebloom/kept-{len(kept)}-of-{len(files)}-{digest.hexdigest()}"
 
 
-def replaced(spark: Any, plan: Any, nodes: Sequence[Any | None]) -> Any:
-    """A plan in which some leaves are others."""
-    return _replaced(spark, plan, iter(nodes))
-
-
-def _replaced(spark: Any, node: Any, nodes: Iterator[Any | None]) -> Any:
-    children = items(node.children())
+def with_leaves(spark: Any, plan: Any, nodes: Iterator[Any | None]) -> Any:
+    """A plan with other leaves, left to right; None leaves one as it is."""
+    children = items(plan.children())
     if not children:
-        return next(nodes) or node
-    changed = [_replaced(spark, each, nodes) for each in children]
+        return next(nodes) or plan
+    changed = [with_leaves(spark, child, nodes) for child in children]
     if all(new is old for new, old in zip(changed, children, strict=True)):
-        return node
-    return node.withNewChildren(_seq(spark._jvm, changed))
+        return plan
+    return plan.withNewChildren(_seq(spark._jvm, changed))
 
 
-def _seq(jvm: Any, found: Any) -> Any:
-    return jvm.PythonUtils.toSeq(list(found))
+def _seq(jvm: Any, values: Iterable[Any]) -> Any:
+    return jvm.PythonUtils.toSeq(list(values))

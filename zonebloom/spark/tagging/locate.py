@@ -19,7 +19,7 @@ import pyarrow as pa
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.scan.plan import FragmentPlan
-from zonebloom.spark.frames import _of_session
+from zonebloom.spark.frames import of_session
 from zonebloom.spark.rebase import holds_any_of_old
 from zonebloom.spark.split import cut
 from zonebloom.spark.tagging.candidate_rows import Candidates
@@ -95,7 +95,7 @@ def _in_tasks(
 ) -> Located:
     """Read in a Spark job."""
     spark = keys.sparkSession
-    _, parallelism = _of_session(spark)
+    _, parallelism = of_session(spark)
     needed = frozenset(search.columns.names)
     tasks = [
         [piece.plan for piece in pieces]
