@@ -613,6 +613,16 @@ def test_filters_over_all_keys_are_sized_for_the_rows_there_are(lake):
         num_items_within(1 << 40, zb.dataset(lake), BFIndexConfig("ids", ["id"], 1 << 40))
 
 
+def test_of_many_files_some_stand_for_all(lake):
+    for number in range(3, 70):
+        write(lake, number, rows=500)
+    dataset, config = zb.dataset(lake), BFIndexConfig("ids", ["id"])
+    rows = num_items_within(1 << 40, dataset, config)
+    assert rows == pytest.approx(dataset.count_rows(), rel=0.1)
+    with pytest.raises(InvalidArgument, match=r"of about [67]\d zones \(about 3\d,\d+ rows\)"):
+        num_items_within(1, dataset, config)
+
+
 # The conf
 
 

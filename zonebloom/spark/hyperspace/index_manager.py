@@ -90,7 +90,8 @@ class IndexManager:
         Parameters
         ----------
         df : DataFrame or path
-            ``spark.read.parquet(path)`` as it is, of all files of one folder, or the path.
+            ``spark.read.parquet(path)`` as it is, of all files of one folder, or the path; over
+            Spark Connect, which does not show what a frame reads, the path.
         config : BFIndexConfig
         index_dir : str, optional
             Folder of the catalog, when it is not to be beside the data.

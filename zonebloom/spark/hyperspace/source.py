@@ -29,6 +29,9 @@ from zonebloom.text import bytes_text
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# Footers read for a count of rows; of more files, about so many stand for all.
+_SAMPLED_FILES = 64
+
 
 def open_source(
     source: DataFrame | str | os.PathLike[str], index_dir: str | None
@@ -104,9 +107,13 @@ def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> 
 def num_items_within(max_bytes: int, ds: Dataset, config: BFIndexConfig) -> int:
     """Items that each global filter is sized for, unless the index would be larger than allowed."""
     planner = ds.opened.planner
-    counts = [planner.count_rows(file) for file in planner.coverage().present]
-    zones = sum(-(-count // DEFAULT_ITEMS) for count in counts)
-    items = config.expected_num_items or max(sum(counts), 1)
+    present = planner.coverage().present
+    sample = present[:: -(-len(present) // _SAMPLED_FILES)]
+    share = _num_bytes(sample) / _num_bytes(present)
+    counts = [planner.count_rows(file) for file in sample]
+    rows = round(sum(counts) / share)
+    zones = round(sum(-(-count // DEFAULT_ITEMS) for count in counts) / share)
+    items = config.expected_num_items or max(rows, 1)
     num_columns = len(config.columns)
     zone_bytes = num_columns * zones * ZoneParameters().filter_bytes
     try:
@@ -118,14 +125,19 @@ def num_items_within(max_bytes: int, ds: Dataset, config: BFIndexConfig) -> int:
         ) from error
     if zone_bytes + global_bytes > max_bytes:
         columns = "1 column" if num_columns == 1 else f"{num_columns} columns"
+        about = "about " if len(sample) < len(present) else ""
         raise InvalidArgument(
             f"index {config.name!r} would take {bytes_text(zone_bytes + global_bytes)}: {columns} "
-            f"of {zones:,} zones ({sum(counts):,} rows), {bytes_text(zone_bytes)}, and global "
-            f"filters for {items:,} items, {bytes_text(global_bytes)}; {MAX_BYTES} allows "
+            f"of {about}{zones:,} zones ({about}{rows:,} rows), {bytes_text(zone_bytes)}, and "
+            f"global filters for {items:,} items, {bytes_text(global_bytes)}; {MAX_BYTES} allows "
             f"{bytes_text(max_bytes)}. Name fewer columns, give a larger fpp or fewer "
             "expected_num_items, or raise the limit"
         )
     return items
+
+
+def _num_bytes(files: Sequence[PresentFragment]) -> int:
+    return sum(file.identity.size for file in files)
 
 
 # How files changed since
