@@ -26,6 +26,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument, MissingDependency, SchemaMismatch
+from zonebloom.opened import Opened
 from zonebloom.predicates import And
 from zonebloom.predicates.polars import filter_of, to_frame, to_predicate
 from zonebloom.scan.execute import Execution
@@ -148,11 +149,8 @@ class _Queries:
     def __init__(self, opened: Dataset, is_listed: bool):
         self.dataset = opened
         self._is_listed = is_listed
-        self._last = _Query(opened)
-
-    def schema(self) -> pl.Schema:
-        """Names and types as Polars reads them."""
-        return self._last.schema()
+        self._last = _Query(opened.opened)
+        self.schema = self._last.schema
 
     def now(self) -> _Query:
         """The query of the files there are.
@@ -164,30 +162,26 @@ class _Queries:
         """
         if self._is_listed:
             self.dataset.refresh()
-        last = self._last
-        if not last.is_of(self.dataset):
-            made = _Query(self.dataset)
-            if made.schema() != last.schema():
+        query = self._last
+        if query.opened is not self.dataset.opened:
+            query = _Query(self.dataset.opened)
+            if query.schema() != self.schema():
                 raise SchemaMismatch(
                     "the columns of the dataset have changed since the LazyFrame was made; make "
                     "it again"
                 )
-            self._last = last = made
-        return last
+            self._last = query
+        return query
 
 
 class _Query:
     """Makes the query of a scan, each time anew."""
 
-    def __init__(self, opened: Dataset):
-        self._source = opened.opened.source
-        self._planner = opened.opened.planner
+    def __init__(self, opened: Opened):
+        self.opened = opened
+        self._source = opened.source
         self._schema: pl.Schema | None = None
         self._table: pl.DataFrame | None = None
-
-    def is_of(self, opened: Dataset) -> bool:
-        """Whether the dataset has no other files or index by now."""
-        return self._source is opened.opened.source and self._planner is opened.opened.planner
 
     def schema(self) -> pl.Schema:
         """Names and types as Polars reads them."""
@@ -222,23 +216,18 @@ class _Query:
 
     def frame(self, filters: Sequence[pl.Expr]) -> pl.LazyFrame:
         """A query of all rows that may pass the filters, in order."""
-        import polars as pl
-
         arrow = self._source.schema
         names = tuple(arrow.names)
+        whole_filter = predicate = None
         if filters:
             predicate = And(tuple(to_predicate(each, arrow) for each in filters))
             whole_filter = filter_of(reduce(and_, filters), self.schema())
-            plan = self._planner.plan(names, whole_filter, predicate)
-        else:
-            plan = self._planner.plan(names, None, None)
+        plan = self.opened.planner.plan(names, whole_filter, predicate)
         frames = [
             self._whole(run) if whole else self._in_part(plan, run)
             for whole, run in itertools.groupby(plan.fragments, self._is_whole)
         ]
-        if not frames:
-            return self._in_part(plan, ())
-        return frames[0] if len(frames) == 1 else pl.concat(frames)
+        return _one_after_another(frames) if frames else self._in_part(plan, ())
 
     def _is_whole(self, part: FragmentPlan) -> bool:
         """Whether Polars reads a fragment by itself."""
@@ -251,17 +240,16 @@ class _Query:
         return most and self._by_polars()
 
     def _whole(self, run: Iterator[FragmentPlan]) -> pl.LazyFrame:
-        import polars as pl
-
         if isinstance(self._source, TableSource):
             if self._table is None:
                 self._table = to_frame(self._source.table)
             return self._table.lazy()
-        frames = []
-        for constants, parts in itertools.groupby(run, self._constants):
-            paths = [part.fragment.path for part in parts]
-            frames.append(self._files(paths, dict(constants)))
-        return frames[0] if len(frames) == 1 else pl.concat(frames)
+        return _one_after_another(
+            [
+                self._files([part.fragment.path for part in parts], dict(constants))
+                for constants, parts in itertools.groupby(run, self._constants)
+            ]
+        )
 
     def _constants(self, part: FragmentPlan) -> list[tuple[str, Any]]:
         return sorted(self._source.constants(part.fragment).items())
@@ -332,3 +320,9 @@ class _Query:
             )
         except TypeError:
             return register_io_source(read, schema=schema)
+
+
+def _one_after_another(frames: list[pl.LazyFrame]) -> pl.LazyFrame:
+    import polars as pl
+
+    return frames[0] if len(frames) == 1 else pl.concat(frames)
