@@ -55,10 +55,10 @@ def path(value: object, parameter: str) -> str:
     """A path of a file system, as text."""
     if not isinstance(value, str | os.PathLike):
         raise InvalidArgument(f"{parameter} is {shown(value)}; give a path")
-    found = text(os.fspath(value), parameter)
-    if not found or "\0" in found:
-        raise InvalidArgument(f"{parameter} is {shown(found)}, which names no file; give a path")
-    return found
+    given = text(os.fspath(value), parameter)
+    if not given or "\0" in given:
+        raise InvalidArgument(f"{parameter} is {shown(given)}, which names no file; give a path")
+    return given
 
 
 def names(value: object, parameter: str, advice: str = "") -> list[str]:
@@ -113,20 +113,20 @@ def whole_numbers(
 ) -> np.ndarray:
     """Whole numbers between bounds, as they lie if they are an array of them, shape (n,)."""
     try:
-        found = np.asarray(values)
+        numbers = np.asarray(values)
     except (TypeError, ValueError, OverflowError, NotImplementedError):
         # Rows of unequal length, or what only looks like an array.
-        found = np.asarray(None)
-    if found.ndim == 1 and found.size == 0:
+        numbers = np.asarray(None)
+    if numbers.ndim == 1 and numbers.size == 0:
         return np.empty(0, dtype=np.int64)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or int(found.min()) < least:
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or int(numbers.min()) < least:
         bound = ", 0 or more" if least == 0 else ""
         raise InvalidArgument(
             f"{parameter} is {shown(values)}; give a list of whole numbers{bound}"
         )
-    if int(found.max()) > most:
-        raise InvalidArgument(f"{parameter} holds {int(found.max())}; the most is {most}")
-    return found
+    if int(numbers.max()) > most:
+        raise InvalidArgument(f"{parameter} holds {int(numbers.max())}; the most is {most}")
+    return numbers
 
 
 def array(values: Any, parameter: str) -> pa.Array | pa.ChunkedArray:

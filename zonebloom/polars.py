@@ -188,15 +188,15 @@ class _Query:
         import polars as pl
 
         if self._schema is None:
-            found = dict(to_frame(self._source.schema.empty_table()).schema)
-            if pl.Date in found.values() and self._by_polars():
+            types = dict(to_frame(self._source.schema.empty_table()).schema)
+            if pl.Date in types.values() and self._by_polars():
                 # Days that Arrow stores as milliseconds: pyarrow forgets that, Polars does not.
                 first = self._source.fragments[0].path
                 read = pl.scan_parquet(first, glob=False).collect_schema()
-                for name, kept in read.items():
-                    if found.get(name) == pl.Date and isinstance(kept, pl.Datetime):
-                        found[name] = kept
-            self._schema = pl.Schema(found)
+                for name, dtype in read.items():
+                    if types.get(name) == pl.Date and isinstance(dtype, pl.Datetime):
+                        types[name] = dtype
+            self._schema = pl.Schema(types)
         return self._schema
 
     def _by_polars(self) -> bool:

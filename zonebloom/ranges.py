@@ -53,8 +53,8 @@ class RowRanges:
             raise InvalidArgument(
                 f"ranges is {arguments.shown(ranges)}; give pairs: [(start, stop), ...]"
             ) from None
-        made = RowRanges.from_arrays([each[0] for each in pairs], [each[1] for each in pairs])
-        self.starts, self.stops = made.starts, made.stops
+        whole = RowRanges.from_arrays([each[0] for each in pairs], [each[1] for each in pairs])
+        self.starts, self.stops = whole.starts, whole.stops
 
     @classmethod
     def from_arrays(
@@ -78,9 +78,9 @@ class RowRanges:
             return cls._of(_EMPTY, _EMPTY)
         if (starts < 0).any() or (stops < starts).any():
             raise InvalidArgument("a row range is (start, stop) with 0 <= start <= stop")
-        kept = stops > starts
-        if not kept.all():
-            starts, stops = starts[kept], stops[kept]
+        has_rows = stops > starts
+        if not has_rows.all():
+            starts, stops = starts[has_rows], stops[has_rows]
         if starts.size > 1 and not (starts[1:] > stops[:-1]).all():
             order = np.argsort(starts, kind="stable")
             starts, stops = starts[order], np.maximum.accumulate(stops[order])
@@ -93,9 +93,9 @@ class RowRanges:
 
     @classmethod
     def _of(cls, starts: np.ndarray, stops: np.ndarray) -> RowRanges:
-        made = cls.__new__(cls)
-        made.starts, made.stops = starts, stops
-        return made
+        ranges = cls.__new__(cls)
+        ranges.starts, ranges.stops = starts, stops
+        return ranges
 
     def __len__(self) -> int:
         """Number of rows."""

@@ -46,10 +46,10 @@ def java_version() -> tuple[int, ...] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     # Java writes it to stderr: openjdk version "17.0.15" 2025-04-15
-    found = re.search(rb'version "(\d+(?:[._]\d+)*)', answer.stderr + answer.stdout)
-    if found is None:
+    version = re.search(rb'version "(\d+(?:[._]\d+)*)', answer.stderr + answer.stdout)
+    if version is None:
         return None
-    return tuple(int(part) for part in re.split(r"[._]", found[1].decode()))
+    return tuple(int(part) for part in re.split(r"[._]", version[1].decode()))
 
 
 def missing_for_spark(master: str = "local[*]") -> str | None:
@@ -94,12 +94,12 @@ def spark_session(master: str = "local[*]", app_name: str = "zonebloom") -> Spar
         # No other machine takes part, and the machine's own name may not resolve.
         builder = builder.config("spark.driver.host", "localhost")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-    with _stderr_aside() as said:
+    with _stderr_aside() as read_log:
         try:
             return builder.getOrCreate()
         except Exception as error:
             raise EngineError(
-                f"Spark did not start on {master!r}: {_cause(error, said())}; check --master, "
+                f"Spark did not start on {master!r}: {_cause(error, read_log())}; check --master, "
                 "or build in this process with --engine local"
             ) from error
 
@@ -141,11 +141,11 @@ def _stderr_aside() -> Iterator[Callable[[], str]]:
         try:
             os.dup2(aside.fileno(), 2)
 
-            def said() -> str:
+            def read_log() -> str:
                 aside.seek(0)
                 return aside.read().decode(errors="replace")
 
-            yield said
+            yield read_log
         finally:
             os.dup2(before, 2)
             os.close(before)
@@ -153,9 +153,9 @@ def _stderr_aside() -> Iterator[Callable[[], str]]:
 
 def _cause(error: Exception, log: str) -> str:
     """The line that tells why a session failed: of the JVM's log if it says, else the error."""
-    said, raised = log.splitlines(), str(error).splitlines()
-    told = [line for line in said if " ERROR " in line]
-    told += [line for line in said + raised if "Exception: " in line]
-    told += [*filter(str.strip, raised), type(error).__name__]
+    logged, raised = log.splitlines(), str(error).splitlines()
+    causes = [line for line in logged if " ERROR " in line]
+    causes += [line for line in logged + raised if "Exception: " in line]
+    causes += [*filter(str.strip, raised), type(error).__name__]
     # Behind the time, the level and the names of classes.
-    return re.split(r" ERROR \w+: |Exception: ", told[0])[-1].strip(" .")
+    return re.split(r" ERROR \w+: |Exception: ", causes[0])[-1].strip(" .")

@@ -45,7 +45,7 @@ class Binding:
         if not isinstance(filter, pc.Expression):
             return
         try:
-            found = self._filtered.scanner(columns={"is_true": filter}).projected_schema.types[0]
+            kind = self._filtered.scanner(columns={"is_true": filter}).projected_schema.types[0]
         except pa.ArrowException as error:
             if not is_applied and not self._unknown(filter):
                 return
@@ -53,9 +53,9 @@ class Binding:
                 f"PyArrow cannot apply the filter {filter_text(filter)}: "
                 f"{self._what_is_wrong(filter, error)}"
             ) from None
-        if not pa.types.is_boolean(found):
+        if not pa.types.is_boolean(kind):
             raise FilterError(
-                f"the filter {filter_text(filter)} is of type {found}, not a condition; compare "
+                f"the filter {filter_text(filter)} is of type {kind}, not a condition; compare "
                 'it: pc.field("id") == 42'
             )
 
@@ -84,8 +84,7 @@ class Binding:
                 self._stored.scanner(columns={name: expression})
             except pa.ArrowException as error:
                 unknown = self._unknown(expression)
-                kind = ColumnNotFound if unknown else InvalidArgument
-                raise kind(
+                raise (ColumnNotFound if unknown else InvalidArgument)(
                     f"column {name!r} cannot be computed as {filter_text(expression)}: "
                     f"{self._what_is_wrong(expression, error)}"
                 ) from None

@@ -63,12 +63,12 @@ class PathValues:
             mask = _holds(self._values[name], predicate)
         except (pa.ArrowException, ValueError, OverflowError):
             return None
-        held = np.asarray(mask.fill_null(False)).astype(bool)
+        true = np.asarray(mask.fill_null(False)).astype(bool)
         unknown = self._unknown[name]
         # Engines differ on zeros and NaN in a set: that a value is surely in it is not said.
         in_doubt = isinstance(predicate, IsIn) and pa.types.is_floating(self._values[name].type)
-        sure = np.zeros_like(held) if in_doubt else held & ~unknown
-        return self._rows(held | unknown), self._rows(sure)
+        sure = np.zeros_like(true) if in_doubt else true & ~unknown
+        return self._rows(true | unknown), self._rows(sure)
 
     def _rows(self, among: np.ndarray) -> RowRanges:
         starts = self._starts[among]
@@ -89,8 +89,8 @@ def _holds(values: pa.Array, predicate: Equals | IsIn | Compares | IsNull) -> pa
             if pa.types.is_floating(left.type):
                 # It compares bits, and the zeros are equal: adding makes -0.0 the other.
                 left, right = _functions.add(left, 0.0), _functions.add(right, 0.0)
-            found = _functions.is_in(left, right.cast(left.type))
-            return _functions.or_(found, _functions.is_null(values)) if null_matches else found
+            mask = _functions.is_in(left, right.cast(left.type))
+            return _functions.or_(mask, _functions.is_null(values)) if null_matches else mask
 
 
 def _alike(values: pa.Array, wanted: pa.Array) -> tuple[pa.Array, pa.Array]:

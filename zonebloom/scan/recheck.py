@@ -114,19 +114,19 @@ def without_views(schema: pa.Schema) -> pa.Schema:
 
 def _plain(field: pa.Field) -> pa.Field:
     """A field of the same values, of types that Arrow can filter and gather."""
-    found = field.type
-    if pa.types.is_string_view(found):
+    kind = field.type
+    if pa.types.is_string_view(kind):
         return field.with_type(pa.large_string())
-    if pa.types.is_binary_view(found):
+    if pa.types.is_binary_view(kind):
         return field.with_type(pa.large_binary())
-    if isinstance(found, pa.StructType):
-        return field.with_type(pa.struct([_plain(each) for each in found]))
-    if isinstance(found, pa.ListType):
-        return field.with_type(pa.list_(_plain(found.value_field)))
-    if isinstance(found, pa.LargeListType):
-        return field.with_type(pa.large_list(_plain(found.value_field)))
-    if isinstance(found, pa.MapType):
+    if isinstance(kind, pa.StructType):
+        return field.with_type(pa.struct([_plain(each) for each in kind]))
+    if isinstance(kind, pa.ListType):
+        return field.with_type(pa.list_(_plain(kind.value_field)))
+    if isinstance(kind, pa.LargeListType):
+        return field.with_type(pa.large_list(_plain(kind.value_field)))
+    if isinstance(kind, pa.MapType):
         return field.with_type(
-            pa.map_(_plain(found.key_field), _plain(found.item_field), found.keys_sorted)
+            pa.map_(_plain(kind.key_field), _plain(kind.item_field), kind.keys_sorted)
         )
     return field
