@@ -177,7 +177,7 @@ class Execution:
         is_begun = False
         try:
             for _, table in self._matches(part, part.rows):
-                is_begun = True
+                is_begun |= table.num_rows > 0
                 yield from table.to_batches(max_chunksize=self._request.batch_size)
         except FragmentChanged:
             # Rows of the file it was are out already; or rows were asked for by address, and
