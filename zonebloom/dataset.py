@@ -195,10 +195,6 @@ class DatasetOptimizer:
         spark, progress
             As `Dataset.create_scalar_index` takes them.
 
-        Returns
-        -------
-        list of Refreshed
-
         Raises
         ------
         IndexNotFound, InvalidArgument, SchemaMismatch, FragmentUnreadable
@@ -465,11 +461,6 @@ class Dataset:
         ----------
         older_than : timedelta
             Files written since are kept, for builds under way and readers of older versions.
-
-        Returns
-        -------
-        Vacuumed
-            What was deleted.
         """
         return vacuum(self.opened.catalog, arguments.of_type(older_than, timedelta, "older_than"))
 
@@ -617,7 +608,7 @@ class Dataset:
 
         Parameters
         ----------
-        filter : str, pyarrow Expression, DNF tuples, polars.Expr, or Predicate
+        filter : as for `scanner`
 
         Returns
         -------
@@ -689,10 +680,6 @@ class Dataset:
         scan_stats_callback : callable, optional
             Given a `ScanStats` at the end of each run.
 
-        Returns
-        -------
-        Scanner
-
         Raises
         ------
         ColumnNotFound, FilterError, InvalidArgument
@@ -744,11 +731,7 @@ class Dataset:
         row_addresses : integers, shape (n,)
             ``fragment_id << 32 | row offset in the fragment``, with the fragment ids that
             `search` tells.
-        columns : list of str, or dict of name to pyarrow Expression, optional
-
-        Returns
-        -------
-        pyarrow.Table
+        columns : as for `scanner`
 
         Raises
         ------
