@@ -291,7 +291,8 @@ def explain(ds: Dataset, filter: str, columns: str | None, analyze: bool) -> Ans
     def document() -> dict[str, Any]:
         if not analyze:
             return text.plan_json(scanner.plan())
-        scanner.to_table()
+        for _ in scanner.to_batches():
+            pass
         return {**text.plan_json(scanner.plan()), "read": asdict(seen[0])}
 
     return Answer(document, scanner.analyze_plan if analyze else scanner.explain_plan)
