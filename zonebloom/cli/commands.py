@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,11 +28,15 @@ _JSON_HELP = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command has to say: one JSON document, or text with a line on stderr."""
+    """What a command has to say: one JSON document, or text with a line on stderr.
+
+    Notes go to stderr with either.
+    """
 
     document: Callable[[], dict[str, Any]]
     text: Callable[[], str]
     aside: str = ""
+    notes: Sequence[str] = ()
     code: int = 0
 
 
@@ -54,12 +58,14 @@ def _answers(command: Callable[..., Answer]) -> Callable[..., int]:
         answer = command(**given)
         if output == "json":
             text.write_json(answer.document())
-            return answer.code
-        written = answer.text()
-        if written:
-            text.write(written)
-        if answer.aside:
-            text.say(answer.aside)
+        else:
+            written = answer.text()
+            if written:
+                text.write(written)
+            if answer.aside:
+                text.say(answer.aside)
+        for note in answer.notes:
+            text.say(note)
         return answer.code
 
     return run
@@ -224,11 +230,10 @@ def validate(ds: Dataset, names: tuple[str, ...], sample: Any) -> Answer:
     headers = ["index", "state", "zones", "zones read", "files changed", "files gone"]
     rows = [[*list(each.values())[:4], len(each["changed"]), len(each["gone"])] for each in indices]
     damage = [each["damage"] for each in indices if each["damage"]]
-    for each in damage:
-        text.say(each)
     return Answer(
         lambda: {"path": ds.title, "indices": indices},
         lambda: table_text(headers, rows),
+        notes=damage,
         code=text.FAILED if damage else 0,
     )
 
@@ -398,8 +403,6 @@ def demo(path: str | None, engine: Any, master: str) -> Answer:
         datasets = {name: dataset(f"{folder}/{name}") for name in tables}
         described = {name: ds.describe_indices() for name, ds in datasets.items()}
         results = [demo.run(folder, each, tables[each.dataset]) for each in demo.LOOKUPS]
-    if path is not None:
-        text.say(f"the data is kept in {path}")
     same = sum(each.same_rows for each in results)
     return Answer(
         lambda: {
@@ -430,6 +433,7 @@ def demo(path: str | None, engine: Any, master: str) -> Answer:
                 "order",
             ]
         ),
+        notes=[f"the data is kept in {path}"] if path else [],
         code=0 if same == len(results) else text.FAILED,
     )
 
