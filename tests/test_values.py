@@ -30,8 +30,11 @@ from hypothesis import strategies as st
 
 from zonebloom.errors import UnsupportedType
 from zonebloom.sbbf.hashing import hash_array
-from zonebloom.values import probe as values
-from zonebloom.values.probe import hash_bytes, hash_domain, probe, probe_many, require_indexable
+from zonebloom.values import columns as names
+from zonebloom.values import literal as literal_module
+from zonebloom.values import types
+from zonebloom.values.probe import hash_bytes, probe, probe_many
+from zonebloom.values.types import hash_domain, require_indexable
 
 SIGNED = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
 UNSIGNED = [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -325,7 +328,7 @@ def test_a_float_against_a_decimal_column_is_maybe(literal):
 @pytest.mark.parametrize("literal_unit", UNITS)
 @pytest.mark.parametrize("make", [pa.timestamp, pa.duration])
 def test_units_convert_exactly_or_match_nothing(unit, literal_unit, make):
-    column, factor = make(unit), values._NANOSECONDS
+    column, factor = make(unit), {unit: 10**9 // ticks for unit, ticks in types.TICKS.items()}
     for count in (0, 1, -1, 1000, -1000, 10**9, 1_700_000_000, -(10**9) - 1):
         nanoseconds = count * factor[literal_unit]
         literal = raw(make(literal_unit), count)
@@ -616,7 +619,8 @@ def test_types_hashed_as_other_bytes_have_domains_of_their_own():
     assert len({hash_domain(arrow_type) for arrow_type in apart}) == len(apart)
 
 
-def test_docstring_examples():
-    results = doctest.testmod(values, extraglobs={"pa": pa})
+@pytest.mark.parametrize("module", [literal_module, types, names])
+def test_docstring_examples(module):
+    results = doctest.testmod(module, extraglobs={"pa": pa})
     assert results.failed == 0
     assert results.attempted > 0

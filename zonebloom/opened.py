@@ -16,13 +16,13 @@ from zonebloom.errors import (
     SchemaMismatch,
     SourceError,
 )
-from zonebloom.predicates import Predicate, RowFilter, translate
+from zonebloom.predicates import Predicate, RowFilter, translate, unknowns
 from zonebloom.scan.binding import Binding, require_column
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column
 from zonebloom.storage.source import Source
 from zonebloom.values.columns import column_path, leaf_type
-from zonebloom.values.probe import hash_domain, require_indexable
+from zonebloom.values.types import hash_domain, require_indexable
 
 
 def beside(source: Source, index_dir: str | None) -> tuple[Source, Catalog]:
@@ -136,7 +136,8 @@ class Opened:
     ) -> tuple[RowFilter | None, Predicate]:
         """A filter as what is applied to rows, and what an index can answer of it."""
         expression, predicate = translate(filter, self.source.schema)
-        if not isinstance(filter, str):
-            # A SQL text was held against the schema when it was read.
+        # What an index can answer of a SQL text, PyArrow can apply.
+        if not isinstance(filter, str) or unknowns(predicate):
+            is_applied = is_applied or isinstance(filter, str)
             self.binding.check_filter(expression, is_applied=is_applied)
         return expression, predicate

@@ -41,7 +41,7 @@ from zonebloom.storage.files import ReadCounter, counted
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores
 from zonebloom.values.columns import column_path, leaf_type
-from zonebloom.values.probe import why_not_indexable
+from zonebloom.values.types import why_not_indexable
 
 if TYPE_CHECKING:
     from zonebloom.scan.planner import Planner

@@ -36,7 +36,7 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CommitConflict
 from zonebloom.storage.columns import Column
 from zonebloom.threads import cores, in_order
-from zonebloom.values.probe import hash_domain
+from zonebloom.values.types import hash_domain
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads

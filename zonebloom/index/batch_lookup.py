@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.view import IndexView
-from zonebloom.predicates.literals import zone_refusal
 from zonebloom.sbbf.hashing import hash_array, value_type
-from zonebloom.values.probe import hash_domain, is_comparable, probe
+from zonebloom.values.probe import probe
+from zonebloom.values.types import hash_domain, is_comparable
+from zonebloom.values.zones import zone_refusal
 
 _NO_HASHES = np.empty(0, dtype=np.uint64)
 _NO_NUMBERS = np.empty(0, dtype=np.int64)

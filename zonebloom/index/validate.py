@@ -24,7 +24,7 @@ from zonebloom.storage.files import identities
 from zonebloom.storage.parquet.pagemap import FilePages, PageMap
 from zonebloom.storage.source import Source
 from zonebloom.values.columns import leaf_type
-from zonebloom.values.probe import hash_domain
+from zonebloom.values.types import hash_domain
 
 DEFAULT_SAMPLE = 16
 

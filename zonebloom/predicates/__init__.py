@@ -31,13 +31,14 @@ from zonebloom.predicates.ast import (
     columns,
     depth,
     flattened,
+    simplified,
     unknowns,
 )
 from zonebloom.predicates.engine import EngineFilter, RowFilter
 from zonebloom.predicates.expression import balanced, from_predicate
-from zonebloom.predicates.literals import is_uuid_of_bytes
 from zonebloom.predicates.rewrite import LONG, applied
-from zonebloom.predicates.sql import to_expression
+from zonebloom.predicates.sql import to_predicate as sql_to_predicate
+from zonebloom.predicates.sql_literals import is_uuid_of_bytes
 from zonebloom.values.columns import leaf_type
 
 __all__ = [
@@ -56,7 +57,6 @@ __all__ = [
     "Unknown",
     "columns",
     "columns_of",
-    "to_expression",
     "to_predicate",
     "translate",
     "unknowns",
@@ -103,15 +103,15 @@ def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predica
     if filter is None:
         return None, Constant(True)
     if isinstance(filter, str):
-        expression = to_expression(filter, schema)
-        return expression, to_predicate(expression, schema)
+        predicate = sql_to_predicate(filter, schema)
+        return _written(predicate, schema), simplified(predicate)
     if isinstance(filter, pc.Expression):
         expression = filter
     elif isinstance(filter, (list, tuple)):
         expression = _from_dnf(_as_stored(filter, schema))
     elif isinstance(filter, Predicate):
-        filter = _flat(filter)
-        expression = from_predicate(filter, schema)
+        flat = _flat(filter)
+        return _written(flat, schema), flat
     elif type(filter).__module__.split(".")[0] == "polars":
         from zonebloom.predicates.polars import translate_polars
 
@@ -122,12 +122,20 @@ def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predica
         form = read(expression)
     except Exception:  # noqa: BLE001 - PyArrow has the words for what cannot be read
         return expression, to_predicate(expression, schema)
-    made = applied(expression, schema, form)
-    if isinstance(filter, Predicate) and made is expression:
-        return made, filter
+    rewritten = applied(expression, schema, form)
     # Of a long one the sets are looked up, not its thousands of terms.
-    is_long = len(form[0]) > LONG
-    return made, to_predicate(made, schema) if is_long else to_predicate(expression, schema, form)
+    if len(form[0]) > LONG:
+        return rewritten, to_predicate(rewritten, schema)
+    return rewritten, to_predicate(expression, schema, form)
+
+
+def _written(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
+    try:
+        return from_predicate(predicate, schema)
+    except RecursionError:
+        raise FilterError(
+            "the filter is nested too deeply; write a chain of OR or AND without parentheses, or IN"
+        ) from None
 
 
 def columns_of(filter: RowFilter) -> set[str] | None:

@@ -35,7 +35,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates import ast, literals
+from zonebloom.predicates import ast
+from zonebloom.predicates.expression import equal_is_exact, lookup_is_exact
+from zonebloom.values.columns import resolve
+from zonebloom.values.literal import Maybe
+from zonebloom.values.types import holds_nan, nulls_are_elsewhere, widens, zones_differ
+from zonebloom.values.zones import ZONE_FUNCTIONS, zone_refusal
 
 Entry: TypeAlias = tuple[str, str]
 Form: TypeAlias = tuple[list[Entry], pa.RecordBatch]
@@ -49,9 +54,6 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
-_AND = {"and", "and_kleene"}
-_RANGES = {"less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
-_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _PATTERNS = {
     "match_like",
     "match_substring",
@@ -59,13 +61,16 @@ _PATTERNS = {
     "starts_with",
     "ends_with",
 }
-_SYMBOLS = {
+_COMPARISONS = {
     "equal": "=",
-    "not_equal": "!=",
     "less": "<",
     "less_equal": "<=",
     "greater": ">",
     "greater_equal": ">=",
+}
+_SYMBOLS = {
+    **_COMPARISONS,
+    "not_equal": "!=",
     "and": "AND",
     "and_kleene": "AND",
     "or": "OR",
@@ -75,27 +80,31 @@ _SYMBOLS = {
     "multiply": "*",
     "divide": "/",
 }
-_SHOWN_TEXT = 200
+_ONLY_LITERALS = "only a column compared with a literal is answered by a Bloom filter"
 
 
-class _Malformed(Exception):
+class Malformed(Exception):
     """The serialised expression is not laid out as this module knows it."""
 
 
-class _Node:
-    """One node of the tree, and what is known of it so far.
+class Node:
+    """A call, a reference or a literal: the entries it is written in, and what it means.
 
-    `meaning` is a predicate or a `_Chain` for a condition, a `_Column` for a reference, a
-    `pa.Scalar` for a literal, and a string, the reason, for whatever the index cannot follow.
+    `meaning` is a predicate for a condition, a `_Column` for a reference, a `pa.Scalar` for a
+    literal, and `Maybe` for whatever the index cannot follow. `options` is the number of the
+    column that holds a call's options, or the literal itself.
     """
 
-    __slots__ = ("args", "meaning", "name", "options")
+    __slots__ = ("args", "end", "meaning", "name", "options", "path", "start")
 
-    def __init__(self, name: str, meaning: Any = None) -> None:
+    def __init__(self, name: str, start: int, end: int = 0, path: ast.ColumnPath = ()) -> None:
         self.name = name
-        self.args: list[_Node] = []
-        self.options: pa.StructScalar | None = None
-        self.meaning = meaning
+        self.start = start
+        self.end = end or start + 1
+        self.path = path
+        self.args: list[Node] = []
+        self.options: int | None = None
+        self.meaning: Any = None
 
 
 class _Column:
@@ -106,19 +115,6 @@ class _Column:
     def __init__(self, path: ast.ColumnPath, type_: pa.DataType) -> None:
         self.path = path
         self.type = type_
-
-
-class _Chain:
-    """Terms joined by AND or by OR, to which the call around it may add.
-
-    A predicate is made of the outermost alone: of each, a chain would take its length squared.
-    """
-
-    __slots__ = ("kind", "terms")
-
-    def __init__(self, kind: type[ast.And | ast.Or], terms: list[ast.Predicate]) -> None:
-        self.kind = kind
-        self.terms = terms
 
 
 def to_predicate(
@@ -152,7 +148,12 @@ def to_predicate(
     id = 42 AND name > 'm'
     """
     try:
-        return ast.bounded(_condition(_tree(form or read(expression), schema)))
+        form = form or read(expression)
+        nodes = parse(form)
+        reader = _Reader(form[1], schema)
+        for node in nodes:
+            reader.understand(node)
+        return ast.simplified(reader.condition(nodes[-1]))
     except FilterError:
         raise
     except Exception as error:  # noqa: BLE001 - a filter is never the reason to fail
@@ -171,44 +172,50 @@ def expression_text(expression: pc.Expression) -> str:
         return error.object.decode(errors="backslashreplace")
 
 
-def _tree(form: Form, schema: pa.Schema) -> _Node:
-    """Read the prefix order with a stack; recursion would end at long chains of OR."""
-    entries, row = form
-    root = _Node("root")
+def parse(form: Form) -> list[Node]:
+    """The nodes of an expression, arguments before their calls; the last one is all of it."""
+    entries, _ = form
+    nodes: list[Node] = []
+    # Recursion would end at long chains of OR.
+    root = Node("root", 0)
     stack = [root]
-    position = 0
-    while position < len(entries):
-        key, text = entries[position]
-        position += 1
+    at = 0
+    while at < len(entries):
+        key, text = entries[at]
         top = stack[-1]
         if top.options is not None and key != "end":
-            raise _Malformed("an argument after the options")
+            raise Malformed("an argument after the options")
+        start = at
+        at += 1
         if key == "call":
-            stack.append(_Node(text))
-        elif key == "end":
+            stack.append(Node(text, start))
+            continue
+        if key == "options" and top is not root:
+            top.options = int(text)
+            continue
+        if key == "end":
             if top is root or top.name != text:
-                raise _Malformed(f"unexpected end of {text}")
-            stack.pop()
-            top.meaning = _meaning(top)
-            stack[-1].args.append(top)
-        elif key == "field_ref":
-            top.args.append(_reference((text,), schema))
-        elif key == "nested_field_ref":
-            count = int(text)
-            parts = entries[position : position + count]
-            position += count
-            if count < 1 or len(parts) != count or any(k != "field_ref" for k, _ in parts):
-                raise _Malformed("a nested reference of other parts")
-            top.args.append(_reference(tuple(name for _, name in parts), schema))
+                raise Malformed(f"unexpected end of {text}")
+            node = stack.pop()
+            node.end = at
+        elif key in ("field_ref", "nested_field_ref"):
+            parts = [(key, text)]
+            if key == "nested_field_ref":
+                at += int(text)
+                parts = entries[start + 1 : at]
+                if len(parts) != int(text) or {each for each, _ in parts} != {"field_ref"}:
+                    raise Malformed("a nested reference of other parts")
+            node = Node("field_ref", start, at, tuple(name for _, name in parts))
         elif key == "literal":
-            top.args.append(_Node("literal", row.column(int(text))[0]))
-        elif key == "options" and top is not root:
-            top.options = row.column(int(text))[0]
+            node = Node(key, start)
+            node.options = int(text)
         else:
-            raise _Malformed(f"unexpected entry {key}")
+            raise Malformed(f"unexpected entry {key}")
+        stack[-1].args.append(node)
+        nodes.append(node)
     if len(stack) != 1 or len(root.args) != 1:
-        raise _Malformed("calls are left open")
-    return root.args[0]
+        raise Malformed("calls are left open")
+    return nodes
 
 
 def read(expression: pc.Expression) -> Form:
@@ -253,7 +260,7 @@ def _metadata(schema: pa.Schema) -> list[Entry]:
     address = _capsule_pointer(capsule, b"arrow_schema")
     cursor = ctypes.c_void_p.from_address(address + _METADATA_OFFSET).value
     if cursor is None:
-        raise _Malformed("no metadata")
+        raise Malformed("no metadata")
     read_int = ctypes.c_int32.from_address
     count = read_int(cursor).value
     cursor += 4
@@ -266,235 +273,188 @@ def _metadata(schema: pa.Schema) -> list[Entry]:
     return list(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _reference(path: ast.ColumnPath, schema: pa.Schema) -> _Node:
-    fields: pa.Schema | pa.StructType = schema
-    found: pa.DataType | None = None
-    for depth, name in enumerate(path):
-        indices = fields.get_all_field_indices(name)
-        if len(indices) != 1:
-            count = "no" if not indices else "more than one"
-            reason = f"the schema has {count} column {ast.column_text(path[: depth + 1])}"
-            return _Node(ast.column_text(path), reason)
-        found = fields.field(indices[0]).type
-        if depth + 1 < len(path):
-            if not isinstance(found, pa.StructType):
-                reason = f"{ast.column_text(path[: depth + 1])} is {found}, not a struct"
-                return _Node(ast.column_text(path), reason)
-            fields = found
-    assert found is not None
-    return _Node(ast.column_text(path), _Column(path, found))
+class _Reader:
+    """Says what the nodes of one expression mean."""
 
+    def __init__(self, row: pa.RecordBatch, schema: pa.Schema) -> None:
+        self._row = row
+        self._schema = schema
 
-def column_of(path: ast.ColumnPath, schema: pa.Schema) -> tuple[ast.ColumnPath, pa.DataType] | None:
-    """The path and type of a column that an expression names, None if it is no single one."""
-    found = _reference(path, schema).meaning
-    return (found.path, found.type) if isinstance(found, _Column) else None
+    def understand(self, node: Node) -> None:
+        """Find the meaning of a node whose arguments have theirs."""
+        try:
+            if node.path:
+                node.meaning = _Column(node.path, resolve(self._schema, node.path))
+            elif node.name == "literal":
+                node.meaning = self._options(node)
+            else:
+                node.meaning = self._call(node)
+        except Maybe as reason:
+            node.meaning = reason
+        except LookupError as error:
+            node.meaning = Maybe(str(error.args[0]))
 
+    def _call(self, node: Node) -> object:
+        name, args = node.name, node.args
+        # The non-Kleene forms give null where the Kleene ones still know an answer, so they are
+        # true (and false) for fewer rows: the same bounds hold for both.
+        if name in ("and", "and_kleene"):
+            return ast.And(tuple(map(self.condition, args)))
+        if name in ("or", "or_kleene"):
+            return ast.Or(tuple(map(self.condition, args)))
+        if name == "invert" and len(args) == 1:
+            return ast.negation(self.condition(args[0]))
+        if name in ("and_not", "and_not_kleene") and len(args) == 2:
+            return ast.And((self.condition(args[0]), ast.negation(self.condition(args[1]))))
+        if name in _COMPARISONS:
+            return self._comparison(args, _COMPARISONS[name])
+        if name == "not_equal":
+            return ast.negation(self._comparison(args, "="))
+        if name == "is_in":
+            return self._is_in(node)
+        if name in ("is_null", "is_valid"):
+            null = self._is_null(node)
+            return null if name == "is_null" else ast.negation(null)
+        if name == "cast":
+            return self._cast(node)
+        if name in _PATTERNS:
+            raise Maybe("text patterns are not answered by a Bloom filter")
+        raise Maybe(f"the function {name} is not answered by a Bloom filter")
 
-def _meaning(node: _Node) -> object:
-    """Say what a call means, from what its arguments mean."""
-    name, args = node.name, node.args
-    if name in _AND:
-        return _chain(ast.And, args)
-    if name in ("or", "or_kleene"):
-        return _chain(ast.Or, args)
-    if name == "invert" and len(args) == 1:
-        return ast.negation(_condition(args[0]))
-    if name in ("and_not", "and_not_kleene") and len(args) == 2:
-        chain = _chain(ast.And, args[:1])
-        chain.terms.append(ast.negation(_condition(args[1])))
-        return chain
-    if name == "equal":
-        return _equal(args)
-    if name == "not_equal":
-        equal = _equal(args)
-        return equal if isinstance(equal, str) else ast.negation(equal)
-    if name == "is_in":
-        return _is_in(node)
-    if name in ("is_null", "is_valid"):
-        null = _is_null(node)
-        return null if name == "is_null" or isinstance(null, str) else ast.negation(null)
-    if name == "cast":
-        return _cast(node)
-    if name in _PATTERNS:
-        return "text patterns are not answered by a Bloom filter"
-    if name in _RANGES:
-        return _compares(args, _RANGES[name])
-    return f"the function {name} is not answered by a Bloom filter"
+    def condition(self, node: Node) -> ast.Predicate:
+        """Read a node as a condition on rows."""
+        meaning = node.meaning
+        if isinstance(meaning, _Column):
+            meaning = Maybe("a boolean column is not indexed")
+        elif isinstance(meaning, pa.Scalar):
+            value = meaning.as_py()
+            if value is None or isinstance(value, bool):
+                return ast.Constant(value)
+            meaning = Maybe("the literal is no condition")
+        if isinstance(meaning, Maybe):
+            return ast.Unknown(self._text(node), str(meaning))
+        assert isinstance(meaning, ast.Predicate)
+        return meaning
 
+    def _comparison(self, args: list[Node], operator: str) -> ast.Predicate:
+        if len(args) != 2:
+            raise Malformed("a comparison takes two arguments")
+        left, right = args
+        for side in args:
+            if isinstance(side.meaning, pa.Scalar) and not side.meaning.is_valid:
+                return ast.Constant(None)
+        if isinstance(left.meaning, pa.Scalar):
+            left, right, operator = right, left, ast.FLIPPED[operator]
+        _check_zones(left.meaning, right.meaning)
+        column, value = _column(left, _ONLY_LITERALS), right.meaning
+        if isinstance(value, Maybe):
+            raise value
+        if not isinstance(value, pa.Scalar):
+            raise Maybe(_ONLY_LITERALS)
+        if not equal_is_exact(column.type, value.type):
+            raise Maybe(f"comparing {column.type} with {value.type} may round")
+        if operator == "=":
+            return ast.Equals(column.path, value)
+        if pa.types.is_floating(value.type) and math.isnan(value.as_py()):
+            raise Maybe("the order of NaN depends on the engine")
+        return ast.Compares(column.path, operator, value)  # pyright: ignore[reportArgumentType]
 
-def _condition(node: _Node) -> ast.Predicate:
-    """Read a node as a condition on rows."""
-    meaning = node.meaning
-    if isinstance(meaning, _Chain):
-        terms = tuple(meaning.terms)
-        return ast.conjunction(terms) if meaning.kind is ast.And else ast.Or(terms)
-    if isinstance(meaning, _Column):
-        return ast.Unknown(_text(node), "a boolean column is not indexed")
-    if isinstance(meaning, pa.Scalar):
-        value = meaning.as_py()
-        if value is None or isinstance(value, bool):
-            return ast.Constant(value)
-        return ast.Unknown(_text(node), "the literal is no condition")
-    if isinstance(meaning, str):
-        return ast.Unknown(_text(node), meaning)
-    assert isinstance(meaning, ast.Predicate)
-    return meaning
+    def _is_in(self, node: Node) -> ast.Predicate:
+        if len(node.args) != 1 or self._option(node, "_type_name") != b"SetLookupOptions":
+            raise Malformed("is_in takes one argument and a set")
+        column = _column(node.args[0], "only a column looked up in a set is answered")
+        values = self._options(node)["value_set"].values
+        if isinstance(values, pa.DictionaryArray):
+            values = values.dictionary_decode()
+        # enum NullMatchingBehavior { MATCH, SKIP, EMIT_NULL, INCONCLUSIVE }: only under MATCH is
+        # a null row ever in the set, and only if the set holds a null.
+        matching = self._option(node, "null_matching_behavior")
+        null_matches = matching == 0 and values.null_count > 0
+        values = values.drop_null()
+        if len(values):
+            _check_zones(column, values[0])
+            if not lookup_is_exact(column.type, values):
+                raise Maybe(f"looking {column.type} up in a set of {values.type} may round")
+        return ast.IsIn(column.path, values, null_matches)
 
+    def _is_null(self, node: Node) -> ast.Predicate:
+        if len(node.args) != 1:
+            raise Malformed(f"{node.name} takes one argument")
+        column = _column(node.args[0], "only the nulls of a column are known to an index")
+        if nulls_are_elsewhere(column.type):
+            raise Maybe(f"the nulls of {column.type} are not indexed")
+        if (
+            node.options is not None
+            and self._option(node, "nan_is_null")
+            and holds_nan(column.type)
+        ):
+            raise Maybe("NaN counted as null is not answered by a Bloom filter")
+        return ast.IsNull(column.path)
 
-def _chain(kind: type[ast.And | ast.Or], args: list[_Node]) -> _Chain:
-    # The non-Kleene forms give null where the Kleene ones still know an answer, so they are true
-    # (and false) for fewer rows: the same bounds hold for both.
-    chain: _Chain | None = None
-    for arg in args:
-        meaning = arg.meaning
-        if not (isinstance(meaning, _Chain) and meaning.kind is kind):
-            term = _condition(arg)
-            meaning = _Chain(kind, list(term.terms) if isinstance(term, kind) else [term])
-        if chain is None:
-            # No other node holds it.
-            chain = meaning
+    def _cast(self, node: Node) -> object:
+        if len(node.args) != 1 or self._option(node, "_type_name") != b"CastOptions":
+            raise Malformed("cast takes one argument and a type")
+        meaning = node.args[0].meaning
+        if isinstance(meaning, pa.Scalar):
+            if meaning.is_valid:
+                raise Maybe("the literal is wrapped in a cast")
+            return meaning
+        column = _column(node.args[0], "a condition is wrapped in a cast")
+        # The type travels as the type of a null child.
+        target = self._options(node).type.field("to_type").type
+        if not widens(column.type, target):
+            raise Maybe(f"casting {column.type} to {target} may join values")
+        return _Column(column.path, target)
+
+    def _options(self, node: Node) -> Any:
+        if node.options is None:
+            raise Malformed(f"{node.name} comes without options")
+        return self._row.column(node.options)[0]
+
+    def _option(self, node: Node, name: str) -> object:
+        return self._options(node)[name].as_py()
+
+    def _text(self, node: Node) -> str:
+        """Write a node as SQL would, for people; long ones are cut."""
+        if isinstance(node.meaning, pa.Scalar):
+            text = ast.value_text(node.meaning)
+        elif node.path:
+            text = ast.column_text(node.path)
+        elif node.name in _SYMBOLS and len(node.args) == 2:
+            parts = [
+                f"({self._text(each)})" if each.name in _SYMBOLS else self._text(each)
+                for each in node.args
+            ]
+            text = f" {_SYMBOLS[node.name]} ".join(parts)
         else:
-            chain.terms += meaning.terms
-    return chain or _Chain(kind, [])
+            inner = [self._text(each) for each in node.args]
+            if node.options is not None:
+                inner += _options_text(self._options(node))
+            text = f"{node.name}({', '.join(inner)})"
+        return ast.shortened(text)
 
 
-def _equal(args: list[_Node]) -> ast.Predicate | str:
-    if len(args) != 2:
-        raise _Malformed("equal takes two arguments")
-    left, right = args[0].meaning, args[1].meaning
-    for meaning in (left, right):
-        if isinstance(meaning, pa.Scalar) and not meaning.is_valid:
-            return ast.Constant(None)
-    if isinstance(left, pa.Scalar):
-        left, right = right, left
-    _check_zones(left, right)
-    if isinstance(left, _Column) and isinstance(right, pa.Scalar):
-        if not literals.equal_is_exact(left.type, right.type):
-            return f"comparing {left.type} with {right.type} may round"
-        return ast.Equals(left.path, right)
-    for meaning in (left, right):
-        if isinstance(meaning, str):
-            return meaning
-    return "only a column compared with a literal is answered by a Bloom filter"
-
-
-def _compares(args: list[_Node], operator: str) -> ast.Predicate | str:
-    if len(args) != 2:
-        raise _Malformed("a comparison takes two arguments")
-    left, right = args[0].meaning, args[1].meaning
-    for meaning in (left, right):
-        if isinstance(meaning, pa.Scalar) and not meaning.is_valid:
-            return ast.Constant(None)
-    if isinstance(left, pa.Scalar):
-        left, right, operator = right, left, _FLIPPED[operator]
-    _check_zones(left, right)
-    if isinstance(left, _Column) and isinstance(right, pa.Scalar):
-        if not literals.equal_is_exact(left.type, right.type):
-            return f"comparing {left.type} with {right.type} may round"
-        if pa.types.is_floating(right.type) and math.isnan(right.as_py()):
-            return "the order of NaN depends on the engine"
-        return ast.Compares(left.path, operator, right)  # pyright: ignore[reportArgumentType]
-    for meaning in (left, right):
-        if isinstance(meaning, str):
-            return meaning
-    return "only a column compared with a literal is known to an index"
+def _column(node: Node, otherwise: str) -> _Column:
+    if isinstance(node.meaning, Maybe):
+        raise node.meaning
+    if not isinstance(node.meaning, _Column):
+        raise Maybe(otherwise)
+    return node.meaning
 
 
 def _check_zones(left: object, right: object) -> None:
     """Refuse what PyArrow compares in UTC unasked, or refuses when it reads."""
     if isinstance(left, _Column) and isinstance(right, pa.Scalar):
-        refusal = literals.zone_refusal(ast.column_text(left.path), left.type, right)
+        refusal = zone_refusal(ast.column_text(left.path), left.type, right)
         if refusal is not None:
             raise FilterError(refusal)
     if not isinstance(left, _Column) or not isinstance(right, _Column):
         return
-    if literals.zones_differ(left.type, right.type):
+    if zones_differ(left.type, right.type):
         names = ast.column_text(left.path), ast.column_text(right.path)
         raise FilterError(
-            f"{names[0]} is {left.type} and {names[1]} is {right.type}; {literals.ZONE_FUNCTIONS}"
+            f"{names[0]} is {left.type} and {names[1]} is {right.type}; {ZONE_FUNCTIONS}"
         )
-
-
-def _is_in(node: _Node) -> ast.Predicate | str:
-    if len(node.args) != 1 or _option(node, "_type_name") != b"SetLookupOptions":
-        raise _Malformed("is_in takes one argument and a set")
-    column = node.args[0].meaning
-    if isinstance(column, str):
-        return column
-    if not isinstance(column, _Column):
-        return "only a column looked up in a set is answered by a Bloom filter"
-    assert node.options is not None
-    values = node.options["value_set"].values
-    if isinstance(values, pa.DictionaryArray):
-        values = values.dictionary_decode()
-    # enum NullMatchingBehavior { MATCH, SKIP, EMIT_NULL, INCONCLUSIVE }: only under MATCH is a
-    # null row ever in the set, and only if the set holds a null.
-    null_matches = _option(node, "null_matching_behavior") == 0 and values.null_count > 0
-    values = values.drop_null()
-    if len(values):
-        _check_zones(column, values[0])
-    if len(values) and not literals.lookup_is_exact(column.type, values):
-        return f"looking {column.type} up in a set of {values.type} may round"
-    return ast.IsIn(column.path, values, null_matches)
-
-
-def _is_null(node: _Node) -> ast.Predicate | str:
-    if len(node.args) != 1:
-        raise _Malformed(f"{node.name} takes one argument")
-    column = node.args[0].meaning
-    if isinstance(column, str):
-        return column
-    if not isinstance(column, _Column):
-        return "only the nulls of a column are known to an index"
-    if literals.nulls_are_elsewhere(column.type):
-        return f"the nulls of {column.type} are not indexed"
-    if (
-        node.options is not None
-        and _option(node, "nan_is_null")
-        and literals.holds_nan(column.type)
-    ):
-        return "NaN counted as null is not answered by a Bloom filter"
-    return ast.IsNull(column.path)
-
-
-def _cast(node: _Node) -> object:
-    if len(node.args) != 1 or _option(node, "_type_name") != b"CastOptions":
-        raise _Malformed("cast takes one argument and a type")
-    assert node.options is not None
-    # The type travels as the type of a null child.
-    target = node.options.type.field("to_type").type
-    column = node.args[0].meaning
-    if isinstance(column, pa.Scalar):
-        return column if not column.is_valid else "the literal is wrapped in a cast"
-    if not isinstance(column, _Column):
-        return column if isinstance(column, str) else "a condition is wrapped in a cast"
-    if not literals.is_lossless(column.type, target):
-        return f"casting {column.type} to {target} may join values"
-    return _Column(column.path, target)
-
-
-def _option(node: _Node, name: str) -> object:
-    if node.options is None:
-        raise _Malformed(f"{node.name} comes without options")
-    return node.options[name].as_py()
-
-
-def _text(node: _Node) -> str:
-    """Write a node as SQL would, for people; long ones are cut."""
-    if isinstance(node.meaning, pa.Scalar):
-        text = ast.value_text(node.meaning)
-    elif node.name in _SYMBOLS and len(node.args) == 2:
-        parts = [f"({_text(a)})" if a.name in _SYMBOLS else _text(a) for a in node.args]
-        text = f" {_SYMBOLS[node.name]} ".join(parts)
-    elif node.args:
-        inner = [_text(a) for a in node.args]
-        if node.options is not None:
-            inner += _options_text(node.options)
-        text = f"{node.name}({', '.join(inner)})"
-    else:
-        text = node.name
-    return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
 
 
 def _options_text(options: pa.StructScalar) -> list[str]:
@@ -517,21 +477,7 @@ def _options_text(options: pa.StructScalar) -> list[str]:
 def referenced_columns(expression: pc.Expression) -> set[str] | None:
     """Names of the top-level columns an expression reads, None when that cannot be told."""
     try:
-        entries, _ = read(expression)
+        nodes = parse(read(expression))
     except Exception:  # noqa: BLE001 - reading every column is always right
         return None
-    names = set()
-    inner = 0
-    for key, text in entries:
-        if key == "nested_field_ref":
-            inner = int(text)
-        elif key == "field_ref":
-            # Of a nested reference only the first name is a column.
-            if inner >= 0:
-                names.add(text)
-                inner = -(inner - 1) if inner > 1 else 0
-            else:
-                inner += 1
-        elif key not in ("call", "end", "literal", "options"):
-            return None
-    return names
+    return {node.path[0] for node in nodes if node.path}

@@ -18,11 +18,12 @@ which the user's filter is true must lie in *may be true* of its predicate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zonebloom.errors import InvalidArgument
 
@@ -32,7 +33,10 @@ ColumnPath: TypeAlias = tuple[str, ...]
 DEEPEST = 150
 _MANY_TERMS = 64
 _SHOWN_VALUES = 2
+_SHOWN_TEXT = 200
 _FACING = {">=": "<=", "<=": ">="}
+# What is meant by a comparison whose sides are exchanged.
+FLIPPED = {"=": "=", "!=": "!=", "<=>": "<=>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,83 +154,76 @@ class Unknown:
         Why it is not answered; shown by ``explain_plan``.
     columns
         Top-level columns it names, where a translator says so.
+    expression
+        What PyArrow applies to rows for it, true, false and null; None where that is not known.
     """
 
     text: str
     reason: str
     columns: frozenset[str] = frozenset()
+    expression: pc.Expression | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.text
 
 
-Predicate: TypeAlias = Equals | IsIn | Compares | IsNull | And | Or | Not | Constant | Unknown
+Leaf: TypeAlias = Equals | IsIn | Compares | IsNull | Constant | Unknown
+Predicate: TypeAlias = Leaf | And | Or | Not
 
 
-def walk(predicate: Predicate) -> Iterator[Predicate]:
-    """Yield every node of the tree, parents before children, left to right."""
-    # A stack instead of recursion: filters made by programs can be very deep.
-    stack = [predicate]
-    while stack:
-        node = stack.pop()
-        yield node
-        if isinstance(node, (And, Or)):
-            stack.extend(reversed(node.terms))
-        elif isinstance(node, Not):
-            stack.append(node.term)
+_Value = TypeVar("_Value")
 
 
-def bounded(predicate: Predicate) -> Predicate:
-    """The predicate with what lies too deep for a search to follow made `Unknown`.
+def fold(
+    predicate: Predicate,
+    leaf: Callable[[Leaf], _Value],
+    every: Callable[[list[_Value]], _Value],
+    any_of: Callable[[list[_Value]], _Value],
+    negate: Callable[[_Value], _Value],
+) -> _Value:
+    """Bring a tree to one value: of its leaves, left to right, then of what joins them.
 
     Examples
     --------
-    >>> deep = Compares(("a",), "<", pa.scalar(5))
-    >>> for _ in range(1000):
-    ...     deep = And((Or((deep, Constant(None))), IsNull(("b",))))
-    >>> depth(bounded(deep)) <= DEEPEST
-    True
+    >>> tree = And((Not(IsNull(("a",))), Or((Constant(True), IsNull(("b",))))))
+    >>> fold(tree, lambda leaf: 1, sum, max, lambda count: -count)
+    0
     """
-    if depth(predicate) <= DEEPEST:
-        return predicate
-    return _cut(predicate, DEEPEST)
+    values: dict[int, _Value] = {}
+    # Children before parents.
+    for node in reversed(_nodes(predicate, reverse=False)):
+        match node:
+            case And(terms):
+                value = every([values[id(term)] for term in terms])
+            case Or(terms):
+                value = any_of([values[id(term)] for term in terms])
+            case Not(term):
+                value = negate(values[id(term)])
+            case _:
+                value = leaf(node)
+        values[id(node)] = value
+    return values[id(predicate)]
 
 
-def depth(predicate: Predicate) -> int:
-    """How many nodes lie above the deepest one."""
-    deepest, stack = 0, [(predicate, 0)]
+def replaced(predicate: Predicate, leaf: Callable[[Leaf], Predicate]) -> Predicate:
+    """The tree with other leaves."""
+    return fold(predicate, leaf, conjunction, disjunction, negation)
+
+
+def walk(predicate: Predicate) -> list[Predicate]:
+    """Every node of the tree, parents before children, left to right."""
+    return _nodes(predicate, reverse=True)
+
+
+def _nodes(predicate: Predicate, *, reverse: bool) -> list[Predicate]:
+    # A stack instead of recursion: filters made by programs can be very deep.
+    nodes, stack = [], [predicate]
     while stack:
-        node, deep = stack.pop()
-        deepest = max(deepest, deep)
-        stack += [(each, deep + 1) for each in _below(node)]
-    return deepest
-
-
-def flattened(predicate: Predicate) -> Predicate:
-    """Terms of a chain side by side, however they are nested: ``a OR (b OR c)`` is one OR."""
-    order, inner = [predicate], set()
-    for node in order:
+        node = stack.pop()
+        nodes.append(node)
         below = _below(node)
-        order += below
-        inner.update(id(each) for each in below if _joins(node, each))
-    made: dict[int, Predicate] = {}
-    # Children before parents; a chain within one of its kind is made with that.
-    for node in reversed(order):
-        if isinstance(node, Not):
-            made[id(node)] = negation(made[id(node.term)])
-        elif not isinstance(node, And | Or):
-            made[id(node)] = node
-        elif id(node) not in inner or node is predicate:
-            terms: list[Predicate] = []
-            stack: list[Predicate] = [node]
-            while stack:
-                each = stack.pop()
-                if each is node or _joins(node, each):
-                    stack += reversed(_below(each))
-                else:
-                    terms.append(made[id(each)])
-            made[id(node)] = type(node)(tuple(terms))
-    return made[id(predicate)]
+        stack += reversed(below) if reverse else below
+    return nodes
 
 
 def _below(node: Predicate) -> tuple[Predicate, ...]:
@@ -235,13 +232,63 @@ def _below(node: Predicate) -> tuple[Predicate, ...]:
     return (node.term,) if isinstance(node, Not) else ()
 
 
-def _joins(outer: Predicate, inner: Predicate) -> bool:
-    return isinstance(outer, And | Or) and type(outer) is type(inner)
+def depth(predicate: Predicate) -> int:
+    """How many nodes lie above the deepest one."""
+
+    def above(depths: list[int]) -> int:
+        return 1 + max(depths, default=-1)
+
+    return fold(predicate, lambda leaf: 0, above, above, lambda below: below + 1)
+
+
+def simplified(predicate: Predicate) -> Predicate:
+    """The same condition as a search follows it.
+
+    Chains are flat, however they were nested; NOT stands before no NOT; what lies too deep for a
+    search is `Unknown`.
+
+    Examples
+    --------
+    >>> deep = Compares(("a",), "<", pa.scalar(5))
+    >>> for _ in range(1000):
+    ...     deep = And((Or((deep, Constant(None))), IsNull(("b",))))
+    >>> depth(simplified(deep)) <= DEEPEST
+    True
+    """
+    flat = flattened(predicate)
+    return flat if depth(flat) <= DEEPEST else _cut(flat, DEEPEST)
+
+
+def flattened(predicate: Predicate) -> Predicate:
+    """Terms of a chain side by side, however they are nested: ``a OR (b OR c)`` is one OR."""
+    tops = {id(predicate)}
+    for node in walk(predicate):
+        tops.update(id(term) for term in _below(node) if type(term) is not type(node))
+    flat: dict[int, Predicate] = {}
+    for node in reversed(_nodes(predicate, reverse=False)):
+        if isinstance(node, Not):
+            flat[id(node)] = negation(flat[id(node.term)])
+        elif not isinstance(node, And | Or):
+            flat[id(node)] = node
+        elif id(node) in tops:
+            join = conjunction if isinstance(node, And) else disjunction
+            flat[id(node)] = join(flat[id(term)] for term in _chain(node))
+    return flat[id(predicate)]
+
+
+def _chain(outer: And | Or) -> Iterator[Predicate]:
+    stack: list[Predicate] = [outer]
+    while stack:
+        node = stack.pop()
+        if type(node) is type(outer):
+            stack += reversed(_below(node))
+        else:
+            yield node
 
 
 def _cut(predicate: Predicate, left: int) -> Predicate:
     if isinstance(predicate, And | Or | Not) and left == 0:
-        return Unknown("...", f"it is nested more than {DEEPEST} levels deep")
+        return Unknown("...", f"the filter is nested more than {DEEPEST} levels deep")
     if isinstance(predicate, And | Or):
         return type(predicate)(tuple(_cut(term, left - 1) for term in predicate.terms))
     return Not(_cut(predicate.term, left - 1)) if isinstance(predicate, Not) else predicate
@@ -257,15 +304,16 @@ def conjunction(terms: Iterable[Predicate]) -> Predicate:
     a = 5
     """
     kept: list[Predicate] = []
-    bounds: dict[tuple[ColumnPath, str], int] = {}
+    bounds: dict[tuple[ColumnPath, str], tuple[int, pa.Scalar]] = {}
     for term in terms:
         if isinstance(term, Compares) and term.operator in _FACING:
-            at = bounds.get((term.column, _FACING[term.operator]))
-            if at is not None and _value_of(kept[at]).equals(term.value):
+            facing = term.column, _FACING[term.operator]
+            at, value = bounds.get(facing, (0, None))
+            if value is not None and value.equals(term.value):
                 kept[at] = Equals(term.column, term.value)
-                del bounds[term.column, _FACING[term.operator]]
+                del bounds[facing]
                 continue
-            bounds[term.column, term.operator] = len(kept)
+            bounds[term.column, term.operator] = len(kept), term.value
         kept.append(term)
     return kept[0] if len(kept) == 1 else And(tuple(kept))
 
@@ -279,17 +327,16 @@ def disjunction(terms: Iterable[Predicate]) -> Predicate:
     a IN (0, 1, ... 98 more)
     """
     terms = tuple(terms)
-    if len(terms) < _MANY_TERMS:
-        return Or(terms)
-    sets: dict[tuple[ColumnPath, pa.DataType], list[pa.Scalar]] = {}
-    others: list[Predicate] = []
-    for term in terms:
-        if isinstance(term, Equals):
-            sets.setdefault((term.column, term.value.type), []).append(term.value)
-        else:
-            others.append(term)
-    made = [IsIn(column, pa.array(values, type_)) for (column, type_), values in sets.items()]
-    terms = (*made, *others)
+    if len(terms) >= _MANY_TERMS:
+        sets: dict[tuple[ColumnPath, pa.DataType], list[pa.Scalar]] = {}
+        others: list[Predicate] = []
+        for term in terms:
+            if isinstance(term, Equals):
+                sets.setdefault((term.column, term.value.type), []).append(term.value)
+            else:
+                others.append(term)
+        united = [IsIn(column, pa.array(values, type_)) for (column, type_), values in sets.items()]
+        terms = (*united, *others)
     return terms[0] if len(terms) == 1 else Or(terms)
 
 
@@ -306,11 +353,6 @@ def negation(predicate: Predicate) -> Predicate:
     if isinstance(predicate, Constant):
         return Constant(None if predicate.value is None else not predicate.value)
     return Not(predicate)
-
-
-def _value_of(term: Predicate) -> pa.Scalar:
-    assert isinstance(term, Compares)
-    return term.value
 
 
 def columns(predicate: Predicate) -> set[ColumnPath]:
@@ -355,6 +397,11 @@ def value_text(value: pa.Scalar) -> str:
     if pa.types.is_temporal(value.type):
         return f"'{plain}'"
     return str(plain)
+
+
+def shortened(text: str) -> str:
+    """A text that people read, cut where it is long."""
+    return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
 
 
 def _operand_text(term: Predicate) -> str:

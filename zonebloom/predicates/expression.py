@@ -1,36 +1,62 @@
-"""Predicates brought to PyArrow expressions, so that our own tree can be a filter too."""
+"""Predicates brought to PyArrow expressions, and what PyArrow compares exactly.
+
+PyArrow casts one side or both before it compares, so it compares exact values only where no cast
+rounds. Each rule was measured, the traps being: `is_in` casts the *set* to the column's type
+(0.1 as double finds 0.1 as float, the timestamp 00:00:00.001 finds the date, the string '5'
+finds the integer), and a decimal meets a float only after rounding.
+"""
 
 from __future__ import annotations
 
-import math
+import functools
+import operator
+from collections.abc import Callable
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates import literals
 from zonebloom.predicates.ast import (
-    And,
     ColumnPath,
     Compares,
     Constant,
     Equals,
     IsIn,
     IsNull,
-    Not,
-    Or,
+    Leaf,
     Predicate,
     Unknown,
     column_text,
+    fold,
 )
 from zonebloom.values.columns import leaf_type
+from zonebloom.values.literal import integers_within, numbers_to_find
+from zonebloom.values.types import family, is_comparable, is_flat, plain, stored
+from zonebloom.values.zones import zone_refusal
 
 # pa.scalar(None) would import pandas to look for its nulls.
-_NULL = pc.scalar(pa.nulls(1, pa.bool_())[0])
+NULL = pc.scalar(pa.nulls(1, pa.bool_())[0])
+COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+# PyArrow makes a chain as deep as it is long when it simplifies it: at ten thousand terms its
+# stack was seen to end.
+_MOST_TERMS = 4000
+TOO_LONG = "write IN for equalities, or read less and filter the table"
+
+# An expression that is null where the condition is, if that is asked for, or false there.
+_Form: TypeAlias = Callable[[bool], pc.Expression]
+Resolve: TypeAlias = Callable[[ColumnPath], tuple[pc.Expression, pa.DataType]]
 
 
-def from_predicate(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
-    """Write a predicate as the expression PyArrow applies to rows, with SQL's three values.
+def from_predicate(
+    predicate: Predicate, schema: pa.Schema, *, exact: bool = False
+) -> pc.Expression:
+    """Write a predicate as the expression PyArrow applies to rows.
+
+    A row whose condition is null is dropped as one whose condition is false is, so only below a
+    NOT are the two told apart, unless all of it is to be `exact`.
 
     Examples
     --------
@@ -39,102 +65,165 @@ def from_predicate(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
     >>> print(from_predicate(wanted, schema))
     ((id == 42) and invert(is_null(name, {nan_is_null=false})))
     """
-    match predicate:
-        case And(terms):
-            return balanced([from_predicate(term, schema) for term in terms], False)
-        case Or(terms):
-            return balanced([from_predicate(term, schema) for term in terms], True)
-        case Not(term):
-            return ~from_predicate(term, schema)
+
+    def resolve(path: ColumnPath) -> tuple[pc.Expression, pa.DataType]:
+        type_ = leaf_type(schema, path)
+        if type_ is None:
+            known = ", ".join(schema.names[:20])
+            raise FilterError(f"there is no column {column_text(path)}; the columns are {known}")
+        return pc.field(path[0]) if len(path) == 1 else pc.field(*path), type_
+
+    return write(predicate, resolve, exact)
+
+
+def write(predicate: Predicate, resolve: Resolve, exact: bool) -> pc.Expression:
+    """Write a predicate over what paths stand for: an expression, and the type of its values."""
+
+    def join(is_or: bool) -> Callable[[list[_Form]], _Form]:
+        return lambda forms: lambda exact: balanced([form(exact) for form in forms], is_or)
+
+    def negate(form: _Form) -> _Form:
+        return lambda exact: ~form(True)
+
+    leaf = functools.partial(_leaf, resolve=resolve)
+    return fold(predicate, leaf, join(False), join(True), negate)(exact)
+
+
+def _leaf(leaf: Leaf, resolve: Resolve) -> _Form:
+    match leaf:
         case Constant(value):
-            return pc.scalar(pa.scalar(value, pa.bool_()))
+            expression = pc.scalar(pa.scalar(value, pa.bool_()))
+        case Unknown(text, _, _, expression):
+            if expression is None:
+                raise FilterError(
+                    f"what {text!r} means is unknown, so no row can be tried; leave it out"
+                )
         case IsNull(path):
-            return _column(path, schema)[0].is_null()
-        case Equals(path, value):
-            column, value = _comparable(path, value, schema)
-            return column == value
-        case Compares(path, operator, value):
-            column, value = _comparable(path, value, schema)
-            match operator:
-                case "<":
-                    return column < value
-                case "<=":
-                    return column <= value
-                case ">":
-                    return column > value
-                case ">=":
-                    return column >= value
+            expression = resolve(path)[0].is_null()
         case IsIn(path, values, null_matches):
-            return _is_in(path, values, null_matches, schema)
-        case Unknown(text, _):
-            raise FilterError(
-                f"what {text!r} means is unknown, so no row can be tried; leave it out"
-            )
+            return _is_in(path, values, null_matches, resolve)
+        case Equals(path, value):
+            column, value = _sides(path, value, resolve)
+            expression = column == value
+        case Compares(path, symbol, value):
+            expression = COMPARE[symbol](*_sides(path, value, resolve))
+    return lambda exact: expression
 
 
 def balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
     """Terms joined in pairs: a chain of ten thousand would be as deep as it is long."""
+    if len(terms) > _MOST_TERMS:
+        raise FilterError(
+            f"the filter joins more than {_MOST_TERMS:,} conditions that are no equalities of one "
+            f"column; {TOO_LONG}"
+        )
     while len(terms) > 1:
         pairs = [a | b if is_or else a & b for a, b in zip(terms[::2], terms[1::2], strict=False)]
         terms = pairs + terms[len(pairs) * 2 :]
     return terms[0] if terms else pc.scalar(not is_or)
 
 
+def compared_as(type_: pa.DataType) -> pa.DataType:
+    """The type PyArrow can compare the values as, which keeps each of them.
+
+    There are no kernels for float16, the view types and UUIDs, and a dictionary is best decoded:
+    PyArrow would choose a common type by itself, which may be too small.
+    """
+    type_ = stored(type_)
+    if pt.is_float16(type_):
+        return pa.float32()
+    if pt.is_string_view(type_):
+        return pa.string()
+    return pa.binary() if pt.is_binary_view(type_) else type_
+
+
 def comparable(expression: pc.Expression, type_: pa.DataType) -> tuple[pc.Expression, pa.DataType]:
     """Values as PyArrow can compare them, and the type they are then of."""
-    target = literals.compared_as(type_)
-    decoded = literals.plain(type_)
+    target = compared_as(type_)
+    decoded = plain(type_)
     if decoded not in (type_, target):
         expression = expression.cast(decoded)
     return (expression if target == type_ else expression.cast(target)), target
 
 
-def _is_in(
-    path: ColumnPath, values: pa.Array, null_matches: bool, schema: pa.Schema
-) -> pc.Expression:
-    column, type_ = _column(path, schema)
-    values = values.cast(literals.compared_as(values.type))
+def equal_is_exact(column: pa.DataType, literal: pa.DataType) -> bool:
+    """Whether PyArrow's `equal` of a column and a literal is equality of exact values."""
+    match family(column), family(literal):
+        case "float", "decimal":
+            return False
+        case "integer", "float":
+            # PyArrow casts the column, with a check that fails on rounding.
+            return not pt.is_float16(plain(literal))
+    return is_comparable(column, literal)
+
+
+def lookup_is_exact(column: pa.DataType, values: pa.Array) -> bool:
+    """Whether PyArrow's `is_in` of a column and a set is equality of exact values."""
+    column, literal = plain(column), values.type
+    if column == literal:
+        return is_flat(column)
+    kind = family(column)
+    if kind != family(literal) or not kind or pt.is_date(column) or pt.is_date(literal):
+        return False
+    if kind == "float":
+        # The set is cast to the column's type without a check, so check here.
+        return not pt.is_float16(column) and values.cast(column, safe=False).cast(literal).equals(
+            values
+        )
+    return True
+
+
+def _is_in(path: ColumnPath, values: pa.Array, null_matches: bool, resolve: Resolve) -> _Form:
+    column, type_ = comparable(*resolve(path))
+    null = column.is_null()
+    values = values.cast(compared_as(values.type))
     if len(values):
         _check_zones(path, type_, values[0])
-    if len(values) and not literals.lookup_is_exact(type_, values):
-        raise _rounds(path, type_, values.type)
-    if pa.types.is_floating(values.type):
-        # PyArrow looks bits up: zeros are equal and NaN are not.
-        numbers = [each for each in values.to_pylist() if not math.isnan(each)]
-        zeros = [0.0, -0.0] if 0.0 in numbers else []
-        values = pa.array(numbers + zeros, values.type)
-    found = column.isin(values)
-    return found | column.is_null() if null_matches else found | (column.is_null() & _NULL)
+    if len(values) and not lookup_is_exact(type_, values):
+        sides = [_sides(path, value, resolve) for value in values]
+        inside = balanced([column == value for column, value in sides], is_or=True)
+    else:
+        if pt.is_decimal(type_) and type_.bit_width < 128:
+            # PyArrow looks no narrower ones up.
+            column = column.cast(pa.decimal128(type_.precision, type_.scale))
+            if values.type.bit_width < 128:
+                values = values.cast(pa.decimal128(values.type.precision, values.type.scale))
+        elif pt.is_fixed_size_binary(type_):
+            column, values = column.cast(pa.binary()), values.cast(pa.binary())
+        elif pt.is_floating(values.type):
+            values = numbers_to_find(values)
+        elif pt.is_integer(type_):
+            values = integers_within(values, type_)
+        inside = column.isin(values)
+    if null_matches:
+        return lambda exact: inside | null
+    # PyArrow says false where SQL says null.
+    return lambda exact: inside | (null & NULL) if exact else inside
 
 
-def _comparable(
-    path: ColumnPath, value: pa.Scalar, schema: pa.Schema
-) -> tuple[pc.Expression, pa.Scalar]:
-    column, type_ = _column(path, schema)
-    value = value.cast(literals.compared_as(value.type))
+def _sides(path: ColumnPath, value: pa.Scalar, resolve: Resolve) -> tuple[pc.Expression, pa.Scalar]:
+    """A column and a value as PyArrow compares them exactly."""
+    column, type_ = comparable(*resolve(path))
+    value = value.cast(compared_as(value.type))
     _check_zones(path, type_, value)
-    if not literals.equal_is_exact(type_, value.type):
-        raise _rounds(path, type_, value.type)
+    if not equal_is_exact(type_, value.type):
+        raise FilterError(
+            f"{column_text(path)} is {type_}, and PyArrow would round a {value.type} to compare "
+            f"the two; give the literal as {type_}"
+        )
+    if family(type_) == family(value.type) == "integer":
+        # PyArrow brings a uint64 to int64 to compare the two, which fails at 2**63.
+        within = integers_within(pa.array([value]), type_)
+        return column, within[0] if len(within) else value
+    if pt.is_float32(type_) and pt.is_float64(value.type):
+        narrow = value.cast(type_)
+        if narrow.cast(pa.float64()).equals(value):
+            return column, narrow
+        column = column.cast(pa.float64())
     return column, value
 
 
 def _check_zones(path: ColumnPath, column: pa.DataType, value: pa.Scalar) -> None:
-    refusal = literals.zone_refusal(column_text(path), column, value)
+    refusal = zone_refusal(column_text(path), column, value)
     if refusal is not None:
         raise FilterError(refusal)
-
-
-def _column(path: ColumnPath, schema: pa.Schema) -> tuple[pc.Expression, pa.DataType]:
-    found = leaf_type(schema, path)
-    if found is None:
-        known = ", ".join(schema.names[:20])
-        raise FilterError(f"there is no column {column_text(path)}; the columns are {known}")
-    column = pc.field(path[0]) if len(path) == 1 else pc.field(*path)
-    return comparable(column, found)
-
-
-def _rounds(path: ColumnPath, column: pa.DataType, literal: pa.DataType) -> FilterError:
-    return FilterError(
-        f"{column_text(path)} is {column}, and PyArrow would round a {literal} to compare the two; "
-        f"give the literal as {column}"
-    )

@@ -22,7 +22,8 @@ from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.predicates import polars_rules as rules
 from zonebloom.predicates.engine import EngineFilter
-from zonebloom.predicates.polars_json import Unreadable, kind_of, literal_of, read, set_of, type_of
+from zonebloom.predicates.polars_json import kind_of, literal_of, read, set_of, type_of
+from zonebloom.values.literal import Maybe
 
 if TYPE_CHECKING:
     import polars as pl
@@ -193,7 +194,7 @@ def _read(expr: pl.Expr) -> tuple[Any, str]:
 def _to_predicate(root: Any, reason: str, expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
     if root is not None:
         try:
-            return ast.bounded(_condition(root, schema))
+            return ast.simplified(_condition(root, schema))
         except Exception as error:  # noqa: BLE001 - a filter is never the reason to fail
             reason = f"the expression cannot be taken apart ({type(error).__name__}: {error})"
     return ast.Unknown(str(expr)[:_SHOWN_TEXT], reason)
@@ -203,7 +204,7 @@ def _condition(node: Any, schema: pa.Schema) -> ast.Predicate:
     """Read a node as a condition on rows."""
     try:
         meaning = _meaning(node, schema)
-    except (rules.Inexact, Unreadable) as error:
+    except Maybe as error:
         return ast.Unknown(_text(node), str(error))
     if isinstance(meaning, rules.Column):
         if rules.family(meaning.seen) == "boolean" and meaning.stored == meaning.seen:
@@ -234,17 +235,17 @@ def _meaning(node: Any, schema: pa.Schema) -> Any:
     if kind == "Function":
         return _function(body, schema)
     if kind == "Selector":
-        raise Unreadable("it stands for several columns, or for one told by place or type")
-    raise Unreadable(f"a Polars {kind} is not answered by a Bloom filter")
+        raise Maybe("it stands for several columns, or for one told by place or type")
+    raise Maybe(f"a Polars {kind} is not answered by a Bloom filter")
 
 
 def _column(name: Any, schema: pa.Schema) -> rules.Column:
     if not isinstance(name, str) or (name.startswith("^") and name.endswith("$")):
-        raise Unreadable("it stands for several columns")
+        raise Maybe("it stands for several columns")
     found = schema.get_all_field_indices(name)
     if len(found) != 1:
         count = "no" if not found else "more than one"
-        raise Unreadable(f"the schema has {count} column {name}")
+        raise Maybe(f"the schema has {count} column {name}")
     type_ = schema.field(found[0]).type
     return rules.Column((name,), type_, type_)
 
@@ -255,13 +256,13 @@ def _binary(node: Any, body: Any, schema: pa.Schema) -> ast.Predicate:
         if operator in names:
             return made(tuple(_condition(term, schema) for term in _terms(node, names)))
     if operator not in ("Eq", "NotEq", "EqValidity", "NotEqValidity", *_ORDER):
-        raise Unreadable(f"the operator {_SYMBOLS.get(operator, operator)} is not answered")
+        raise Maybe(f"the operator {_SYMBOLS.get(operator, operator)} is not answered")
     left, right = _meaning(body["left"], schema), _meaning(body["right"], schema)
     flipped = isinstance(left, pa.Scalar)
     if flipped:
         left, right = right, left
     if not isinstance(left, rules.Column) or not isinstance(right, pa.Scalar):
-        raise Unreadable("only a column compared with a literal is answered by a Bloom filter")
+        raise Maybe("only a column compared with a literal is answered by a Bloom filter")
     if operator in _ORDER:
         if not right.is_valid:
             return ast.Constant(None)
@@ -301,9 +302,9 @@ def _cast(body: Any, schema: pa.Schema) -> rules.Column | pa.Scalar:
             try:
                 return inner.cast(target)
             except pa.ArrowInvalid:
-                raise Unreadable(f"the literal is no {target}") from None
-        raise Unreadable("the literal is wrapped in a cast")
-    raise Unreadable("a condition is wrapped in a cast")
+                raise Maybe(f"the literal is no {target}") from None
+        raise Maybe("the literal is wrapped in a cast")
+    raise Maybe("a condition is wrapped in a cast")
 
 
 def _ternary(body: Any, schema: pa.Schema) -> ast.Predicate:
@@ -311,7 +312,7 @@ def _ternary(body: Any, schema: pa.Schema) -> ast.Predicate:
     ends = [_condition(body[name], schema) for name in ("truthy", "falsy")]
     if all(isinstance(end, ast.Constant) and end.value is not True for end in ends):
         return ends[0] if ends[0] == ends[1] else ast.Constant(False)
-    raise Unreadable("when-then-otherwise is not answered by a Bloom filter")
+    raise Maybe("when-then-otherwise is not answered by a Bloom filter")
 
 
 def _function(body: Any, schema: pa.Schema) -> ast.Predicate | rules.Column:
@@ -320,7 +321,7 @@ def _function(body: Any, schema: pa.Schema) -> ast.Predicate | rules.Column:
     if name == "StructExpr":
         return _leaf(arguments, options, schema)
     if name != "Boolean":
-        raise Unreadable(f"the function {_function_text(function)} is not answered")
+        raise Maybe(f"the function {_function_text(function)} is not answered")
     name, options = kind_of(options)
     if name in ("AllHorizontal", "AnyHorizontal"):
         made = ast.And if name == "AllHorizontal" else ast.Or
@@ -328,10 +329,10 @@ def _function(body: Any, schema: pa.Schema) -> ast.Predicate | rules.Column:
     if name == "Not" and len(arguments) == 1:
         return ast.negation(_condition(arguments[0], schema))
     if name not in ("IsNull", "IsNotNull", "IsIn", "IsBetween"):
-        raise Unreadable(f"the function {_function_text(function)} is not answered")
+        raise Maybe(f"the function {_function_text(function)} is not answered")
     column = _meaning(arguments[0], schema)
     if not isinstance(column, rules.Column):
-        raise Unreadable("only a column by itself is answered by a Bloom filter")
+        raise Maybe("only a column by itself is answered by a Bloom filter")
     if name in ("IsNull", "IsNotNull") and len(arguments) == 1:
         null = _is_null(column)
         return null if name == "IsNull" else ast.Not(null)
@@ -340,38 +341,38 @@ def _function(body: Any, schema: pa.Schema) -> ast.Predicate | rules.Column:
     if name == "IsBetween" and len(arguments) == 3:
         low, high = (_meaning(argument, schema) for argument in arguments[1:])
         return _between(column, low, high, options["closed"])
-    raise Unreadable(f"the function {name} has other arguments")
+    raise Maybe(f"the function {name} has other arguments")
 
 
 def _leaf(arguments: Any, options: Any, schema: pa.Schema) -> rules.Column:
     name, field = kind_of(options)
     struct = _meaning(arguments[0], schema)
     if name != "FieldByName" or len(arguments) != 1 or not isinstance(struct, rules.Column):
-        raise Unreadable("only a field of a struct column, by name, is answered")
+        raise Maybe("only a field of a struct column, by name, is answered")
     if not isinstance(struct.seen, pa.StructType) or struct.seen.get_field_index(field) < 0:
-        raise Unreadable(f"{ast.column_text(struct.path)} has no field {field}, or more than one")
+        raise Maybe(f"{ast.column_text(struct.path)} has no field {field}, or more than one")
     type_ = struct.seen.field(field).type
     return rules.Column((*struct.path, field), type_, type_)
 
 
 def _is_null(column: rules.Column) -> ast.Predicate:
     if column.stored != column.seen:
-        raise rules.Inexact("a cast may make nulls")
+        raise Maybe("a cast may make nulls")
     if rules.family(column.stored) == "":
-        raise rules.Inexact(f"the nulls of {column.stored} are not indexed")
+        raise Maybe(f"the nulls of {column.stored} are not indexed")
     return ast.IsNull(column.path)
 
 
 def _between(column: rules.Column, low: Any, high: Any, closed: str) -> ast.Predicate:
     if not isinstance(low, pa.Scalar) or not isinstance(high, pa.Scalar):
-        raise Unreadable("only literal bounds are answered")
+        raise Maybe("only literal bounds are answered")
     if closed not in ("Both", "Left", "Right", "None"):
-        raise Unreadable(f"is_between is closed on {closed}")
+        raise Maybe(f"is_between is closed on {closed}")
     if not low.is_valid or not high.is_valid:
         # False for a row beyond the other bound, true for none.
         return ast.Constant(False)
     if low.type != high.type:
-        raise rules.Inexact(f"bounds of two types, {low.type} and {high.type}, meet in a third")
+        raise Maybe(f"bounds of two types, {low.type} and {high.type}, meet in a third")
     above = rules.compares(column, ">=" if closed in ("Both", "Left") else ">", low)
     below = rules.compares(column, "<=" if closed in ("Both", "Right") else "<", high)
     if closed == "Both" and (above, below) == (
@@ -404,7 +405,7 @@ def _text(node: Any, deep: int = 4) -> str:
             text = f"{_function_text(body['function'])}({inner})"
         else:
             text = kind
-    except (Unreadable, LookupError, TypeError, AttributeError):
+    except (Maybe, LookupError, TypeError, AttributeError):
         text = "..."
     return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
 
@@ -412,7 +413,7 @@ def _text(node: Any, deep: int = 4) -> str:
 def _literal_text(body: Any) -> str:
     try:
         return ast.value_text(literal_of(body))
-    except Unreadable:
+    except Maybe:
         values = set_of({"Literal": body})
         return f"{len(values):,} values"
 
@@ -475,7 +476,7 @@ def _columns(root: Any) -> frozenset[str] | None:
                     return None
                 names.add(body)
             stack.extend(children)
-    except (Unreadable, LookupError, TypeError, AttributeError):
+    except (Maybe, LookupError, TypeError, AttributeError):
         return None
     return frozenset(names)
 

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.values.literal import Maybe
+
 _LONG_LIST = re.compile(r"\[[0-9,]{2000,}\]")
 _LEFT = '{"BinaryExpr":{"left":'
 _OPERATOR = re.compile(r',"op":"(\w+)","right":')
@@ -40,10 +42,6 @@ _TYPES = {
     "Time": pa.time64("ns"),
     "Null": pa.null(),
 }
-
-
-class Unreadable(Exception):
-    """A part of an expression that is not as known: what it is."""
 
 
 def read(text: str) -> Any:
@@ -107,7 +105,7 @@ def kind_of(node: Any) -> tuple[str, Any]:
         return node, None
     if isinstance(node, dict) and len(node) == 1:
         return next(iter(node.items()))
-    raise Unreadable("a part of the expression is of another form than known")
+    raise Maybe("a part of the expression is of another form than known")
 
 
 def literal_of(body: Any) -> pa.Scalar:
@@ -119,14 +117,14 @@ def literal_of(body: Any) -> pa.Scalar:
             return _integer(value)
         if kind == "Float":
             return _float(value, pa.float64())
-        raise Unreadable(f"a literal of kind {kind} is not known")
+        raise Maybe(f"a literal of kind {kind} is not known")
     if kind != "Scalar":
-        raise Unreadable("a series is compared row by row")
+        raise Maybe("a series is compared row by row")
     kind, value = kind_of(value)
     try:
         return _scalar(kind, value)
     except (ValueError, TypeError, LookupError, OverflowError, pa.ArrowException):
-        raise Unreadable(f"a literal of type {kind} is written otherwise than known") from None
+        raise Maybe(f"a literal of type {kind} is written otherwise than known") from None
 
 
 def _scalar(kind: str, value: Any) -> pa.Scalar:
@@ -136,7 +134,7 @@ def _scalar(kind: str, value: Any) -> pa.Scalar:
         # The only float that is written as its bits: 19600 is 18.25.
         number = np.frombuffer(struct.pack("<H", value), "<f2")[0]
         if not np.isfinite(number):
-            raise Unreadable(_NOT_FINITE)
+            raise Maybe(_NOT_FINITE)
         return pa.scalar(number, pa.float16())
     if kind in ("Float32", "Float64"):
         return _float(value, _TYPES[kind])
@@ -169,7 +167,7 @@ def _scalar(kind: str, value: Any) -> pa.Scalar:
         return pa.scalar(value, _TYPES[kind])
     if kind in _TYPES and pa.types.is_integer(_TYPES[kind]) and _is_integer(value):
         return pa.scalar(value, _TYPES[kind])
-    raise Unreadable(f"a literal of type {kind} is not looked up")
+    raise Maybe(f"a literal of type {kind} is not looked up")
 
 
 def _is_integer(value: Any) -> bool:
@@ -184,17 +182,17 @@ def _integer(value: int) -> pa.Scalar:
         return pa.scalar(value, pa.uint64())
     if abs(value) < 10**38:
         return pa.scalar(Decimal(value), pa.decimal128(38, 0))
-    raise Unreadable("the number has more than 38 digits")
+    raise Maybe("the number has more than 38 digits")
 
 
 def _float(value: Any, type_: pa.DataType) -> pa.Scalar:
     if not isinstance(value, float):
         # JSON has no other numbers, and Polars writes null for them.
-        raise Unreadable(_NOT_FINITE)
+        raise Maybe(_NOT_FINITE)
     number = np.dtype(type_.to_pandas_dtype()).type(value)
     # Written as the shortest digits that make this number, so those must come back.
     if float(np.format_float_scientific(number, unique=True)) != value:
-        raise Unreadable("the literal's digits are of no such number")
+        raise Maybe("the literal's digits are of no such number")
     return pa.scalar(number, type_)
 
 
@@ -204,29 +202,29 @@ def set_of(node: Any) -> pa.Array:
     while kind == "Alias":
         kind, body = kind_of(body[0])
     if kind != "Literal":
-        raise Unreadable("only a set of literals is answered by a Bloom filter")
+        raise Maybe("only a set of literals is answered by a Bloom filter")
     kind, value = kind_of(body)
     if kind == "Scalar":
         kind, value = kind_of(value)
         if kind != "List":
-            raise Unreadable(f"a set of kind {kind} is not known")
+            raise Maybe(f"a set of kind {kind} is not known")
     elif kind != "Series":
-        raise Unreadable(f"a set of kind {kind} is not known")
+        raise Maybe(f"a set of kind {kind} is not known")
     try:
         with pa.ipc.open_stream(bytes(value)) as stream:
             table = stream.read_all()
     except (pa.ArrowException, ValueError, TypeError) as error:
         # Arrow has no integers of 128 bits.
-        raise Unreadable(f"Arrow cannot read the set: {error}") from None
+        raise Maybe(f"Arrow cannot read the set: {error}") from None
     if table.num_columns != 1:
-        raise Unreadable("a set of several columns")
+        raise Maybe("a set of several columns")
     column = table.column(0).combine_chunks()
     if not isinstance(column, pa.Array):
         column = pa.concat_arrays(column.chunks)
     if isinstance(column, pa.ListArray | pa.LargeListArray) and kind == "Series":
         # SQL writes a set as a series of one list.
         if len(column) != 1 or column.null_count:
-            raise Unreadable("a series of lists is looked up row by row")
+            raise Maybe("a series of lists is looked up row by row")
         column = column.flatten()
     return _of_plain_text(column)
 
@@ -259,4 +257,4 @@ def type_of(node: Any) -> pa.DataType:
             return pa.decimal128(*value)
         if kind in ("Categorical", "Enum"):
             return pa.dictionary(pa.uint32(), pa.string())
-    raise Unreadable(f"a cast to {kind} is not followed")
+    raise Maybe(f"a cast to {kind} is not followed")

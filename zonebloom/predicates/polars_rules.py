@@ -24,9 +24,7 @@ from __future__ import annotations
 
 import functools
 import math
-import struct
 from dataclasses import dataclass
-from decimal import Decimal
 from importlib import metadata
 from typing import Literal, TypeAlias
 
@@ -34,13 +32,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zonebloom.predicates import ast, literals
+from zonebloom.predicates import ast
+from zonebloom.values import types
+from zonebloom.values.literal import Maybe, nearest
+from zonebloom.values.types import EXACT_INTEGERS
 
 Operator: TypeAlias = Literal["<", "<=", ">", ">="]
 
 _TICKS = {"s": 10**3, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _UNITS = {10**3: "ms", 10**6: "us", 10**9: "ns"}
-_EXACT_DOUBLE = 2**53
 # More values than this are not looked up one by one.
 _MOST_VALUES = 2048
 _INT64 = 2**63
@@ -64,38 +64,20 @@ class Column:
     seen: pa.DataType
 
 
-class Inexact(Exception):
-    """A comparison that is not one of exact values: why."""
-
-
 def family(type_: pa.DataType) -> str:
     """What kind of values Polars holds a type's as; empty for kinds that are not looked up."""
-    if isinstance(type_, pa.UuidType):
-        return "bytes"
-    type_ = literals.plain(type_)
-    if pt.is_date64(type_) or pt.is_timestamp(type_):
-        return "instant" if pt.is_timestamp(type_) and type_.tz is not None else "datetime"
-    tests = {
-        "integer": pt.is_integer,
-        "float": pt.is_floating,
-        "decimal": pt.is_decimal,
-        "text": literals.is_text,
-        "bytes": literals.is_bytes,
-        "date": pt.is_date32,
-        "time": pt.is_time,
-        "duration": pt.is_duration,
-        "boolean": pt.is_boolean,
-    }
-    return next((name for name, test in tests.items() if test(type_)), "")
+    if isinstance(type_, pa.BaseExtensionType) and not isinstance(type_, pa.UuidType):
+        return ""
+    return types.family(type_)
 
 
 def cast(column: Column, target: pa.DataType) -> Column:
     """Return the column after a cast that loses nothing, or only the end of a unit of time."""
     seen = column.seen
     kind, aim = family(seen), family(target)
-    plain, fits = literals.plain(seen), False
+    plain, fits = types.plain(seen), False
     if kind == aim == "integer":
-        fits = literals.is_lossless(seen, target)
+        fits = types.widens(seen, target)
     elif kind == "integer" and aim == "float":
         # What does not fit is told by the literal: see `_check`.
         width = target.bit_width
@@ -103,14 +85,14 @@ def cast(column: Column, target: pa.DataType) -> Column:
     elif kind == aim == "float":
         fits = target.bit_width >= plain.bit_width
     elif kind == aim == "decimal":
-        fits = literals.is_lossless(seen, target)
-    elif kind == aim and kind in ("datetime", "instant", "duration"):
+        fits = types.widens(seen, target)
+    elif kind == aim and kind in ("timestamp", "instant", "duration"):
         # Cut at one place only: two cuts would need to be undone in turn.
         fits = _ticks(column.stored) == _ticks(seen) or _ticks(seen) == _ticks(target)
-    elif kind == aim or (kind, aim) == ("date", "datetime"):
+    elif kind == aim or (kind, aim) == ("date", "timestamp"):
         fits = kind in ("text", "bytes", "date", "time", "boolean")
     if not fits:
-        raise Inexact(f"casting {seen} to {target} may join values")
+        raise Maybe(f"casting {seen} to {target} may join values")
     return Column(column.path, column.stored, target)
 
 
@@ -127,9 +109,9 @@ def check_not_null(column: Column, value: pa.Scalar) -> None:
     if not _before_2():
         return
     try:
-        value.cast(literals.stored(column.seen))
+        value.cast(types.stored(column.seen))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise Inexact(f"no value of {column.seen}, the literal may become null") from None
+        raise Maybe(f"no value of {column.seen}, the literal may become null") from None
 
 
 def between(column: Column, low: pa.Scalar, high: pa.Scalar) -> ast.Predicate:
@@ -155,9 +137,9 @@ def compares(column: Column, operator: Operator, value: pa.Scalar) -> ast.Predic
     low, high = _span(column, value)
     kind = family(column.stored)
     if kind == "float" and operator in (">", ">="):
-        raise Inexact("NaN is greater than every number")
+        raise Maybe("NaN is greater than every number")
     if kind == "boolean" or isinstance(column.stored, pa.DictionaryType):
-        raise Inexact(f"the order of {column.stored} is not that of an index")
+        raise Maybe(f"the order of {column.stored} is not that of an index")
     if low is None or high is None:
         return ast.Compares(column.path, operator, value)
     # Cut to a coarser unit, all of a span lies on the literal itself.
@@ -172,9 +154,9 @@ def is_in(column: Column, values: pa.Array, nulls_equal: bool) -> ast.Predicate:
         values = values.dictionary_decode()
     null_matches = nulls_equal and values.null_count > 0
     if null_matches and column.stored != column.seen:
-        raise Inexact("a cast may make nulls")
-    if null_matches and literals.nulls_are_elsewhere(column.stored):
-        raise Inexact(f"the nulls of {column.stored} are not indexed")
+        raise Maybe("a cast may make nulls")
+    if null_matches and types.nulls_are_elsewhere(column.stored):
+        raise Maybe(f"the nulls of {column.stored} are not indexed")
     if values.null_count == len(values):
         # Of an empty set it is false, so what it is not is true.
         return ast.IsNull(column.path) if null_matches else ast.Constant(False)
@@ -183,12 +165,12 @@ def is_in(column: Column, values: pa.Array, nulls_equal: bool) -> ast.Predicate:
     kind, other = family(column.seen), family(values.type)
     allowed = kind == other or {kind, other} == {"integer", "decimal"}
     if not kind or not allowed:
-        raise Inexact(f"{column.seen} is looked up in a set of {values.type}")
-    if kind in ("datetime", "instant", "duration"):
+        raise Maybe(f"{column.seen} is looked up in a set of {values.type}")
+    if kind in ("timestamp", "instant", "duration"):
         if _ticks(column.stored) > _ticks(column.seen):
-            raise Inexact(f"casting {column.stored} to {column.seen} joins values")
+            raise Maybe(f"casting {column.stored} to {column.seen} joins values")
         if _before_2() and _ticks(column.seen) != _ticks(values.type):
-            raise Inexact(f"{column.seen} may be compared with the numbers of {values.type}")
+            raise Maybe(f"{column.seen} may be compared with the numbers of {values.type}")
     if kind == other == "integer":
         _check_signs(column.seen, values)
     if other == "float":
@@ -203,7 +185,7 @@ def _span(column: Column, value: pa.Scalar) -> tuple[pa.Scalar | None, pa.Scalar
     """First and last stored value that Polars finds equal to a literal; None for the literal."""
     _check(column, value)
     kind = family(column.stored)
-    if kind not in ("datetime", "instant", "duration"):
+    if kind not in ("timestamp", "instant", "duration"):
         return None, None
     number = value.value  # pyright: ignore[reportAttributeAccessIssue]
     stored, ticks = _ticks(column.stored), _ticks(column.seen)
@@ -214,7 +196,7 @@ def _span(column: Column, value: pa.Scalar) -> tuple[pa.Scalar | None, pa.Scalar
         ticks = _ticks(value.type)
     coarse = min(_ticks(column.seen), ticks)
     if ticks > coarse and number % (ticks // coarse):
-        raise Inexact(f"the literal is cut to {_UNITS[coarse]}, as the column is")
+        raise Maybe(f"the literal is cut to {_UNITS[coarse]}, as the column is")
     if stored <= coarse:
         return None, None
     number = number // (ticks // coarse)
@@ -224,7 +206,7 @@ def _span(column: Column, value: pa.Scalar) -> tuple[pa.Scalar | None, pa.Scalar
         # Towards zero or downwards: either way it lies here.
         first -= size - 1
     if not -_INT64 <= first <= last < _INT64:
-        raise Inexact("the literal is beyond what the column holds")
+        raise Maybe("the literal is beyond what the column holds")
     type_ = pa.duration(_UNITS[stored])
     if kind != "duration":
         type_ = pa.timestamp(_UNITS[stored], getattr(value.type, "tz", None))
@@ -239,22 +221,22 @@ def _check(column: Column, value: pa.Scalar) -> None:
         "integer": ("integer", "decimal", "float"),
         "float": ("integer", "float"),
         "decimal": ("integer", "decimal"),
-        "date": ("date", "datetime"),
-        "datetime": ("datetime", "date"),
+        "date": ("date", "timestamp"),
+        "timestamp": ("timestamp", "date"),
     }
     if not kind or other not in pairs.get(kind, (kind,)):
-        raise Inexact(f"a {column.seen} column is compared with {value.type}")
+        raise Maybe(f"a {column.seen} column is compared with {value.type}")
     if kind == other == "integer":
         _check_signs(column.seen, pa.array([value]))
     if "float" not in (kind, other):
         return
     number = value.as_py()
     if isinstance(number, float) and not math.isfinite(number):
-        raise Inexact("NaN equals NaN in Polars, whatever its bits")
-    if family(column.stored) == "integer" and abs(number) >= _EXACT_DOUBLE:
-        raise Inexact(f"{number!r} is compared as Float64, which rounds large integers")
-    if kind == "float" and not _is_float(number, column.seen):
-        raise Inexact(f"{number!r} is no {column.seen}, and Polars rounds it")
+        raise Maybe("NaN equals NaN in Polars, whatever its bits")
+    if family(column.stored) == "integer" and abs(number) >= EXACT_INTEGERS[64]:
+        raise Maybe(f"{number!r} is compared as Float64, which rounds large integers")
+    if kind == "float" and nearest(number, column.seen.bit_width) != number:
+        raise Maybe(f"{number!r} is no {column.seen}, and Polars rounds it")
 
 
 def _check_signs(column: pa.DataType, values: pa.Array) -> None:
@@ -262,15 +244,15 @@ def _check_signs(column: pa.DataType, values: pa.Array) -> None:
     if {column, values.type} != {pa.int64(), pa.uint64()} or not _before_2():
         return
     numbers = values.to_numpy()
-    if ((numbers >= _EXACT_DOUBLE) | (numbers <= -_EXACT_DOUBLE)).any():
-        raise Inexact(f"{values.type} beside {column} is compared as Float64")
+    if ((numbers >= EXACT_INTEGERS[64]) | (numbers <= -EXACT_INTEGERS[64])).any():
+        raise Maybe(f"{values.type} beside {column} is compared as Float64")
 
 
 def _check_seconds(column: Column) -> None:
     """Refuse seconds: Polars reads them as milliseconds, and those may have overflowed."""
-    stored = literals.plain(column.stored)
+    stored = types.plain(column.stored)
     if (pt.is_timestamp(stored) or pt.is_duration(stored)) and stored.unit == "s":
-        raise Inexact(f"Polars reads {stored} as milliseconds, which may overflow")
+        raise Maybe(f"Polars reads {stored} as milliseconds, which may overflow")
 
 
 def _check_floats(column: Column, values: pa.Array) -> None:
@@ -281,17 +263,7 @@ def _check_floats(column: Column, values: pa.Array) -> None:
         exact = numbers == numbers.astype(width).astype(numbers.dtype)
     # NaN is unequal to itself.
     if not exact.all():
-        raise Inexact(f"the set holds NaN, or numbers that are no {column.seen}")
-
-
-def _is_float(number: float | int, type_: pa.DataType) -> bool:
-    """Whether a number is a value of a floating point type."""
-    code = {16: "<e", 32: "<f", 64: "<d"}[type_.bit_width]
-    try:
-        rounded = struct.unpack(code, struct.pack(code, number))[0]
-    except (OverflowError, struct.error):
-        return False
-    return Decimal(rounded) == Decimal(number)
+        raise Maybe(f"the set holds NaN, or numbers that are no {column.seen}")
 
 
 @functools.cache
@@ -310,7 +282,7 @@ def _number(value: pa.Scalar) -> int | None:
     if family(value.type) == "integer":
         number = value.as_py()
         return number if -_INT64 <= number < _INT64 else None
-    if family(value.type) in ("datetime", "instant", "duration", "date"):
+    if family(value.type) in ("timestamp", "instant", "duration", "date"):
         return value.value  # pyright: ignore[reportAttributeAccessIssue]
     return None
 

@@ -25,18 +25,14 @@ from zonebloom.errors import FilterError
 from zonebloom.predicates.arrow import referenced_columns, to_predicate
 from zonebloom.predicates.ast import (
     And,
-    ColumnPath,
-    Compares,
     Constant,
-    Equals,
     IsIn,
     IsNull,
-    Not,
-    Or,
+    Leaf,
     Predicate,
     Unknown,
     conjunction,
-    walk,
+    fold,
 )
 from zonebloom.predicates.expression import from_predicate
 from zonebloom.values.columns import leaf_type
@@ -66,33 +62,26 @@ def prunable(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:
 
 def _is_safe(predicate: Predicate, schema: pa.Schema) -> bool:
     """Whether no row group that holds a row it is true for would be passed over."""
-    pending = [predicate]
-    while pending:
-        node = pending.pop()
-        match node:
-            case And(terms) | Or(terms):
-                pending += terms
-            case Not(term):
-                # Of a negated set or an unknown part, the tree says less than the filter does.
-                if not all(
-                    isinstance(each, And | Or | Not | Constant)
-                    or (
-                        isinstance(each, Equals | Compares | IsNull)
-                        and _is_exact(leaf_type(schema, each.column))
-                    )
-                    for each in walk(term)
-                ):
-                    return False
-            case Equals(column, _) | Compares(column, _, _):
-                if not (_is_exact(leaf_type(schema, column)) or _is_floating(schema, column)):
-                    return False
-            case IsIn(column, values, _):
-                exact = _is_exact(leaf_type(schema, column))
-                if not (exact or (_is_floating(schema, column) and _are_ordinary(values))):
-                    return False
-            case Unknown():
-                return False
-    return True
+
+    def leaf(node: Leaf) -> tuple[bool, bool]:
+        """Whether it is safe where it is true, and where it is false."""
+        if isinstance(node, Constant):
+            return True, True
+        if isinstance(node, Unknown):
+            return False, False
+        type_ = leaf_type(schema, node.column)
+        is_exact, is_floating = _is_exact(type_), type_ is not None and pt.is_floating(type_)
+        if isinstance(node, IsNull):
+            return True, is_exact
+        if isinstance(node, IsIn):
+            # Of a set, the tree says less than the filter does where it is false.
+            return is_exact or (is_floating and _are_ordinary(node.values)), False
+        return is_exact or is_floating, is_exact
+
+    def every(pairs: list[tuple[bool, bool]]) -> tuple[bool, bool]:
+        return all(true for true, _ in pairs), all(false for _, false in pairs)
+
+    return fold(predicate, leaf, every, every, lambda pair: (pair[1], pair[1]))[0]
 
 
 def _is_exact(arrow_type: pa.DataType | None) -> bool:
@@ -107,11 +96,6 @@ def _is_exact(arrow_type: pa.DataType | None) -> bool:
         inner = (arrow_type.field(at).type for at in range(arrow_type.num_fields))
         return all(map(_is_exact, inner))
     return True
-
-
-def _is_floating(schema: pa.Schema, column: ColumnPath) -> bool:
-    found = leaf_type(schema, column)
-    return found is not None and pt.is_floating(found)
 
 
 def _are_ordinary(values: pa.Array) -> bool:

@@ -16,7 +16,7 @@ columns compared with columns. What differs from the SQL of `zonebloom.predicate
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -25,21 +25,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.predicates import ast, literals
+from zonebloom.predicates import ast
 from zonebloom.predicates.expression import from_predicate
-from zonebloom.predicates.spark_compare import Comparer, negated
-from zonebloom.predicates.spark_values import Maybe, Value, read_number, read_text
+from zonebloom.predicates.spark_compare import Comparer, read_number, read_text
 from zonebloom.values.columns import find_column
+from zonebloom.values.literal import Literal, Maybe
+from zonebloom.values.types import family
 
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_OPERATORS = {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+_ONLY_LITERALS = "only a column compared with a literal is known to an index"
+_OPERATORS = {
+    **{"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="},
+    **{"nullsafeeq": "<=>", "nullsafeneq": "<=>"},
+}
 _AMBIGUOUS = ('"', "\\", "${")
 _INTEGER_CASTS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _TEXT_CASTS = {
     "DATE": "date",
-    "TIMESTAMPNTZ": "timestamp_ntz",
-    "TIMESTAMPTZ": "timestamp",
-    "TIMESTAMPLTZ": "timestamp",
+    "TIMESTAMPNTZ": "timestamp",
+    "TIMESTAMPTZ": "local",
+    "TIMESTAMPLTZ": "local",
 }
 
 
@@ -92,9 +96,8 @@ def to_spark_filter(
         return _unknown(text, f"what {found} means in it depends on Spark's settings")
     try:
         node = _parse(text)
-        translator = _Translator(schema, opaque, timezone)
-        names = translator.names(node)
-        return SparkFilter(translator.condition(node), names)
+        condition = _Translator(Comparer(schema, opaque, timezone)).condition(node)
+        return SparkFilter(ast.simplified(condition), _names(node, schema))
     except RecursionError:
         return _unknown(text, "it is nested too deeply")
     except _Unparsed as error:
@@ -123,24 +126,25 @@ def _parse(text: str) -> Any:
     return found[0]
 
 
+def _names(node: Any, schema: pa.Schema) -> frozenset[str] | None:
+    """Top-level columns a filter names, None when one of them is not found."""
+    names: set[str] = set()
+    for each in node.walk():
+        if each.key in ("select", "lambda", "star", "placeholder", "parameter"):
+            return None
+        if each.key == "column":
+            name = find_column(schema.names, each.parts[0].this)
+            if name is None:
+                return None
+            names.add(name)
+    return frozenset(names)
+
+
 class _Translator:
     """Walks one parsed filter."""
 
-    def __init__(self, schema: pa.Schema, opaque: frozenset[str], timezone: str | None):
-        self._comparer = Comparer(schema, opaque, timezone)
-
-    def names(self, node: Any) -> frozenset[str] | None:
-        """Top-level columns a filter names, None when one of them is not found."""
-        found = set()
-        for each in node.walk():
-            if each.key in ("select", "lambda", "star", "placeholder", "parameter"):
-                return None
-            if each.key == "column":
-                name = find_column(self._comparer.schema.names, each.parts[0].this)
-                if name is None:
-                    return None
-                found.add(name)
-        return frozenset(found)
+    def __init__(self, comparer: Comparer):
+        self._comparer = comparer
 
     def condition(self, node: Any) -> ast.Predicate:
         """What a node that is true, false or null for a row comes to."""
@@ -154,29 +158,14 @@ class _Translator:
     def _condition(self, node: Any) -> ast.Predicate:
         key = node.key
         if key in ("and", "or"):
-            kind = ast.And if key == "and" else ast.Or
-            terms: list[ast.Predicate] = []
-            for each in node.flatten(unnest=False):
-                term = self.condition(each)
-                terms.extend(term.terms if isinstance(term, kind) else (term,))
-            return kind(tuple(terms))
+            terms = tuple(map(self.condition, node.flatten(unnest=False)))
+            return ast.And(terms) if key == "and" else ast.Or(terms)
         if key == "not":
-            return negated(self.condition(node.this))
+            return ast.negation(self.condition(node.this))
         _only(node, "this", "expression", "expressions", "low", "high", "table", "db", "catalog")
-        if key in ("eq", "neq"):
-            path, value = self._sides(node)
-            equal = self._comparer.equal(path, value)
-            return equal if key == "eq" else negated(equal)
         if key in _OPERATORS:
-            path, value, flipped = self._sided(node)
-            operator = _OPERATORS[key]
-            return self._comparer.compare(path, _MIRRORED[operator] if flipped else operator, value)
-        if key in ("nullsafeeq", "nullsafeneq"):
-            path, value = self._sides(node)
-            null = ast.IsNull(path)
-            if value is not None:
-                null = ast.And((self._comparer.equal(path, value), negated(null)))
-            return null if key == "nullsafeeq" else negated(null)
+            found = self._comparison(_OPERATORS[key], _bare(node.this), _bare(node.expression))
+            return ast.negation(found) if key == "nullsafeneq" else found
         if key == "is" and node.expression.key == "null":
             return ast.IsNull(self._column(node.this))
         if key == "in" and node.expressions:
@@ -186,9 +175,8 @@ class _Translator:
         if key == "between":
             path = self._column(node.this)
             low, high = self._value(node.args["low"]), self._value(node.args["high"])
-            return ast.And(
-                (self._comparer.compare(path, ">=", low), self._comparer.compare(path, "<=", high))
-            )
+            above = self._comparer.compare(path, ">=", low)
+            return ast.And((above, self._comparer.compare(path, "<=", high)))
         if key == "like":
             return self._like(node)
         if key == "boolean":
@@ -203,54 +191,47 @@ class _Translator:
 
     def _like(self, node: Any) -> ast.Predicate:
         path, value = self._column(node.this), self._value(node.expression)
-        if value is None or value.kind != "text" or "%" in value.value or "_" in value.value:
+        if value.kind != "text" or "%" in value.value or "_" in value.value:
             raise Maybe("text patterns are not answered by a Bloom filter")
-        if not literals.is_text(self._comparer.type_of(path)):
+        if family(self._comparer.type_of(path)) != "text":
             raise Maybe("LIKE casts the column")
-        return self._comparer.equal(path, value)
+        return self._comparer.compare(path, "=", value)
 
     # Columns and values
 
-    def _sides(self, node: Any) -> tuple[ast.ColumnPath, Value | None]:
-        path, value, _ = self._sided(node)
-        return path, value
-
-    def _sided(self, node: Any) -> tuple[ast.ColumnPath, Value | None, bool]:
-        """Column, literal, and whether they are written the other way round."""
-        left, right = _bare(node.this), _bare(node.expression)
-        if left.key in ("column", "dot"):
-            return self._column(left), self._value(right), False
-        return self._column(right), self._value(left), True
+    def _comparison(self, operator: str, left: Any, right: Any) -> ast.Predicate:
+        if left.key not in ("column", "dot"):
+            left, right, operator = right, left, ast.FLIPPED[operator]
+        return self._comparer.compare(self._column(left), operator, self._value(right))
 
     def _column(self, node: Any) -> ast.ColumnPath:
         node = _bare(node)
         if node.key != "column" or any(part.key != "identifier" for part in node.parts):
-            raise Maybe("only a column compared with a literal is known to an index")
+            raise Maybe(_ONLY_LITERALS)
         _only(node, "this", "table", "db", "catalog")
         return self._comparer.path([part.this for part in node.parts])
 
-    def _value(self, node: Any) -> Value | None:
-        """A literal; None for NULL."""
+    def _value(self, node: Any) -> Literal:
         node = _bare(node)
         key = node.key
         if key == "null":
-            return None
+            return Literal("null")
         if key == "boolean":
-            return Value("bool", bool(node.this))
+            return Literal("boolean", bool(node.this))
         if key == "literal":
-            return Value("text", node.this) if node.is_string else read_number(node.this)
+            return Literal("text", node.this) if node.is_string else read_number(node.this)
         if key == "neg":
             value = self._value(node.this)
-            if value is not None and value.kind in ("integer", "decimal", "double"):
-                return value.negated()
+            if value.kind == "number":
+                return replace(value, value=-value.value)
         if key == "hexstring" and len(node.this) % 2 == 0:
-            return Value("bytes", bytes.fromhex(node.this))
+            return Literal("bytes", bytes.fromhex(node.this))
         if key in ("cast", "trycast") and node.this.key == "literal":
             _only(node, "this", "to")
             return self._cast(node)
-        raise Maybe("only a column compared with a literal is known to an index")
+        raise Maybe(_ONLY_LITERALS)
 
-    def _cast(self, node: Any) -> Value:
+    def _cast(self, node: Any) -> Literal:
         """A literal with a type before it, DATE '...', or a letter behind it, 5L."""
         name, inner = node.args["to"].this.name, node.this
         if inner.is_string and name in _TEXT_CASTS:
@@ -258,9 +239,10 @@ class _Translator:
         if not inner.is_string:
             value = read_number(inner.this)
             if name == "DOUBLE":
-                return Value("double", value.value)
+                return Literal("number", value.value, 64)
             bits = _INTEGER_CASTS.get(name)
-            if value.kind == "integer" and bits and value.value < 2 ** (bits - 1):
+            is_integer = value.digits[0] and not value.digits[1]
+            if is_integer and bits and value.value < 2 ** (bits - 1):
                 return value
         raise Maybe("casts are not followed")
 

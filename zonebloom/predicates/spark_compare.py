@@ -1,23 +1,85 @@
-"""Conditions on one column under Spark's semantics, for whoever reads them: SQL or pushed filters.
+"""Columns compared with literals under Spark's semantics, for whoever reads them.
 
-What Spark compares otherwise than by exact value is `Maybe`; NaN is above every number.
+A pair of column type and literal is placed only where Spark compares exact values: whatever
+common type it chooses for the two holds both without rounding. Every other pair is `Maybe`.
+
+Spark's choices: two integers meet in the wider one, an integer or decimal and a decimal in a
+decimal of at most 38 digits, anything and a double in a double, a text and a date or timestamp
+in the latter. The text '5' and a number meet in one or the other, as settings say. NaN equals
+NaN and is above every number.
 """
 
 from __future__ import annotations
 
+import datetime
+import math
+import re
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zonebloom.predicates import ast, literals
-from zonebloom.predicates.spark_values import Maybe, Value, place
-from zonebloom.values.columns import find_leaf, leaf_type
+from zonebloom.predicates import ast
+from zonebloom.predicates.expression import compared_as
+from zonebloom.predicates.sql_literals import among, compared, timestamp
+from zonebloom.values.columns import find_leaf, resolve
+from zonebloom.values.literal import Literal, Maybe, Place, nearest, place
+from zonebloom.values.types import family, plain
+
+_MOST_DIGITS = 38
+_NUMBER = re.compile(r"\d+|(\d+\.\d*|\.\d+)|(\d+\.?\d*|\.\d+)[eE][+-]?\d{1,3}", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME = re.compile(
+    r"(?P<local>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?)(?P<zone>Z|[+-]\d\d:\d\d)?", re.ASCII
+)
+# Where the rules of a zone are the same in every time zone database.
+_ZONE_YEARS = range(1971, 2037)
+
+
+def read_number(text: str) -> Literal:
+    """Read a number without a sign: 5 is an integer, 5.0 a decimal, 5e0 a double."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise Maybe(f"{text} is no plain number")
+    value = Fraction(Decimal(text))
+    if match[2]:
+        return Literal("number", value, 64)
+    if match[1]:
+        whole, _, rest = text.partition(".")
+        return Literal("number", value, digits=(max(len(whole), 1), len(rest)))
+    # An integer may become a decimal of its type's width rather than of its own digits.
+    return Literal("number", value, digits=(max(len(text), 20), 0))
+
+
+def read_text(text: str, kind: str) -> Literal:
+    """Read the text of DATE '...' and of its like; a "local" one is of the session's zone."""
+    match = (_DATE if kind == "date" else _TIME).fullmatch(text)
+    if match is None or (kind == "timestamp" and match["zone"]):
+        raise Maybe(f"{text!r} is not written in full")
+    if kind == "local" and not match["zone"]:
+        return Literal("local", text)
+    return timestamp(text)
+
+
+def of_python(value: object) -> Literal:
+    """Read a literal as Python holds it, of the type of its column."""
+    if value is None:
+        return Literal("null")
+    try:
+        literal = Literal.of(pa.scalar(bytes(value) if isinstance(value, bytearray) else value))
+    except (pa.ArrowException, OverflowError):
+        literal = None
+    if literal is None or isinstance(literal.value, float):
+        raise Maybe(f"a {type(value).__name__} literal is not followed")
+    return literal
 
 
 class Comparer:
-    """Columns compared with literals as Spark does."""
+    """Compares the columns of a schema."""
 
     def __init__(self, schema: pa.Schema, opaque: frozenset[str], timezone: str | None):
         self.schema = schema
@@ -35,62 +97,125 @@ class Comparer:
 
     def type_of(self, path: ast.ColumnPath) -> pa.DataType:
         """The type of a column's values."""
-        found = leaf_type(self.schema, path)
-        assert found is not None
-        return literals.plain(found)
+        return plain(resolve(self.schema, path))
 
-    def equal(self, path: ast.ColumnPath, value: Value | None) -> ast.Predicate:
-        if value is None:
-            return ast.Constant(None)
-        placed = place(value, self.type_of(path), self._timezone)
-        if not placed.exact or placed.scalar is None:
-            return self._never(path)
-        return ast.Equals(path, placed.scalar)
-
-    def compare(self, path: ast.ColumnPath, operator: Any, value: Value | None) -> ast.Predicate:
-        if value is None:
+    def compare(self, path: ast.ColumnPath, operator: str, literal: Literal) -> ast.Predicate:
+        """What ``column operator literal`` is; "<=>" is equality that is never null."""
+        if operator == "!=":
+            return ast.negation(self.compare(path, "=", literal))
+        if operator == "<=>":
+            null = ast.IsNull(path)
+            if literal.kind == "null":
+                return null
+            return ast.And((self.compare(path, "=", literal), ast.negation(null)))
+        if literal.kind == "null":
             return ast.Constant(None)
         type_ = self.type_of(path)
-        if pt.is_boolean(type_):
+        if pt.is_boolean(type_) and operator != "=":
             raise Maybe("the order of truth values is not followed")
-        placed = place(value, type_, self._timezone)
-        below = operator in ("<", "<=")
-        if placed.scalar is None:
-            never = self._never(path)
-            return negated(never) if below == (placed.beyond > 0) else never
-        if not placed.exact:
-            operator = "<=" if below else ">"
-        if pt.is_floating(type_) and not below:
+        place = self._place(literal, type_)
+        if pt.is_floating(type_) and operator in (">", ">="):
             # NaN is above every number, and for Arrow below none.
-            return ast.Not(ast.Compares(path, "<=" if operator == ">" else "<", placed.scalar))
-        return ast.Compares(path, operator, placed.scalar)
+            return ast.Not(compared(path, type_, "<=" if operator == ">" else "<", place))
+        return compared(path, compared_as(type_), operator, place)
 
-    def is_in(self, path: ast.ColumnPath, values: Sequence[Value | None]) -> ast.Predicate:
+    def is_in(self, path: ast.ColumnPath, literals: Sequence[Literal]) -> ast.Predicate:
+        """What ``column IN (...)`` is."""
         type_ = self.type_of(path)
-        given = [value for value in values if value is not None]
+        given = [each for each in literals if each.kind != "null"]
         # The items are brought to one type with the column, and may be rounded together.
-        kinds = {value.kind for value in given}
-        if len(kinds) > 1 and not (kinds <= {"integer", "decimal"}):
+        if len({(each.kind, each.bits) for each in given}) > 1:
             raise Maybe("values of several kinds are cast to one")
-        if "text" in kinds and not literals.is_text(type_):
+        if family(type_) != "text" and any(each.kind == "text" for each in given):
             raise Maybe("the column may be cast to text")
-        if kinds & {"integer", "decimal"} and not pt.is_floating(type_):
-            whole = max(value.whole for value in given)
-            scale = max(value.scale for value in given)
-            given = [value.widened(whole, scale) for value in given]
-        placed = [place(value, type_, self._timezone) for value in given]
-        scalars = [each.scalar for each in placed if each.exact and each.scalar is not None]
-        target = scalars[0].type if scalars else pa.int8()
-        found = ast.IsIn(path, pa.array(scalars, target)) if scalars else self._never(path)
-        if len(given) < len(values):
-            return ast.Or((found, ast.Constant(None)))
-        return found
+        if given and given[0].digits[0] and not pt.is_floating(type_):
+            digits = max(each.digits[0] for each in given), max(each.digits[1] for each in given)
+            given = [replace(each, digits=digits) for each in given]
+        found = among(path, compared_as(type_), [self._place(each, type_) for each in given])
+        return ast.Or((found, ast.Constant(None))) if len(given) < len(literals) else found
 
-    def _never(self, path: ast.ColumnPath) -> ast.Predicate:
-        """False where the column holds a value, null where it does not."""
-        return ast.IsIn(path, pa.array([], literals.plain(self.type_of(path))))
+    def _place(self, literal: Literal, type_: pa.DataType) -> Place:
+        kind, target = literal.kind, "" if _is_extension(type_) else family(type_)
+        if kind == "number":
+            return _place_number(literal, type_)
+        if kind == target and kind in ("text", "bytes", "boolean"):
+            return place(literal, type_)
+        if pt.is_date(type_) and kind == "text" and _DATE.fullmatch(literal.value):
+            return place(timestamp(literal.value), type_)
+        if pt.is_date(type_) and kind == "date":
+            return place(literal, type_)
+        if pt.is_timestamp(type_) and kind in ("text", "local", "timestamp", "instant"):
+            return place(self._moment(literal, type_), type_)
+        raise Maybe(f"Spark may cast a {kind} literal or the {type_} column")
+
+    def _moment(self, literal: Literal, type_: pa.DataType) -> Literal:
+        kind, text = literal.kind, literal.value
+        zone: str | None = None
+        if kind in ("text", "local"):
+            match = _TIME.fullmatch(text)
+            if match is None:
+                raise Maybe(f"{text!r} is not written in full")
+            zone = match["zone"]
+        if type_.tz is None:
+            if kind in ("local", "instant") or zone:
+                raise Maybe(
+                    "beside an instant Spark reads a column without a zone by the session's; write "
+                    "what the column holds: TIMESTAMP_NTZ'2024-01-31 12:00:00'"
+                )
+            return literal if kind == "timestamp" else timestamp(text)
+        if kind == "timestamp":
+            raise Maybe(
+                "beside instants Spark reads a time without a zone by the session's; write the "
+                "instant, with its zone: TIMESTAMP'2024-01-31 12:00:00+00:00'"
+            )
+        if kind == "instant":
+            return literal
+        return timestamp(text if zone else _in_zone(text, self._timezone))
 
 
-def negated(predicate: ast.Predicate) -> ast.Predicate:
-    """What is true where a condition is false."""
-    return predicate.term if isinstance(predicate, ast.Not) else ast.Not(predicate)
+def _is_extension(type_: pa.DataType) -> bool:
+    return isinstance(type_, pa.BaseExtensionType)
+
+
+def _place_number(literal: Literal, type_: pa.DataType) -> Place:
+    number, (whole, scale) = literal.value, literal.digits
+    if pt.is_float32(type_) or pt.is_float64(type_):
+        # The double that Spark makes of it; a float column is compared as doubles.
+        double = nearest(number, 64)
+        if double is None or not math.isfinite(double):
+            raise Maybe("Spark rounds the number")
+        is_exact = Fraction(double) == number
+        if not is_exact and not literal.bits and not scale:
+            raise Maybe("Spark rounds the integer")
+        if pt.is_float32(type_) and (not is_exact or nearest(double, 32) != double):
+            raise Maybe("a float column is compared as doubles, and this is no float")
+        return Place(double)
+    if pt.is_integer(type_):
+        digits = 20, 0
+    elif pt.is_decimal128(type_):
+        digits = type_.precision - type_.scale, type_.scale
+    else:
+        raise Maybe(f"how Spark compares a {type_} column with a number is not followed")
+    if not literal.bits and max(digits[0], whole) + max(digits[1], scale) > _MOST_DIGITS:
+        raise Maybe("compared as a decimal of 38 digits, the column is rounded")
+    return place(literal, type_)
+
+
+def _in_zone(local: str, timezone: str | None) -> str:
+    """A time of the session's zone, with its offset."""
+    if timezone is None:
+        raise Maybe(
+            "the time zone of the session is not known here; write one: +00:00, or give the "
+            "session's as option timezone"
+        )
+    try:
+        moment, zone = datetime.datetime.fromisoformat(local), ZoneInfo(timezone)
+    except (ValueError, OSError, KeyError):
+        raise Maybe(f"{local!r} in zone {timezone!r} is not followed") from None
+    offsets = {moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)}
+    offset = offsets.pop()
+    if offsets or offset is None or moment.year not in _ZONE_YEARS:
+        raise Maybe("the clocks were set about then")
+    if offset.total_seconds() % 60:
+        raise Maybe("the zone's offset is no whole minute")
+    return moment.replace(tzinfo=datetime.timezone(offset)).isoformat(sep=" ")

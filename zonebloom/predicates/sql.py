@@ -1,10 +1,8 @@
-"""SQL filters brought to PyArrow expressions.
+"""SQL filters brought to predicates.
 
-sqlglot parses; this module gives each node its meaning over a schema. SQL's three-valued logic
-holds exactly where it can be seen, and only there: at the top of a filter, under AND and OR, a
-row whose condition is false and one whose condition is null are dropped alike, so `x IN (5)` may
-stay PyArrow's `is_in`, which says false for a null. Below NOT or IS the difference shows, and
-the longer form is written. That is the flag `exact` of the methods below.
+sqlglot parses; this module gives each node its meaning over a schema. What no index answers
+becomes `Unknown`, with the PyArrow expression that is applied to rows for it. SQL's three values
+hold exactly; see `zonebloom.predicates.expression`.
 
 Names are matched exactly, then without regard to case if one column fits. Literals take their
 type from the column. A time without a zone beside a column with one, or the other way around, is
@@ -16,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,28 +25,26 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates import ast, literals
-from zonebloom.predicates.arrow import read
-from zonebloom.predicates.expression import balanced, comparable
-from zonebloom.predicates.literals import Literal, Misplaced, Placed
-from zonebloom.predicates.rewrite import applied
-from zonebloom.values.columns import alike
+from zonebloom.predicates import ast, sql_literals
+from zonebloom.predicates.ast import Constant, Predicate, Unknown
+from zonebloom.predicates.expression import (
+    COMPARE,
+    comparable,
+    compared_as,
+    from_predicate,
+    write,
+)
+from zonebloom.predicates.sql_literals import among, compared
+from zonebloom.values.columns import alike, resolve
+from zonebloom.values.literal import Literal, Maybe, Place, place
+from zonebloom.values.types import TICKS, family, nulls_are_elsewhere, plain, widens, zones_differ
+from zonebloom.values.zones import ZONE_FUNCTIONS
 
-# pa.scalar(None) would import pandas to look for its nulls.
-_NULL = pc.scalar(pa.nulls(1, pa.bool_())[0])
 _ELSEWHERE = "write that part as a pyarrow.compute expression"
-_ZONES = f"{_ELSEWHERE}: {literals.ZONE_FUNCTIONS}"
-# Up to here a chain is no matter.
-_LONG_TEXT = 1000
-_MIRRORED = {"eq": "eq", "neq": "neq", "lt": "gt", "lte": "gte", "gt": "lt", "gte": "lte"}
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "eq": lambda a, b: a == b,
-    "neq": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "lte": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "gte": lambda a, b: a >= b,
-}
+_ZONES = f"{_ELSEWHERE}: {ZONE_FUNCTIONS}"
+_ONLY_LITERALS = "only a column compared with a literal is answered by a Bloom filter"
+OPERATORS = {"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+_COMPARE = {"=": operator.eq, **COMPARE}
 _TYPES: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
     "TINYINT": pa.int8(),
@@ -76,22 +73,21 @@ _SECONDS = {"WEEK": 604800, "DAY": 86400, "HOUR": 3600, "MINUTE": 60, "SECOND": 
 _FRACTIONS = {"MILLISECOND": 10**3, "MICROSECOND": 10**6, "NANOSECOND": 10**9}
 
 
-# Kernels that PyArrow was seen to have, by name and types.
-_done: set[tuple[Any, ...] | None] = set()
-_MOST_DONE = 1 << 12
-
-
 @dataclass(slots=True)
 class _Operand:
-    """One side of a comparison that is no literal."""
+    """One side of a comparison that is no literal: a column, or what is computed of some.
+
+    `path` is that of a column by itself; of others `reason` says why no index answers.
+    """
 
     expression: pc.Expression
     type: pa.DataType
-    node: Any
+    path: ast.ColumnPath | None = None
+    reason: str = _ONLY_LITERALS
 
 
-def to_expression(text: str, schema: pa.Schema) -> pc.Expression:
-    """Translate a SQL condition, the part behind WHERE, into a PyArrow expression.
+def to_predicate(text: str, schema: pa.Schema) -> Predicate:
+    """Translate a SQL condition, the part behind WHERE.
 
     Parameters
     ----------
@@ -101,6 +97,11 @@ def to_expression(text: str, schema: pa.Schema) -> pc.Expression:
     schema
         The schema the filter is applied to; literals take their types from it.
 
+    Returns
+    -------
+    Predicate
+        Whose chains are flat, and which `from_predicate` brings to an expression.
+
     Raises
     ------
     FilterError
@@ -109,8 +110,8 @@ def to_expression(text: str, schema: pa.Schema) -> pc.Expression:
     Examples
     --------
     >>> schema = pa.schema({"id": "int64", "name": "string"})
-    >>> print(to_expression("id = 42 AND name <> 'x'", schema))
-    ((id == 42) and (name != "x"))
+    >>> print(to_predicate("id = 42 AND name LIKE 'x%'", schema))
+    id = 42 AND name LIKE 'x%'
     """
     try:
         text.encode()
@@ -119,18 +120,13 @@ def to_expression(text: str, schema: pa.Schema) -> pc.Expression:
             f"the filter holds {text[error.start]!r} at {error.start}, which is half a character; "
             "put the whole one there"
         ) from None
-    translator = _Translator(text, schema)
     try:
-        expression = translator.condition(_parse(text), exact=False)
+        return ast.flattened(_Translator(text, schema).condition(_parse(text)))
     except RecursionError:
         raise FilterError(
             "cannot read the filter: it is nested too deeply; write a chain of OR or AND without "
             "parentheses, or IN"
         ) from None
-    if len(text) > _LONG_TEXT:
-        expression = applied(expression, schema, read(expression))
-    translator.check(expression)
-    return expression
 
 
 @functools.cache
@@ -184,16 +180,12 @@ def _parse(text: str) -> Any:
 
 
 class _Translator:
-    """Walks one parsed filter; `condition` for truth values, `operand` for values."""
+    """Walks one parsed filter; `condition` for truth values, `_operand` for values."""
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self.text = text
         self.schema = schema
-        self.used: set[str] = set()
-        # What PyArrow is asked to do besides joining conditions: kernels and their types.
-        # None is what depends on more than types.
-        self.asked: set[tuple[Any, ...] | None] = set()
-        self.conditions: dict[str, Callable[[Any, bool], pc.Expression]] = {
+        self.conditions: dict[str, Callable[[Any], Predicate]] = {
             "and": self._junction,
             "or": self._junction,
             "not": self._not,
@@ -205,223 +197,214 @@ class _Translator:
             "escape": self._like,
             "nullsafeeq": self._null_safe,
             "nullsafeneq": self._null_safe,
-            **dict.fromkeys(_COMPARE, self._comparison),
+            **dict.fromkeys(OPERATORS, self._comparison),
         }
 
     # Conditions
 
-    def condition(self, node: Any, exact: bool) -> pc.Expression:
+    def condition(self, node: Any) -> Predicate:
         """Translate a node that is true, false or null for a row."""
         node = self._bare(node)
         if method := self.conditions.get(node.key):
-            return method(node, exact)
+            return method(node)
         if node.key in ("select", "union", "subquery", "command"):
             self._fail("a filter is a condition, not a query", "write the part behind WHERE", node)
         value = self._operand(node)
         if isinstance(value, Literal):
-            if value.kind in ("bool", "null"):
-                return pc.scalar(pa.scalar(value.value, pa.bool_()))
+            if value.kind in ("boolean", "null"):
+                return Constant(value.value)
         elif pt.is_boolean(value.type):
-            return value.expression
+            reason = value.reason if value.path is None else "a boolean column is not indexed"
+            return self._unknown(node, reason, value.expression)
         self._fail("this is a value, not a condition", "compare it: id = 42", node)
 
-    def _junction(self, node: Any, exact: bool) -> pc.Expression:
+    def _unknown(self, node: Any, reason: str, expression: pc.Expression) -> Unknown:
+        return Unknown(ast.shortened(node.sql()), reason, expression=expression)
+
+    def _junction(self, node: Any) -> Predicate:
         self._only(node, "this", "expression")
-        terms = [self.condition(term, exact) for term in node.flatten(unnest=False)]
-        return balanced(terms, node.key == "or")
+        terms = tuple(self.condition(term) for term in node.flatten(unnest=False))
+        return ast.Or(terms) if node.key == "or" else ast.And(terms)
 
-    def _not(self, node: Any, exact: bool) -> pc.Expression:
+    def _not(self, node: Any) -> Predicate:
         self._only(node, "this")
-        return ~self.condition(node.this, exact=True)
+        return ast.negation(self.condition(node.this))
 
-    def _comparison(self, node: Any, exact: bool) -> pc.Expression:
+    def _comparison(self, node: Any) -> Predicate:
         self._only(node, "this", "expression")
         left, right = self._operand(node.this), self._operand(node.expression)
-        return self._compare(node.key, left, right, node, exact)
+        return self._compare(OPERATORS[node.key], left, right, node)
 
     def _compare(
-        self, op: str, left: _Operand | Literal, right: _Operand | Literal, node: Any, exact: bool
-    ) -> pc.Expression:
-        if isinstance(left, Literal) and not isinstance(right, Literal):
-            op, left, right = _MIRRORED[op], right, left
+        self, symbol: str, left: _Operand | Literal, right: _Operand | Literal, node: Any
+    ) -> Predicate:
+        if symbol == "!=":
+            return ast.negation(self._compare("=", left, right, node))
         if isinstance(left, Literal):
-            assert isinstance(right, Literal)
-            return self._fold(op, left, right, node)
+            if isinstance(right, Literal):
+                return self._fold(symbol, left, right, node)
+            symbol, left, right = ast.FLIPPED[symbol], right, left
         if not isinstance(right, Literal):
-            return self._compare_columns(op, left, right, node)
+            return self._compare_columns(symbol, left, right, node)
         if right.kind == "null" or pt.is_null(left.type):
-            return _NULL
-        expression, type_ = self._plain(left)
-        placed = self._place(self._as_stored(right, left.type, node), type_, node)
-        self.asked.add((op, type_, None if placed.scalar is None else placed.scalar.type))
-        if placed.scalar is not None and placed.scalar.type == pa.float64() != type_:
-            expression = expression.cast(pa.float64())
-        if placed.exact:
-            return _COMPARE[op](expression, placed.scalar)
-        # Between two values of the type x < 5.5 is x <= 5; beyond them all it is true or false.
-        if op in ("eq", "neq") or placed.scalar is None:
-            truth = op == "neq" or ((op in ("lt", "lte")) == (placed.beyond > 0) and op != "eq")
-            return _constant(expression, truth, exact)
-        return expression <= placed.scalar if op in ("lt", "lte") else expression > placed.scalar
+            return Constant(None)
+        place = self._place(right, left.type, node)
+        predicate = compared(left.path or (), compared_as(left.type), symbol, place)
+        return self._of(left, predicate, node)
+
+    def _of(self, operand: _Operand, predicate: Predicate, node: Any) -> Predicate:
+        """What is said of a column, which of what is computed no index answers."""
+        if operand.path is not None:
+            return predicate
+        expression = write(predicate, lambda _: (operand.expression, operand.type), True)
+        return self._unknown(node, operand.reason, expression)
+
+    def _place(self, literal: Literal, column: pa.DataType, node: Any) -> Place:
+        try:
+            literal = sql_literals.beside(literal, column)
+            if family(column) == "float":
+                # One that the column does not hold is compared with its values as doubles.
+                return Place(float(literal.value))
+            return place(literal, compared_as(column))
+        except Maybe as error:
+            self._fail(str(error), error.advice or _ELSEWHERE, node)
 
     def _compare_columns(
-        self, op: str, left: _Operand, right: _Operand, node: Any
-    ) -> pc.Expression:
+        self, symbol: str, left: _Operand, right: _Operand, node: Any
+    ) -> Predicate:
         if pt.is_null(left.type) or pt.is_null(right.type):
-            return _NULL
-        self.asked.add(None)
-        (a, ta), (b, tb) = self._plain(left), self._plain(right)
-        if ta != tb:
-            common = self._common(ta, tb, node)
-            a, b = a.cast(common) if ta != common else a, b.cast(common) if tb != common else b
-        return _COMPARE[op](a, b)
+            return Constant(None)
+        a, a_type = comparable(left.expression, left.type)
+        b, b_type = comparable(right.expression, right.type)
+        if a_type != b_type:
+            common = self._common(a_type, b_type, node)
+            a = a.cast(common) if a_type != common else a
+            b = b.cast(common) if b_type != common else b
+        return self._unknown(node, _ONLY_LITERALS, _COMPARE[symbol](a, b))
 
     def _common(self, a: pa.DataType, b: pa.DataType, node: Any) -> pa.DataType:
         """Return a type that holds the values of both; PyArrow's own choice may be too small."""
-        if literals.is_text(a) and literals.is_text(b):
-            return pa.large_string()
-        if literals.is_bytes(a) and literals.is_bytes(b):
-            return pa.large_binary()
         for narrow, wide in ((a, b), (b, a)):
-            if literals.is_lossless(narrow, wide):
+            if widens(narrow, wide, checked=True):
                 return wide
-        if pt.is_integer(a) and pt.is_integer(b):
+        families = {family(a), family(b)}
+        if families == {"bytes"}:
+            return pa.large_binary()
+        if families == {"integer"}:
             return pa.decimal128(20, 0) if 64 in (a.bit_width, b.bit_width) else pa.int64()
-        numeric = [t for t in (a, b) if pt.is_integer(t) or pt.is_decimal(t) or pt.is_floating(t)]
-        if len(numeric) == 2:
-            if any(pt.is_floating(t) for t in numeric):
+        if families <= {"integer", "decimal", "float"}:
+            if "float" in families:
                 return pa.float64()
-            whole = max(t.precision - t.scale if pt.is_decimal(t) else 20 for t in numeric)
-            scale = max(t.scale if pt.is_decimal(t) else 0 for t in numeric)
+            whole = max(t.precision - t.scale if pt.is_decimal(t) else 20 for t in (a, b))
+            scale = max(t.scale if pt.is_decimal(t) else 0 for t in (a, b))
             return pa.decimal256(min(whole + scale, 76), scale)
-        if pt.is_timestamp(a) and pt.is_timestamp(b) and (a.tz is None) == (b.tz is None):
-            unit = max(a.unit, b.unit, key=["s", "ms", "us", "ns"].index)
-            return pa.timestamp(unit, None if a.tz is None else "UTC")
-        for one, other in ((a, b), (b, a)):
-            if pt.is_date(one) and pt.is_timestamp(other) and other.tz is None:
-                return other
-        if pt.is_date(a) and pt.is_date(b):
-            return pa.date64()
-        if literals.zones_differ(a, b):
+        if families <= {"date", "timestamp"}:
+            return a if pt.is_timestamp(a) else b
+        if families in ({"time"}, {"duration"}):
+            return max(a, b, key=lambda each: TICKS[each.unit])
+        if zones_differ(a, b):
             self._fail(f"columns of types {a} and {b} are compared", _ZONES, node)
-        for family in (pt.is_time, pt.is_duration):
-            if family(a) and family(b):
-                unit = max(a.unit, b.unit, key=["s", "ms", "us", "ns"].index)
-                return pa.time64(unit) if family is pt.is_time else pa.duration(unit)
         self._fail(f"columns of types {a} and {b} cannot be compared", "cast one of them", node)
 
-    def _fold(self, op: str, left: Literal, right: Literal, node: Any) -> pc.Expression:
+    def _fold(self, symbol: str, left: Literal, right: Literal, node: Any) -> Predicate:
         if "null" in (left.kind, right.kind):
-            return _NULL
+            return Constant(None)
         if left.kind != right.kind:
             self._fail("two literals of different kinds are compared", "write TRUE or FALSE", node)
-        return pc.scalar(bool(_COMPARE[op](left.value, right.value)))
+        return Constant(bool(_COMPARE[symbol](left.value, right.value)))
 
-    def _null_safe(self, node: Any, exact: bool) -> pc.Expression:
+    def _null_safe(self, node: Any) -> Predicate:
         self._only(node, "this", "expression")
         left, right = self._operand(node.this), self._operand(node.expression)
         if isinstance(left, Literal) and left.kind == "null":
             left, right = right, left
         if isinstance(right, Literal) and right.kind == "null":
-            null = self._null(left)
-            same = pc.scalar(null) if isinstance(null, bool) else null
+            same = self._null(left, node)
         else:
-            same = self._compare("eq", left, right, node, exact=True)
             # Never null itself: where a side is null, the comparison is cut off.
-            nulls = [s.expression.is_null() for s in (left, right) if not isinstance(s, Literal)]
-            for null in nulls:
-                same = same & ~null
+            nulls = [self._null(s, node) for s in (left, right) if not isinstance(s, Literal)]
+            equal = self._compare("=", left, right, node)
+            same = ast.And((equal, *map(ast.negation, nulls)))
             if len(nulls) == 2:
-                same = same | (nulls[0] & nulls[1])
-        return same if node.key == "nullsafeeq" else ~same
+                same = ast.Or((same, ast.And(tuple(nulls))))
+        return same if node.key == "nullsafeeq" else ast.negation(same)
 
-    def _null(self, side: _Operand | Literal) -> pc.Expression | bool:
-        return side.kind == "null" if isinstance(side, Literal) else side.expression.is_null()
+    def _null(self, side: _Operand | Literal, node: Any) -> Predicate:
+        if isinstance(side, Literal):
+            return Constant(side.kind == "null")
+        if side.path is None:
+            return self._unknown(node, side.reason, side.expression.is_null())
+        if nulls_are_elsewhere(side.type):
+            reason = f"the nulls of {side.type} are not indexed"
+            return self._unknown(node, reason, side.expression.is_null())
+        return ast.IsNull(side.path)
 
-    def _is(self, node: Any, exact: bool) -> pc.Expression:
+    def _is(self, node: Any) -> Predicate:
         self._only(node, "this", "expression")
         what = node.expression.key
         if what not in ("null", "boolean"):
             self._fail("IS takes NULL, TRUE or FALSE", "use = to compare", node)
         if what == "null":
-            null = self._null(self._operand(node.this))
-            return pc.scalar(null) if isinstance(null, bool) else null
-        truth = self.condition(node.this, exact=True)
-        return (truth if node.expression.this else ~truth) & truth.is_valid()
+            return self._null(self._operand(node.this), node)
+        truth = self.condition(node.this)
+        truth = truth if node.expression.this else ast.negation(truth)
+        valid = from_predicate(truth, self.schema, exact=True).is_valid()
+        return ast.And((truth, self._unknown(node, "nulls of a condition are not known", valid)))
 
-    def _between(self, node: Any, exact: bool) -> pc.Expression:
+    def _between(self, node: Any) -> Predicate:
         self._only(node, "this", "low", "high")
         value, low, high = (self._operand(node.args[k]) for k in ("this", "low", "high"))
-        return self._compare("gte", value, low, node, exact) & self._compare(
-            "lte", value, high, node, exact
-        )
+        bounds = self._compare(">=", value, low, node), self._compare("<=", value, high, node)
+        return ast.And(bounds)
 
-    def _in(self, node: Any, exact: bool) -> pc.Expression:
+    def _in(self, node: Any) -> Predicate:
         self._only(node, "this", "expressions")
         value = self._operand(node.this)
         items = [self._operand(item) for item in node.expressions]
         if not items:
             self._fail("the IN list is empty", "name at least one value, or write FALSE", node)
-        plain_items = [item for item in items if isinstance(item, Literal)]
-        if isinstance(value, Literal) or len(plain_items) < len(items):
-            parts = [self._compare("eq", value, item, node, exact) for item in items]
-            return functools.reduce(lambda a, b: a | b, parts)
+        literals = [item for item in items if isinstance(item, Literal)]
+        if isinstance(value, Literal) or len(literals) < len(items):
+            return ast.Or(tuple(self._compare("=", value, item, node) for item in items))
         if pt.is_null(value.type):
-            return _NULL
-        expression, type_ = self._plain(value)
-        if pt.is_decimal(type_) and type_.bit_width < 128:  # is_in has no kernel for these
-            type_ = pa.decimal128(type_.precision, type_.scale)
-            expression = expression.cast(type_)
-        if pt.is_fixed_size_binary(type_):
-            type_ = pa.binary()
-            expression = expression.cast(type_)
-        # A literal that is no value of the type equals nothing, so it may go.
-        values = []
-        for literal, item in zip(plain_items, node.expressions, strict=True):
-            if literal.kind != "null":
-                scalar = self._place(self._as_stored(literal, value.type, item), type_, item)
-                if scalar.exact and scalar.scalar is not None and scalar.scalar.type == type_:
-                    values.append(scalar.scalar)
-        if pt.is_floating(type_):
-            values = _float_set(values)
-        self.asked.add(("in", value.type, type_))
-        found = expression.isin(pa.array(values, type_))
-        # is_in says false where SQL says null; see the module's beginning.
-        if not exact:
-            return found
-        if any(literal.kind == "null" for literal in plain_items):
-            return found | _NULL
-        return found | (expression.is_null() & _NULL)
+            return Constant(None)
+        places = [
+            self._place(literal, value.type, item)
+            for literal, item in zip(literals, node.expressions, strict=True)
+            if literal.kind != "null"
+        ]
+        found = self._of(value, among(value.path or (), compared_as(value.type), places), node)
+        return found if len(places) == len(items) else ast.Or((found, Constant(None)))
 
-    def _like(self, node: Any, exact: bool) -> pc.Expression:
-        escape = "\\"
+    def _like(self, node: Any) -> Predicate:
+        escape, like = "\\", node
         if node.key == "escape":
             self._only(node, "this", "expression")
-            mark, node = self._operand(node.expression), self._bare(node.this)
+            mark, like = self._operand(node.expression), self._bare(node.this)
             if not isinstance(mark, Literal) or mark.kind != "text" or len(mark.value) != 1:
                 self._fail("ESCAPE takes one character", "write ESCAPE '!'", node)
-            if node.key not in ("like", "ilike"):
+            if like.key not in ("like", "ilike"):
                 self._fail("ESCAPE belongs to LIKE", _ELSEWHERE, node)
             escape = mark.value
-        self._only(node, "this", "expression", "negate")
-        value, pattern = self._operand(node.this), self._operand(node.expression)
+        self._only(like, "this", "expression", "negate")
+        value, pattern = self._operand(like.this), self._operand(like.expression)
         if not isinstance(pattern, Literal) or isinstance(value, Literal):
             self._fail("LIKE takes a column and a literal pattern", _ELSEWHERE, node)
         if pattern.kind == "null" or pt.is_null(value.type):
-            return _NULL
-        expression, type_ = self._plain(value)
-        if pattern.kind != "text" or not literals.is_text(type_):
-            self._fail(f"LIKE takes strings, not a column of type {type_}", _ELSEWHERE, node)
-        self.asked.add(None)
+            return Constant(None)
+        if pattern.kind != "text" or family(value.type) != "text":
+            self._fail(f"LIKE takes strings, not a column of type {value.type}", _ELSEWHERE, node)
         tokens = _like_tokens(pattern.value, escape)
         if tokens is None:
             self._fail("the pattern ends in its escape character", "double it", node)
-        no_case = node.key == "ilike"
+        no_case = like.key == "ilike"
         if no_case or any(wild for wild, _ in tokens):
-            match = _match_like(expression, tokens, no_case)
+            match = _match_like(comparable(value.expression, value.type)[0], tokens, no_case)
+            reason = "text patterns are not answered by a Bloom filter"
+            found: Predicate = self._unknown(node, reason, match)
         else:  # no wildcard: an equality, which an index can answer
-            match = expression == pa.scalar("".join(c for _, c in tokens), type_)
-        return ~match if node.args.get("negate") else match
+            found = self._compare("=", value, Literal("text", "".join(c for _, c in tokens)), node)
+        return ast.negation(found) if like.args.get("negate") else found
 
     # Values
 
@@ -433,14 +416,14 @@ class _Translator:
         if key == "literal":
             if node.is_string:
                 return Literal("text", node.this)
-            return self._guard(lambda: Literal("number", literals.number(node.this)), node)
+            return self._guard(lambda: sql_literals.number(node.this), node)
         if key == "null":
             return Literal("null")
         if key == "boolean":
-            return Literal("bool", bool(node.this))
+            return Literal("boolean", bool(node.this))
         if key == "neg":
             value = self._operand(node.this)
-            if isinstance(value, Literal) and value.kind in ("number", "interval"):
+            if isinstance(value, Literal) and value.kind in ("number", "duration"):
                 return Literal(value.kind, -value.value)
         if key == "hexstring":
             try:
@@ -452,7 +435,8 @@ class _Translator:
         if key == "cast":
             return self._cast(node)
         if key in self.conditions:
-            return _Operand(self.condition(node, exact=True), pa.bool_(), node)
+            condition = from_predicate(self.condition(node), self.schema, exact=True)
+            return _Operand(condition, pa.bool_())
         self._fail(f"{node.sql()} is not understood in a filter", _ELSEWHERE, node)
 
     def _interval(self, node: Any) -> Literal:
@@ -460,23 +444,23 @@ class _Translator:
         unit = str(node.args.get("unit") or "").upper().removesuffix("S")
         if node.this is None or node.this.key != "literal" or unit not in _SECONDS | _FRACTIONS:
             self._fail("an interval takes a fixed unit", "write INTERVAL '90' SECOND", node)
-        count = self._guard(lambda: literals.number(node.this.this), node)
-        return Literal("interval", count * _SECONDS.get(unit, 1) / _FRACTIONS.get(unit, 1))
+        count = self._guard(lambda: sql_literals.number(node.this.this), node)
+        return Literal("duration", count.value * _SECONDS.get(unit, 1) / _FRACTIONS.get(unit, 1))
 
     def _cast(self, node: Any) -> _Operand | Literal:
         self._only(node, "this", "to")
         target, value = self._type(node.args["to"]), self._operand(node.this)
         if isinstance(value, Literal):
-            return self._guard(lambda: literals.cast(value, target), node)
-        self.asked.add(None)
-        if isinstance(literals.plain(value.type), pa.UuidType) and target != value.type:
+            return self._guard(lambda: sql_literals.cast(value, target), node)
+        if isinstance(plain(value.type), pa.UuidType) and target != value.type:
             self._fail("a column of UUIDs cannot be cast", "compare it with UUID '...'", node)
-        expression, type_ = self._plain(value)
-        if literals.zones_differ(type_, target):
+        if widens(value.type, target):
+            return value
+        expression, type_ = comparable(value.expression, value.type)
+        if zones_differ(type_, target):
             self._fail(f"a cast from {type_} to {target} depends on a zone", _ZONES, node)
-        if pt.is_null(type_) or type_ != target:
-            expression = expression.cast(target)
-        return _Operand(expression, target, node)
+        reason = f"casting {type_} to {target} may join values"
+        return _Operand(expression.cast(target), target, reason=reason)
 
     def _type(self, node: Any) -> pa.DataType:
         name = getattr(node.this, "name", str(node.this))
@@ -505,15 +489,9 @@ class _Translator:
             self._fail(f"{outer.sql()} is not a column", "name one column", outer)
         names = [part.this for part in parts]
         path = self._path(names, outer)
-        type_: Any = self.schema
-        for name in path:
-            type_ = type_.field(name)
-            type_ = type_.type
-        self.used.add(path[0])
-        field = pc.field(path[0]) if len(path) == 1 else pc.field(*path)
-        return _Operand(field, type_, outer)
+        return _Operand(pc.field(*path), resolve(self.schema, path), path)
 
-    def _path(self, names: list[str], node: Any) -> tuple[str, ...]:
+    def _path(self, names: list[str], node: Any) -> ast.ColumnPath:
         """Find a column: literally "a.b", then the struct a with the field b, then by case."""
         joined = ".".join(names)
         if self.schema.get_all_field_indices(joined):
@@ -524,7 +502,7 @@ class _Translator:
             if found is None:
                 if depth == 0 and (whole := self._find(self.schema, joined, node)):
                     return (whole,)
-                self._unknown(joined, name, fields, node)
+                self._no_column(joined, name, fields, node)
             path.append(found)
             if depth + 1 < len(names):
                 inner = fields.field(found).type
@@ -541,7 +519,7 @@ class _Translator:
             self._fail(f"more than one column is called {name}: {shown}", "rename one", node)
         return found[0] if found else None
 
-    def _unknown(self, whole: str, name: str, fields: Any, node: Any) -> NoReturn:
+    def _no_column(self, whole: str, name: str, fields: Any, node: Any) -> NoReturn:
         names = [field.name for field in fields]
         lowered = {each.lower(): each for each in names}
         close = [lowered[each] for each in difflib.get_close_matches(name.lower(), lowered, 3)]
@@ -549,57 +527,13 @@ class _Translator:
         shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
         self._fail(f"there is no column {whole}", f"{hint}the columns are {shown}", node)
 
-    def _plain(self, operand: _Operand) -> tuple[pc.Expression, pa.DataType]:
-        """An operand as PyArrow can compare it."""
-        self.asked.add(("plain", operand.type))
-        return comparable(operand.expression, operand.type)
-
     # Errors
-
-    def check(self, expression: pc.Expression) -> None:
-        """Bind the expression to no rows, so that what PyArrow refuses is refused here.
-
-        What it did once it will do again: that takes longer than all the rest.
-        """
-        if None not in self.asked and self.asked <= _done:
-            return
-        import pyarrow.dataset as pads
-
-        fields = [self.schema.field(name) for name in sorted(self.used)]
-        empty = pa.schema(fields).empty_table()
-        try:
-            pads.dataset(empty).scanner(columns={"is_true": expression}).to_table()
-        except (pa.ArrowException, ValueError, TypeError, NotImplementedError) as error:
-            raise FilterError(
-                f"PyArrow cannot apply the filter: {error}\n  {self.text}\n{_sentence(_ELSEWHERE)}"
-            ) from None
-        if None not in self.asked:
-            if len(_done) > _MOST_DONE:
-                _done.clear()
-            _done.update(self.asked)
-
-    def _place(self, literal: Literal, type_: pa.DataType, node: Any) -> Placed:
-        return self._guard(lambda: literals.place(literal, type_), node)
-
-    def _as_stored(self, literal: Literal, column: pa.DataType, node: Any) -> Literal:
-        """A literal as the bytes a column of UUIDs holds; any other is left as it is."""
-        if literal.kind != "text":
-            return literal
-        if isinstance(literals.plain(column), pa.UuidType):
-            return self._guard(lambda: literals.uuid_bytes(literal.value), node)
-        if literals.is_uuid_of_bytes(literal.value, column):
-            self._fail(
-                f"the text of a UUID is compared with a column of type {column}, of its bytes",
-                f"write UUID '{literal.value}'",
-                node,
-            )
-        return literal
 
     def _guard(self, make: Callable[[], Any], node: Any) -> Any:
         try:
             return make()
-        except Misplaced as error:
-            self._fail(error.what, error.advice, node)
+        except Maybe as error:
+            self._fail(str(error), error.advice or _ELSEWHERE, node)
 
     def _bare(self, node: Any) -> Any:
         while node.key == "paren":
@@ -622,22 +556,6 @@ class _Translator:
             column = start - (self.text.rfind("\n", 0, start) + 1)
             place = _caret(self.text, line, column, end - start + 1)
         raise FilterError(f"cannot read the filter: {what}.\n{place}\n{_sentence(advice)}")
-
-
-def _constant(column: pc.Expression, truth: bool, exact: bool) -> pc.Expression:
-    """Return `truth` where the column is valid and null where it is null."""
-    if truth:
-        return column.is_valid() | _NULL if exact else column.is_valid()
-    return column.is_null() & _NULL if exact else pc.scalar(False)
-
-
-def _float_set(values: list[pa.Scalar]) -> list[pa.Scalar]:
-    # is_in compares bits, after making all NaN alike: here zeros are equal and NaN are not.
-    numbers = [value for value in values if value.as_py() == value.as_py()]
-    kept = [value for value in numbers if value.as_py() != 0]
-    if len(kept) < len(numbers):
-        kept += [pa.scalar(zero, numbers[0].type) for zero in (0.0, -0.0)]
-    return kept
 
 
 def _like_tokens(pattern: str, escape: str) -> list[tuple[bool, str]] | None:

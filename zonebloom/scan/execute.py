@@ -28,12 +28,12 @@ from zonebloom.predicates.pruning import prunable
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
 from zonebloom.scan.recheck import holds_views, matching_rows, project, recheck, rows_of
-from zonebloom.storage.columns import same_values
 from zonebloom.storage.files import ReadCounter, counted
 from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.rows import FragmentRows, open_rows
 from zonebloom.storage.source import Fragment, Source
 from zonebloom.threads import cores, in_order
+from zonebloom.values.types import widens
 
 # Offsets of rows in their fragment, ascending, int64, and the rows.
 Located: TypeAlias = tuple[np.ndarray, pa.Table]
@@ -309,7 +309,7 @@ class Execution:
                 continue
             for name in set(self._needed()).intersection(stored.names):
                 stored_type, wanted = stored.field(name).type, schema.field(name).type
-                if not same_values(stored_type, wanted):
+                if not widens(stored_type, wanted, checked=True):
                     return SchemaMismatch(
                         f"{fragment.path} holds column {name!r} as {stored_type}, the dataset's "
                         f"schema says {wanted}: {error}; rewrite the file, or read other columns"

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull
-from zonebloom.predicates.literals import plain
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
+from zonebloom.values.types import plain
 
 # PyArrow makes its functions when it is imported, out of a type checker's sight.
 _functions: Any = pc

@@ -7,7 +7,7 @@ may match anything.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -18,21 +18,21 @@ from zonebloom.errors import IndexNotUsedWarning
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.view import IndexView
 from zonebloom.predicates.ast import (
-    And,
     Compares,
     Constant,
     Equals,
     IsIn,
     IsNull,
-    Not,
-    Or,
+    Leaf,
     Predicate,
     Unknown,
+    fold,
 )
 from zonebloom.ranges import RowRanges, SearchResult
 from zonebloom.scan.partition_columns import PathValues
 from zonebloom.values.columns import leaf_type
-from zonebloom.values.probe import Probe, hash_domain, probe, probe_many
+from zonebloom.values.probe import Probe, probe, probe_many
+from zonebloom.values.types import hash_domain
 
 
 class NoIndex(str):
@@ -92,42 +92,74 @@ class Searcher:
     def search(self, predicate: Predicate) -> Search:
         """Bound the rows a predicate is true for."""
         found = Search(self._anything)
-        prepared = self._prepare(predicate, found)
-        if _bounds_true(prepared):
-            found.result = self._evaluate(prepared, found)
+        answer = fold(
+            predicate,
+            lambda leaf: self._leaf(leaf, found),
+            self._every,
+            self._any,
+            lambda term: _Answer(
+                lambda: ~term.rows(), term.bounds_false, term.bounds_true, term.is_free
+            ),
+        )
+        # If nothing bounds the rows that are true, no index is opened.
+        if answer.bounds_true:
+            found.result = answer.rows()
         return found
 
-    def _prepare(self, predicate: Predicate, found: Search) -> Predicate | _Lookup | _Known:
-        """Replace what an index or the paths can answer by that, all else by Unknown."""
-        match predicate:
-            case And(terms):
-                return And(tuple(self._prepare(term, found) for term in terms))  # pyright: ignore[reportArgumentType]
-            case Or(terms):
-                return Or(tuple(self._prepare(term, found) for term in terms))  # pyright: ignore[reportArgumentType]
-            case Not(term):
-                return Not(self._prepare(term, found))  # pyright: ignore[reportArgumentType]
-            case Constant():
-                return predicate
-            case Equals(column, _) | IsIn(column, _, _) | Compares(column, _, _) | IsNull(column):
-                if column[0] in self._path_values.columns:
-                    prepared = self._by_path(predicate, found)
-                else:
-                    prepared = self._lookup(column, predicate)
+    def _leaf(self, leaf: Leaf, found: Search) -> _Answer:
+        """What an index or the paths answer; anything where none does, and why."""
+        match leaf:
+            case Constant(value):
+                at_most = self._universe if value is True else RowRanges()
+                at_least = RowRanges() if value is False else self._universe
+                result = self._bounded(at_most, at_least)
+                return _Answer(lambda: result, value is not True, value is not False, True)
             case Unknown(_, reason):
-                found.unanswered.append((predicate, reason))
-                return predicate
-        if isinstance(prepared, str):
-            found.unanswered.append((predicate, prepared))
-            return Unknown(str(predicate), prepared)
-        return prepared
+                answer = reason
+            case IsIn(_, values, False) if not len(values):
+                nothing = self._bounded(RowRanges())
+                return _Answer(lambda: nothing, True, False, True)
+            case _ if leaf.column[0] in self._path_values.columns:
+                answer = self._by_path(leaf, found)
+            case _:
+                answer = self._lookup(leaf, found)
+        if isinstance(answer, _Answer):
+            return answer
+        found.unanswered.append((leaf, answer))
+        return _Answer(lambda: self._anything, False, False, False)
 
-    def _by_path(self, predicate: Equals | IsIn | Compares | IsNull, found: Search) -> _Known | str:
+    def _every(self, terms: list[_Answer]) -> _Answer:
+        def rows() -> SearchResult:
+            result = self._bounded(self._universe, self._universe)
+            # What costs nothing comes first: when it leaves no row, no index is opened.
+            for term in sorted(terms, key=lambda term: not term.is_free):
+                result &= term.rows()
+                if not result.at_most and not result.at_least:
+                    break
+            return result
+
+        bounds_true = any(term.bounds_true for term in terms)
+        return _Answer(rows, bounds_true, all(term.bounds_false for term in terms), False)
+
+    def _any(self, terms: list[_Answer]) -> _Answer:
+        def rows() -> SearchResult:
+            nothing = self._bounded(RowRanges(), RowRanges())
+            return reduce(or_, (term.rows() for term in terms), nothing)
+
+        bounds_false = any(term.bounds_false for term in terms)
+        return _Answer(rows, all(term.bounds_true for term in terms), bounds_false, False)
+
+    def _by_path(
+        self, predicate: Equals | IsIn | Compares | IsNull, found: Search
+    ) -> _Answer | str:
         rows = self._path_values.rows(predicate)
         if rows is None:
             return "the values in the paths cannot be compared with it"
         at_most, at_least = (each & self._universe for each in rows)
         found.by_path.append((str(predicate), at_most))
-        return _Known(at_most, at_least, not self._path_values.has_null(predicate.column[0]))
+        result = self._bounded(at_most, at_least)
+        result.null_free = not self._path_values.has_null(predicate.column[0])
+        return _Answer(lambda: result, True, True, True)
 
     def index(self, column: tuple[str, ...]) -> LoadedIndex | str:
         """The index of a column, or why there is none to use."""
@@ -146,101 +178,53 @@ class Searcher:
             return reason
         return index
 
-    def _lookup(self, column: tuple[str, ...], predicate: Predicate) -> _Lookup | str:
+    def _lookup(self, predicate: Equals | IsIn | Compares | IsNull, found: Search) -> _Answer | str:
         """The lookup a predicate on one column asks for, or why no index takes it."""
         if isinstance(predicate, Compares):
             return "range comparisons are not answered by a Bloom filter"
-        index = self.index(column)
+        index = self.index(predicate.column)
         if isinstance(index, str):
             return index
-        leaf = self._leaves[column]
+        leaf = self._leaves[predicate.column]
         assert leaf is not None
-        if isinstance(predicate, IsNull):
-            return _Lookup(index, None, True)
+        probed: Probe | None = None
         if isinstance(predicate, Equals):
-            probed, nulls = probe(leaf, predicate.value), False
-        else:
-            assert isinstance(predicate, IsIn)
-            probed, nulls = probe_many(leaf, predicate.values), predicate.null_matches
-        return probed.maybe or _Lookup(index, probed, nulls)
+            probed = probe(leaf, predicate.value)
+        elif isinstance(predicate, IsIn):
+            probed = probe_many(leaf, predicate.values)
+        if probed is not None and probed.maybe:
+            return probed.maybe
+        nulls = isinstance(predicate, IsNull) or (
+            isinstance(predicate, IsIn) and predicate.null_matches
+        )
 
-    def _evaluate(self, predicate: Predicate | _Lookup | _Known, found: Search) -> SearchResult:
-        match predicate:
-            case And(terms):
-                result = self._bounded(self._universe, self._universe)
-                # What paths say costs nothing: when that leaves no row, no index is opened.
-                for term in sorted(terms, key=lambda term: not isinstance(term, _Free)):
-                    result &= self._evaluate(term, found)
-                    if not result.at_most and not result.at_least:
-                        break
-                return result
-            case Or(terms):
-                nothing = self._bounded(RowRanges(), RowRanges())
-                return reduce(or_, (self._evaluate(term, found) for term in terms), nothing)
-            case Not(term):
-                return ~self._evaluate(term, found)
-            case Constant(value):
-                at_most = self._universe if value is True else RowRanges()
-                at_least = RowRanges() if value is False else self._universe
-                return self._bounded(at_most, at_least)
-            case _Known(at_most, at_least, null_free):
-                result = self._bounded(at_most, at_least)
-                result.null_free = null_free
-                return result
-            case _Lookup(index, probed, nulls):
-                view = self.view(index)
-                found.used[index.entry.name] = view
-                rows = view.matches(probed) if probed is not None else RowRanges()
-                return self._bounded(rows | view.nulls() if nulls else rows)
-        return self._anything
+        def rows() -> SearchResult:
+            view = self.view(index)
+            found.used[index.entry.name] = view
+            rows = view.matches(probed) if probed is not None else RowRanges()
+            return self._bounded(rows | view.nulls() if nulls else rows)
+
+        return _Answer(rows, True, False, False)
 
     def _bounded(self, at_most: RowRanges, at_least: RowRanges | None = None) -> SearchResult:
         return SearchResult(self._universe, at_most=at_most, at_least=at_least, paths=self._paths)
 
 
 @dataclass(frozen=True, slots=True)
-class _Lookup:
-    """One question to one index."""
+class _Answer:
+    """What is known of the rows of a condition.
 
-    index: LoadedIndex
-    probe: Probe | None
-    nulls: bool
+    Attributes
+    ----------
+    rows : callable
+        Finds their bounds, in an index if it must.
+    bounds_true, bounds_false : bool
+        Whether it bounds the rows the condition is true for, and those it is false for.
+    is_free : bool
+        Whether no index is asked.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What the paths answered already."""
-
-    at_most: RowRanges
-    at_least: RowRanges
-    null_free: bool
-
-
-_Free = _Known | Constant
-
-
-def _bounds_true(predicate: Predicate | _Lookup | _Known) -> bool:
-    """Whether anything bounds the rows that are true: if not, no index is opened."""
-    match predicate:
-        case And(terms):
-            return any(map(_bounds_true, terms))
-        case Or(terms):
-            return all(map(_bounds_true, terms))
-        case Not(term):
-            return _bounds_false(term)
-        case Constant(value):
-            return value is not True
-    return isinstance(predicate, _Lookup | _Known)
-
-
-def _bounds_false(predicate: Predicate | _Lookup | _Known) -> bool:
-    match predicate:
-        case And(terms):
-            return all(map(_bounds_false, terms))
-        case Or(terms):
-            return any(map(_bounds_false, terms))
-        case Not(term):
-            return _bounds_true(term)
-        case Constant(value):
-            return value is not False
-    return isinstance(predicate, _Known)
+    rows: Callable[[], SearchResult]
+    bounds_true: bool
+    bounds_false: bool
+    is_free: bool

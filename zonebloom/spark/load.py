@@ -20,8 +20,7 @@ from zonebloom.opened import Opened
 from zonebloom.predicates import Predicate, unknowns
 from zonebloom.predicates.ast import IsIn, conjunction
 from zonebloom.predicates.ast import columns as columns_in
-from zonebloom.predicates.expression import from_predicate
-from zonebloom.predicates.literals import lookup_is_exact, plain
+from zonebloom.predicates.expression import from_predicate, lookup_is_exact
 from zonebloom.predicates.spark import SparkFilter, to_spark_filter
 from zonebloom.scan.binding import check_columns
 from zonebloom.scan.explain import ScanPlan
@@ -132,7 +131,7 @@ class Load:
             (from_predicate(each, schema), frozenset(each.column[:1]))
             for each in self._keys
             if not pt.is_floating(each.values.type)
-            and lookup_is_exact(plain(schema.field(each.column[0]).type), each.values)
+            and lookup_is_exact(schema.field(each.column[0]).type, each.values)
         ]
         columns = None if self.filter is None else self.filter.columns
         if self.filter is not None and columns is not None:

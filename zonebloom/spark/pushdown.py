@@ -19,8 +19,9 @@ from pyspark.sql.types import StructType
 from zonebloom.errors import IndexNotUsedWarning
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import Comparer
-from zonebloom.predicates.spark_values import Maybe, of_python
+from zonebloom.predicates.spark_compare import of_python
 from zonebloom.spark.source import ZoneBloomReader, ZoneBloomSource
+from zonebloom.values.literal import Maybe
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 SETTING = "spark.sql.python.filterPushdown.enabled"
 _PROBE = "zonebloom_pushdown_probe"
 _OPERATORS = {
+    "EqualTo": "=",
+    "EqualNullSafe": "<=>",
     "GreaterThan": ">",
     "GreaterThanOrEqual": ">=",
     "LessThan": "<",
@@ -73,13 +76,8 @@ def _comparison(pushed: Any, comparer: Comparer) -> ast.Predicate:
         return ast.Not(ast.IsNull(path))
     if name == "In":
         return comparer.is_in(path, [of_python(each) for each in pushed.value])
-    value = of_python(pushed.value)
-    if name == "EqualNullSafe":
-        return ast.IsNull(path) if value is None else comparer.equal(path, value)
-    if name == "EqualTo":
-        return comparer.equal(path, value)
     if name in _OPERATORS:
-        return comparer.compare(path, _OPERATORS[name], value)
+        return comparer.compare(path, _OPERATORS[name], of_python(pushed.value))
     raise Maybe("text patterns are not answered by a Bloom filter")
 
 

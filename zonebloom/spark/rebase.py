@@ -55,20 +55,20 @@ def without_old_times(predicate: ast.Predicate) -> ast.Predicate:
     >>> without_old_times(ast.Equals(("d",), day)).reason
     'days and times of old may lie in files in another calendar'
     """
-    if isinstance(predicate, ast.And | ast.Or):
-        return type(predicate)(tuple(map(without_old_times, predicate.terms)))
-    if isinstance(predicate, ast.Not):
-        return ast.Not(without_old_times(predicate.term))
-    if isinstance(predicate, ast.Equals | ast.Compares):
+    return ast.replaced(predicate, _leaf_without_old_times)
+
+
+def _leaf_without_old_times(leaf: ast.Leaf) -> ast.Leaf:
+    if isinstance(leaf, ast.Equals | ast.Compares):
         # Not through Python, which has fewer years.
-        values = pa.repeat(predicate.value, 1)
-    elif isinstance(predicate, ast.IsIn):
-        values = predicate.values
+        values = pa.repeat(leaf.value, 1)
+    elif isinstance(leaf, ast.IsIn):
+        values = leaf.values
     else:
-        return predicate
+        return leaf
     if not holds_any_of_old(values):
-        return predicate
-    return ast.Unknown(str(predicate), _REASON, frozenset(predicate.column[:1]))
+        return leaf
+    return ast.Unknown(str(leaf), _REASON, frozenset(leaf.column[:1]))
 
 
 def columns_of_old(predicate: ast.Predicate) -> frozenset[str]:

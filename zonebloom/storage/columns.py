@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, SchemaMismatch
-from zonebloom.predicates.literals import is_lossless
 from zonebloom.storage.source import is_plain_parquet
-from zonebloom.values.probe import hash_domain
+from zonebloom.values.types import widens
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -181,7 +180,7 @@ class ColumnsReader:
     def _as_dataset_type(self, values: pa.Array, column: Column) -> pa.Array:
         if values.type == column.type:
             return values
-        if not same_values(values.type, column.type):
+        if not widens(values.type, column.type, checked=True):
             raise SchemaMismatch(
                 f"{self._path} holds column {column.name!r} as {values.type}, the dataset's "
                 f"schema says {column.type}; rewrite the file, or open the dataset with a "
@@ -232,16 +231,3 @@ class _Reading:
             raise FragmentUnreadable(
                 f"cannot read {self._path}: {error}; repair or remove the file, then build again"
             ) from None
-
-
-def same_values(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether casting from one type to the other keeps every value what it is, or fails."""
-    t = pa.types
-    if hash_domain(stored) == hash_domain(wanted) or t.is_null(stored):
-        return True
-    if t.is_timestamp(stored) and t.is_timestamp(wanted):
-        units = ["s", "ms", "us", "ns"]
-        return stored.tz == wanted.tz and units.index(stored.unit) <= units.index(wanted.unit)
-    if t.is_date32(stored) and t.is_date64(wanted):
-        return True
-    return is_lossless(stored, wanted)

@@ -60,12 +60,31 @@ def column_path(schema: pa.Schema, text: str, ignore_case: bool = False) -> tupl
 
 def leaf_type(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:
     """The type at a path of names, None where there is none or it is ambiguous."""
-    indices = schema.get_all_field_indices(path[0])
-    if len(indices) != 1:
+    try:
+        return resolve(schema, path)
+    except LookupError:
         return None
-    current = schema.field(indices[0]).type
-    for name in path[1:]:
-        if not isinstance(current, pa.StructType) or current.get_field_index(name) < 0:
-            return None
-        current = current.field(name).type
-    return current
+
+
+def resolve(schema: pa.Schema, path: Sequence[str]) -> pa.DataType:
+    """The type at a path of names.
+
+    Raises
+    ------
+    LookupError
+        There is none, or more than one.
+    """
+    fields: pa.Schema | pa.StructType = schema
+    kind: pa.DataType | None = None
+    for depth, name in enumerate(path):
+        if kind is not None:
+            if not isinstance(kind, pa.StructType):
+                raise LookupError(f"{'.'.join(path[:depth])} is {kind}, not a struct")
+            fields = kind
+        indices = fields.get_all_field_indices(name)
+        if len(indices) != 1:
+            count = "no" if not indices else "more than one"
+            raise LookupError(f"the schema has {count} column {'.'.join(path[: depth + 1])}")
+        kind = fields.field(indices[0]).type
+    assert kind is not None
+    return kind

@@ -41,7 +41,7 @@ from zonebloom.spark.frames import quoted
 from zonebloom.spark.rebase import are_of_old, first_of
 from zonebloom.spark.types import spark_types
 from zonebloom.spark.workers.sealed import Sealed
-from zonebloom.values.probe import hash_domain
+from zonebloom.values.types import hash_domain
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

@@ -8,7 +8,6 @@ padded, matched by field id, filled by a default, or taken from a path is not.
 from __future__ import annotations
 
 import datetime
-import struct
 import uuid
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -19,18 +18,20 @@ import pyarrow as pa
 from zonebloom.errors import UnsupportedType
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import Comparer
-from zonebloom.predicates.spark_values import Maybe, Value, of_python
+from zonebloom.predicates.spark_compare import of_python
 from zonebloom.spark.relation import items, opaque_reason
 from zonebloom.spark.types import spark_type
+from zonebloom.values.literal import Literal, Maybe, nearest
 
 _PACKAGE = "org.apache.spark.sql.catalyst.expressions."
 _OPERATORS = {
+    "EqualTo": "=",
+    "EqualNullSafe": "<=>",
     "LessThan": "<",
     "LessThanOrEqual": "<=",
     "GreaterThan": ">",
     "GreaterThanOrEqual": ">=",
 }
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 # A py4j call takes some 50 us: longer filters cost more than they save.
 _MOST_NODES = 2_000
 _MOST_BINARIES = 1_000
@@ -97,8 +98,12 @@ class Catalyst:
             return ast.IsNull(self._column(node.child())[0])
         if kind == "IsNotNull":
             return ast.Not(ast.IsNull(self._column(node.child())[0]))
-        if kind in ("EqualTo", "EqualNullSafe", *_OPERATORS):
-            return self._comparison(kind, node)
+        if kind in _OPERATORS:
+            left, right, operator = node.left(), node.right(), _OPERATORS[kind]
+            if _kind(left) == "Literal":
+                left, right, operator = right, left, ast.FLIPPED[operator]
+            path, type_ = self._column(left)
+            return self._comparer.compare(path, operator, _literal(right, type_))
         if kind == "In":
             path, type_ = self._column(node.value())
             values = [_literal(item, type_) for item in items(node.list())]
@@ -113,23 +118,6 @@ class Catalyst:
             if type_ == "boolean":
                 return ast.Equals(path, pa.scalar(True))
         raise Maybe(_NOT_COMPARED)
-
-    def _comparison(self, kind: str, node: Any) -> ast.Predicate:
-        left, right = node.left(), node.right()
-        is_flipped = _kind(left) == "Literal"
-        if is_flipped:
-            left, right = right, left
-        path, type_ = self._column(left)
-        value = _literal(right, type_)
-        if kind == "EqualNullSafe" and value is None:
-            return ast.IsNull(path)
-        if kind in _OPERATORS:
-            operator = _OPERATORS[kind]
-            return self._comparer.compare(
-                path, _MIRRORED[operator] if is_flipped else operator, value
-            )
-        equal = self._comparer.equal(path, value)
-        return equal if kind == "EqualTo" else ast.And((equal, ast.Not(ast.IsNull(path))))
 
     def _column(self, node: Any) -> tuple[ast.ColumnPath, str]:
         """A column or leaf of structs, and Spark's name of its type."""
@@ -188,8 +176,8 @@ def _spark_name(arrow: pa.DataType) -> str | None:
         return None
 
 
-def _literal(node: Any, type_: str) -> Value | None:
-    """A literal of the column's type; None for NULL."""
+def _literal(node: Any, type_: str) -> Literal:
+    """A literal of the column's type."""
     if _kind(node) != "Literal" or node.dataType().catalogString() != type_:
         raise Maybe(_NOT_COMPARED)
     value = node.value()
@@ -198,11 +186,11 @@ def _literal(node: Any, type_: str) -> Value | None:
     return _value(value, type_)
 
 
-def _literals(values: Any, type_: str) -> list[Value | None]:
+def _literals(values: Any, type_: str) -> list[Literal]:
     """The values of a Scala set, in one call where their texts are themselves."""
-    literals: list[Value | None] = []
+    literals: list[Literal] = []
     if values.contains(None):
-        literals.append(None)
+        literals.append(Literal("null"))
         values = values.excl(None)
     count = values.size()
     if type_ == "binary":
@@ -226,7 +214,7 @@ def _utf8(data: bytes) -> str:
         raise Maybe("a text is not UTF-8") from None
 
 
-def _value(value: Any, type_: str) -> Value | None:
+def _value(value: Any, type_: str) -> Literal:
     """A value of a type, as py4j gives it or as Java writes it."""
     name = type_.partition("(")[0]
     if name not in _READERS:
@@ -239,7 +227,10 @@ def _value(value: Any, type_: str) -> Value | None:
 
 def _float(value: Any) -> float:
     # Java's shortest text of a float names another double.
-    return struct.unpack("<f", struct.pack("<f", float(value)))[0]
+    number = nearest(float(value), 32)
+    if number is None:
+        raise OverflowError
+    return number
 
 
 def _day(value: Any) -> datetime.date:

@@ -17,7 +17,7 @@ import pyarrow.types as pt
 
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.sizing import size_for
-from zonebloom.values.probe import hash_domain
+from zonebloom.values.types import hash_domain
 
 # A row in five hundred is joined in vain: far fewer than are found where keys are dense.
 _PROBABILITY = 0.002

@@ -25,7 +25,7 @@ from zonebloom.spark.frames import quoted
 from zonebloom.spark.load import _path_types
 from zonebloom.spark.rebase import Calendars, corrects_others, first_of
 from zonebloom.spark.types import spark_types
-from zonebloom.values.probe import require_indexable
+from zonebloom.values.types import require_indexable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

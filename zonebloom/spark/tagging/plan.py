@@ -30,7 +30,7 @@ from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, ROW_OFFSET, KeyColum
 from zonebloom.spark.tagging.summary import Fragments, Summary
 from zonebloom.storage.files import is_local
 from zonebloom.threads import cores, in_order
-from zonebloom.values.probe import hash_domain
+from zonebloom.values.types import hash_domain
 
 # So few keys cost nothing to collect, whatever index there is.
 _FEW = 1024

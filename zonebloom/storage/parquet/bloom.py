@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.predicates.ast import And, Constant, Equals, IsIn, Not, Or, Predicate
+from zonebloom.predicates.ast import Constant, Equals, IsIn, Leaf, Predicate, fold
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.parquet.bloom_bytes import MALFORMED, FilterBytes, ReadRanges, not_used
 from zonebloom.storage.parquet.physical import PhysicalLeaf, leaves_of
@@ -23,8 +23,9 @@ from zonebloom.values.columns import leaf_type
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-# Of some row groups, those where a predicate may hold.
+# Of some row groups, those where a predicate may be true, or false; None: it may be anywhere.
 _Bound: TypeAlias = Callable[[np.ndarray], np.ndarray]
+_Bounds: TypeAlias = tuple[_Bound | None, _Bound | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,30 +90,29 @@ class EmbeddedFilters:
 
         Ascending; None when the filters cannot help, and none was read.
         """
-        bound = self._bound(predicate, schema, True)
+
+        def leaf(node: Leaf) -> _Bounds:
+            match node:
+                case Constant(value):
+                    nowhere = np.zeros_like
+                    return None if value is True else nowhere, None if value is False else nowhere
+                case Equals(column, values) | IsIn(column, values, False):
+                    # A filter says where a value is not; other values may be anywhere.
+                    return self._lookup(column, values, schema), None
+            return None, None
+
+        # AND is true where all terms are; it is false where any term is. OR: reversed.
+        bound, _ = fold(
+            predicate,
+            leaf,
+            lambda bounds: (_every([t for t, _ in bounds]), _any([f for _, f in bounds])),
+            lambda bounds: (_any([t for t, _ in bounds]), _every([f for _, f in bounds])),
+            lambda bounds: (bounds[1], bounds[0]),
+        )
         if bound is None:
             return None
         kept = bound(np.ones(self._metadata.num_row_groups, dtype=bool))
         return np.flatnonzero(kept).tolist()
-
-    def _bound(self, predicate: Predicate, schema: pa.Schema, wanted: bool) -> _Bound | None:
-        """Bounds the row groups where a predicate may be ``wanted``; None: it may anywhere."""
-        match predicate:
-            case And(terms) | Or(terms):
-                bounds = [self._bound(term, schema, wanted) for term in terms]
-                known = [bound for bound in bounds if bound is not None]
-                # AND is true where all terms are; it is false where any term is. OR: reversed.
-                if isinstance(predicate, And) == wanted:
-                    return _every(known) if known else None
-                return _any(known) if len(known) == len(bounds) else None
-            case Not(term):
-                return self._bound(term, schema, not wanted)
-            case Constant(value):
-                return None if value is wanted else np.zeros_like
-            case Equals(column, values) | IsIn(column, values, False):
-                # A filter says where a value is not; other values may be anywhere.
-                return self._lookup(column, values, schema) if wanted else None
-        return None
 
     def _lookup(self, column: tuple[str, ...], values: Any, schema: pa.Schema) -> _Bound | None:
         leaf, wanted = self._by_path.get(column), leaf_type(schema, column)
@@ -122,21 +122,25 @@ class EmbeddedFilters:
         return None if hashes is None else lambda among: self._bytes.may_hold(leaf, hashes, among)
 
 
-def _every(bounds: list[_Bound]) -> _Bound:
+def _every(bounds: list[_Bound | None]) -> _Bound | None:
+    known = [bound for bound in bounds if bound is not None]
+
     def bound(among: np.ndarray) -> np.ndarray:
-        for each in bounds:
+        for each in known:
             if among.any():
                 among = each(among)
         return among
 
-    return bound
+    return bound if known else None
 
 
-def _any(bounds: list[_Bound]) -> _Bound:
+def _any(bounds: list[_Bound | None]) -> _Bound | None:
+    known = [bound for bound in bounds if bound is not None]
+
     def bound(among: np.ndarray) -> np.ndarray:
         kept = np.zeros_like(among)
-        for each in bounds:
+        for each in known:
             kept |= each(among & ~kept)
         return kept
 
-    return bound
+    return bound if len(known) == len(bounds) else None

@@ -14,7 +14,6 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,13 +21,13 @@ import pyarrow as pa
 
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.storage.parquet.thrift import Struct
-from zonebloom.values.probe import hash_bytes, hash_domain, probe, probe_many
+from zonebloom.values.literal import Literal, place
+from zonebloom.values.probe import hash_bytes, probe, probe_many
+from zonebloom.values.types import widens
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-# Wider than any decimal, so that shifting the point never rounds.
-_EXACT = Context(prec=200)
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 # Bytes of a value; a FIXED_LEN_BYTE_ARRAY has its own, a BYTE_ARRAY any number. INT96 has no
 # order, so no bounds.
@@ -72,7 +71,7 @@ class PhysicalLeaf:
         if self.arrow_type is None or self.stored is None:
             return None
         # Values may change on their way from the file's type to the dataset's.
-        if not _widens(self.arrow_type, value_type(wanted)):
+        if not widens(self.arrow_type, wanted):
             return None
         probes = probe if isinstance(values, pa.Scalar) else probe_many
         # A literal must be exact both as what the dataset shows and as what the file stores.
@@ -83,17 +82,18 @@ class PhysicalLeaf:
         if found.maybe is not None:
             return None
         if pa.types.is_decimal(self.stored) and self.physical_type == "FIXED_LEN_BYTE_ARRAY":
-            return self._decimal_hashes([values] if isinstance(values, pa.Scalar) else values)
+            values = [values] if isinstance(values, pa.Scalar) else values
+            return self._decimal_hashes(values, self.stored)
         return found.hashes
 
-    def _decimal_hashes(self, literals: Any) -> np.ndarray | None:
+    def _decimal_hashes(self, values: Any, stored: pa.DataType) -> np.ndarray | None:
         hashes = set()
-        assert self.stored is not None
-        for literal in literals:
-            if probe(self.stored, literal).hashes.size:
-                unscaled = int(Decimal(literal.as_py()).scaleb(self.stored.scale, _EXACT))
+        for value in values:
+            literal = Literal.of(value)
+            found = None if literal is None else place(literal, stored)
+            if found is not None and found.exact:
                 try:
-                    hashes.add(hash_bytes(unscaled.to_bytes(self.length, "big", signed=True)))
+                    hashes.add(hash_bytes(found.value.to_bytes(self.length, "big", signed=True)))
                 except OverflowError:
                     return None
         return np.array(sorted(hashes), dtype=np.uint64)
@@ -148,7 +148,7 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
 def _stored_type(column: Any, arrow_type: pa.DataType) -> pa.DataType | None:
     """The type whose bytes a writer hashes for a leaf, None if that is not certain."""
     stored = _annotated_type(column)
-    if stored is None or _widens(stored, arrow_type):
+    if stored is None or widens(stored, arrow_type):
         return stored
     t = pa.types
     if t.is_integer(stored) and t.is_integer(arrow_type):
@@ -200,25 +200,6 @@ def _annotated_type(column: Any) -> pa.DataType | None:
             return pa.binary()
     # INT96, decimals of any length (padded or not: writers differ), BSON, JSON, geometry, ...
     return None
-
-
-def _widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every stored value is one wanted value, and no two become the same."""
-    t = pa.types
-    if hash_domain(stored) == hash_domain(wanted):
-        return True
-    if t.is_integer(stored) and t.is_integer(wanted):
-        if t.is_signed_integer(stored) == t.is_signed_integer(wanted):
-            return stored.bit_width <= wanted.bit_width
-        return t.is_signed_integer(wanted) and stored.bit_width < wanted.bit_width
-    if t.is_floating(stored) and t.is_floating(wanted):
-        return stored.bit_width <= wanted.bit_width
-    if t.is_decimal(stored) and t.is_decimal(wanted):
-        return (
-            stored.scale <= wanted.scale
-            and stored.precision - stored.scale <= wanted.precision - wanted.scale
-        )
-    return False
 
 
 def witnesses(statistics: Struct | None, leaf: PhysicalLeaf) -> list[int]:

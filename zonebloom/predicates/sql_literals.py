@@ -1,0 +1,246 @@
+"""Literals of SQL text, read exactly, and what they mean beside a column or in a CAST.
+
+Beside a float column a number means the nearest double, as in every SQL engine; nothing else is
+rounded. What has no meaning is `Maybe`, with advice on what to write.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+import uuid
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from zonebloom.predicates.ast import (
+    ColumnPath,
+    Compares,
+    Equals,
+    IsIn,
+    Not,
+    Predicate,
+)
+from zonebloom.values.literal import Literal, Maybe, Place, nearest, place
+from zonebloom.values.types import DAY, family, plain
+from zonebloom.values.zones import zone_trouble
+
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
+_MAX_EXPONENT = 400
+_NOT_FINITE = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
+_CLOCK = re.compile(r"(?P<h>\d{1,2}):(?P<m>\d{2})(:(?P<s>\d{2}(\.\d+)?))?", re.ASCII)
+_TIMESTAMP = re.compile(
+    r"(?P<day>\d{4}-\d{2}-\d{2})"
+    r"([T ](?P<clock>\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?) ?(?P<zone>Z|UTC|[+-]\d{2}(:?\d{2})?)?)?",
+    re.ASCII,
+)
+_MOMENTS = ("date", "timestamp", "instant")
+_NAMES = {"text": "string", "boolean": "truth value", "bytes": "binary literal"}
+_PLAIN_NUMBER = "write a plain number"
+_ADVICE = {
+    "text": "put the literal in single quotes: 'abc'",
+    "bytes": "write X'0a1b' or a quoted string",
+    "boolean": "write TRUE or FALSE",
+    "timestamp": "write TIMESTAMP '2024-01-31 12:00:00', with +00:00 behind if it has a zone",
+    "instant": "write TIMESTAMP '2024-01-31 12:00:00+00:00'",
+    "date": "write DATE '2024-01-31'",
+    "time": "write TIME '12:30:00'",
+    "duration": "write INTERVAL '90' SECOND",
+    **dict.fromkeys(("integer", "float", "decimal"), _PLAIN_NUMBER),
+    "": "write that part as a pyarrow.compute expression",
+}
+
+
+def beside(literal: Literal, column: pa.DataType) -> Literal:
+    """A literal as it is compared with values of a type; a text is read as one where it can be."""
+    kind, value, target = literal.kind, literal.value, family(column)
+    if kind == "text":
+        if isinstance(plain(column), pa.UuidType):
+            return uuid_bytes(value)
+        if is_uuid_of_bytes(value, column):
+            raise Maybe(
+                f"the text of a UUID is compared with a column of type {column}, of its bytes",
+                f"write UUID '{value}'",
+            )
+        if target == "bytes":
+            return Literal("bytes", value.encode())
+        if target == "decimal":
+            return number(value)
+        if target == "time":
+            return time_of_day(value)
+        if target in _MOMENTS:
+            literal = timestamp(value)
+            kind, value = literal.kind, literal.value
+        elif target == "integer":
+            written = value if _NUMBER.fullmatch(value.strip()) else 42
+            raise Maybe(
+                f"a string is compared with a column of type {column}",
+                f"write the number without quotes: {written}",
+            )
+    if kind == "number" and target == "float":
+        return Literal("number", _double(value), 64)
+    if kind == "number" and target in ("integer", "decimal") and isinstance(value, Fraction):
+        return literal
+    if kind in _MOMENTS and target in _MOMENTS:
+        if (kind == "instant") != (target == "instant"):
+            raise _zone_trouble(column, literal, "TIMESTAMP {!r}")
+        return literal
+    if kind != target:
+        raise Maybe(
+            f"a {_NAMES.get(kind, kind)} is compared with a column of type {column}",
+            _ADVICE[target],
+        )
+    return literal
+
+
+def cast(literal: Literal, type_: pa.DataType) -> Literal:
+    """What ``CAST(literal AS type)`` means; only float types round."""
+    kind, target = literal.kind, family(type_)
+    value: Any = literal.value
+    if kind == "null":
+        return literal
+    if target == "float":
+        if kind == "text":
+            value = float(value) if value.strip().lower() in _NOT_FINITE else number(value).value
+        elif kind != "number":
+            raise Maybe(f"a {kind} cannot be cast to {type_}", "write a number")
+        rounded = nearest(_double(value), type_.bit_width)
+        if rounded is None:
+            raise Maybe(f"the number does not fit {type_}", "cast to DOUBLE")
+        # A Fraction has no -0.0, and needs none: the two zeros compare equal.
+        return Literal("number", Fraction(rounded) if math.isfinite(rounded) else rounded)
+    if target == "text" and isinstance(value, Fraction) and kind == "number":
+        if value.denominator == 1:
+            return Literal("text", str(value.numerator))
+    elif target == "integer" and kind == "text":
+        literal = number(value)
+    elif target == "boolean" and kind == "text" and value.lower() in ("true", "false"):
+        return Literal("boolean", value.lower() == "true")
+    elif target in _MOMENTS and kind in ("text", *_MOMENTS):
+        moment = timestamp(value) if kind == "text" else literal
+        if pt.is_timestamp(type_):
+            if target == "instant" and moment.kind != "instant":
+                raise _zone_trouble(type_, moment, "TIMESTAMP {!r}")
+            return Literal("instant" if moment.kind == "instant" else "timestamp", moment.value)
+        if moment.kind == "instant":
+            raise _zone_trouble(type_, moment, "DATE {!r}")
+        return Literal("date", moment.value // DAY * Fraction(DAY))
+    literal = beside(literal, type_)
+    if not place(literal, type_).exact:
+        raise Maybe(f"the literal is not exactly a value of {type_}", "write it without CAST")
+    return literal
+
+
+def _zone_trouble(column: pa.DataType, literal: Literal, form: str) -> Maybe:
+    micros = pa.scalar(literal.value * 10**6 // 1, pa.int64())
+    moment = micros.cast(pa.timestamp("us", "UTC" if literal.kind == "instant" else None))
+    return Maybe(*zone_trouble(column, moment, form))
+
+
+def _double(value: Fraction | float) -> Fraction | float:
+    double = nearest(value, 64)
+    if double is None:
+        raise Maybe("the number does not fit a double", "write a smaller number")
+    return Fraction(double) if math.isfinite(double) else double
+
+
+def uuid_bytes(text: str) -> Literal:
+    """The 16 bytes that a UUID's text stands for."""
+    try:
+        return Literal("bytes", uuid.UUID(text).bytes)
+    except ValueError:
+        raise Maybe(
+            f"{text!r} is no UUID", "write '00000000-0000-0000-0000-000000000000'"
+        ) from None
+
+
+def is_uuid_of_bytes(text: str, column: pa.DataType) -> bool:
+    """Whether text is that of a UUID, and a column of the 16 bytes it stands for.
+
+    The text is longer than the column's values: as text it would equal none of them.
+    """
+    column = plain(column)
+    if not pt.is_fixed_size_binary(column) or column.byte_width != 16:
+        return False
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def number(text: str) -> Literal:
+    """Read a number exactly: digits, a fraction, an exponent."""
+    if not _NUMBER.fullmatch(text.strip()):
+        raise Maybe(f"{text!r} is no number", "write a number such as -1.5 or 2e10")
+    value = Decimal(text.strip())
+    # 1e999999999 is a short text and a huge fraction.
+    if value and abs(value.adjusted()) > _MAX_EXPONENT:
+        raise Maybe(f"{text} is out of every column's range", "write a smaller exponent")
+    return Literal("number", Fraction(value))
+
+
+def timestamp(text: str) -> Literal:
+    """Read a date, a timestamp, or an instant where a zone is written."""
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if match is None:
+        raise Maybe(f"{text!r} is no date or timestamp", _ADVICE["timestamp"])
+    day, clock, zone = match["day"], match["clock"], match["zone"]
+    try:
+        days = datetime.date.fromisoformat(day).toordinal() - _EPOCH
+    except ValueError as error:
+        raise Maybe(f"{text!r} is no date: {error}", _ADVICE["date"]) from None
+    seconds = Fraction(days * DAY)
+    if clock is None:
+        return Literal("date", seconds)
+    seconds += time_of_day(clock).value
+    if zone is None:
+        return Literal("timestamp", seconds)
+    if zone[0] in "+-":
+        digits = zone[1:].replace(":", "").ljust(4, "0")
+        offset = int(digits[:2]) * 3600 + int(digits[2:]) * 60
+        seconds += offset if zone[0] == "-" else -offset
+    return Literal("instant", seconds)
+
+
+def time_of_day(text: str) -> Literal:
+    """Read ``HH:MM[:SS[.fraction]]``, to any precision."""
+    match = _CLOCK.fullmatch(text.strip())
+    if match is not None:
+        hour, minute, second = int(match["h"]), int(match["m"]), Fraction(match["s"] or 0)
+        if hour <= 23 and minute <= 59 and second < 60:
+            return Literal("time", hour * 3600 + minute * 60 + second)
+    raise Maybe(f"{text!r} is no time of day", _ADVICE["time"])
+
+
+def compared(path: ColumnPath, type_: pa.DataType, operator: str, place: Place) -> Predicate:
+    """A column compared with a literal: between two values of the type x < 5.5 is x <= 5."""
+    is_below = operator in ("<", "<=")
+    value = place.value
+    is_nan = isinstance(value, float) and math.isnan(value)
+    if value is None or is_nan or (operator == "=" and not place.exact):
+        # False where the column holds a value, null where it does not.
+        never = IsIn(path, pa.array([], type_))
+        is_always = operator != "=" and not is_nan and is_below == (place.beyond > 0)
+        return Not(never) if is_always else never
+    scalar = place.scalar(type_)
+    if operator == "=":
+        return Equals(path, scalar)
+    if not place.exact:
+        operator = "<=" if is_below else ">"
+    return Compares(path, operator, scalar)  # pyright: ignore[reportArgumentType]
+
+
+def among(path: ColumnPath, type_: pa.DataType, places: Sequence[Place]) -> Predicate:
+    """A column looked up in a set."""
+    # A literal that is no value of the type equals nothing, and NaN not even itself.
+    scalars = [each.scalar(type_) for each in places if each.exact and each.value == each.value]
+    if pt.is_fixed_size_binary(type_):
+        type_ = pa.binary()
+    return IsIn(path, pa.array([each for each in scalars if each.type == type_], type_))
