@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import operator
 import re
 from decimal import Decimal
-from fractions import Fraction
 
+import predicate_oracle
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -151,87 +150,8 @@ expressions = st.recursive(
 )
 
 
-def exact(scalar: pa.Scalar):
-    """A value that compares equal to another exactly if the two mean the same."""
-    type_ = scalar.type
-    if isinstance(type_, pa.DictionaryType):
-        return exact(
-            scalar.as_py() if not scalar.is_valid else pa.scalar(scalar.as_py(), type_.value_type)
-        )
-    if pa.types.is_decimal(type_) or pa.types.is_integer(type_):
-        return "number", Fraction(scalar.as_py())
-    if pa.types.is_floating(type_):
-        value = scalar.as_py()
-        return "number", Fraction(value) if math.isfinite(value) else value
-    if pa.types.is_date32(type_):
-        return "moment", Fraction(scalar.value * 86400)
-    if pa.types.is_date64(type_):
-        return "moment", Fraction(scalar.value, 1000)
-    unit = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-    if pa.types.is_timestamp(type_):
-        return "moment" if type_.tz is None else "instant", Fraction(scalar.value, unit[type_.unit])
-    if pa.types.is_time(type_) or pa.types.is_duration(type_):
-        kind = "time" if pa.types.is_time(type_) else "duration"
-        return kind, Fraction(scalar.value, unit[type_.unit])
-    return type(scalar.as_py()).__name__, scalar.as_py()
-
-
-def cell(path, row):
-    column = TABLE[path[0]].combine_chunks()
-    scalar = column[row]
-    for name in path[1:]:
-        if not scalar.is_valid:
-            return scalar
-        scalar = scalar[name]
-    return scalar
-
-
-def hits(path, value: pa.Scalar, row: int) -> bool:
-    """What a perfect index of one-row zones would say; a NaN literal is always "maybe"."""
-    if pa.types.is_floating(value.type) and math.isnan(value.as_py()):
-        return True
-    held = cell(path, row)
-    return held.is_valid and exact(held) == exact(value)
-
-
-ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-
-
-def lies(path, symbol: str, value: pa.Scalar, row: int) -> bool:
-    """What perfect key ranges of one-row zones would say."""
-    held = cell(path, row)
-    if not held.is_valid:
-        return False
-    (kind, left), (other, right) = exact(held), exact(value)
-    return kind == other and ORDER[symbol](left, right)
-
-
-def bounds(predicate, row) -> tuple[bool, bool]:
-    """Return (may be true, may be false), by the table in `zonebloom.predicates.ast`."""
-    if isinstance(predicate, Constant):
-        return predicate.value is True, predicate.value is False
-    if isinstance(predicate, Unknown):
-        return True, True
-    if isinstance(predicate, Equals):
-        assert predicate.value.is_valid
-        return hits(predicate.column, predicate.value, row), True
-    if isinstance(predicate, IsIn):
-        assert predicate.values.null_count == 0
-        null = predicate.null_matches and not cell(predicate.column, row).is_valid
-        return null or any(hits(predicate.column, v, row) for v in predicate.values), True
-    if isinstance(predicate, Compares):
-        assert predicate.value.is_valid
-        return lies(predicate.column, predicate.operator, predicate.value, row), True
-    if isinstance(predicate, IsNull):
-        return not cell(predicate.column, row).is_valid, True
-    if isinstance(predicate, Not):
-        true, false = bounds(predicate.term, row)
-        return false, true
-    parts = [bounds(term, row) for term in predicate.terms]
-    if isinstance(predicate, And):
-        return all(t for t, _ in parts), any(f for _, f in parts)
-    assert isinstance(predicate, Or)
-    return any(t for t, _ in parts), all(f for _, f in parts)
+def bounds(predicate, row):
+    return predicate_oracle.bounds(TABLE, predicate, row)
 
 
 def selected(expression):

@@ -72,30 +72,9 @@ _ACCEPTED = (
 def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
     """Bring a filter of any accepted kind to what is applied to rows and a predicate.
 
-    Parameters
-    ----------
-    filter
-        A SQL string, a PyArrow expression, PyArrow's DNF (a list of tuples, all to hold, or a
-        list of such lists, one to hold), a Polars expression, a `Predicate`, or None for every
-        row.
-    schema
-        The schema of the data.
+    The first keeps the semantics of the language the filter was written in; None keeps all rows.
+    The second is what an index can answer; true for every row the first keeps, perhaps for more.
 
-    Returns
-    -------
-    filter
-        What is applied to the rows that are read, with the semantics of the language the
-        filter was written in; None keeps them all.
-    predicate
-        What an index can answer; true for every row the expression keeps, perhaps for more.
-
-    Raises
-    ------
-    FilterError
-        The filter is of another kind, or cannot be read.
-
-    Examples
-    --------
     >>> _, predicate = translate([("id", "in", [1, 2])], pa.schema({"id": pa.int64()}))
     >>> print(predicate)
     id IN (1, 2)

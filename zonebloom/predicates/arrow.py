@@ -120,29 +120,8 @@ class _Column:
 def to_predicate(
     expression: pc.Expression, schema: pa.Schema, form: Form | None = None
 ) -> ast.Predicate:
-    """Translate a PyArrow expression into what an index can answer.
+    """What an index can answer of a PyArrow expression; `form` is what `read` gives of it.
 
-    Parameters
-    ----------
-    expression
-        Any filter PyArrow would apply to data of this schema.
-    schema
-        The dataset's schema; it says what each reference means.
-    form
-        What `read` gives of the expression, if it is read.
-
-    Returns
-    -------
-    Predicate
-        Whatever cannot be answered is `Unknown` with a reason.
-
-    Raises
-    ------
-    FilterError
-        A time without a zone is compared with one that has a zone.
-
-    Examples
-    --------
     >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
     >>> print(to_predicate((pc.field("id") == 42) & (pc.field("name") > "m"), schema))
     id = 42 AND name > 'm'

@@ -12,7 +12,6 @@ are in `polars_rules`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,24 +22,19 @@ from zonebloom.predicates import ast
 from zonebloom.predicates import polars_rules as rules
 from zonebloom.predicates.engine import EngineFilter
 from zonebloom.predicates.polars_json import kind_of, literal_of, read, set_of, type_of
+from zonebloom.values.columns import resolve
 from zonebloom.values.literal import Maybe
 
 if TYPE_CHECKING:
     import polars as pl
 
-_AND = ("And", "LogicalAnd")
-_OR = ("Or", "LogicalOr")
 _ORDER: dict[str, rules.Operator] = {"Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-_FLIPPED: dict[str, rules.Operator] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_EQUALITIES = {"Eq": "=", "NotEq": "!=", "EqValidity": "<=>", "NotEqValidity": "IS DISTINCT FROM"}
+_JUNCTIONS = {"And": "AND", "LogicalAnd": "AND", "Or": "OR", "LogicalOr": "OR"}
 _SYMBOLS = {
-    "Eq": "=",
-    "NotEq": "!=",
-    "EqValidity": "<=>",
-    "NotEqValidity": "IS DISTINCT FROM",
-    "And": "AND",
-    "LogicalAnd": "AND",
-    "Or": "OR",
-    "LogicalOr": "OR",
+    **_ORDER,
+    **_EQUALITIES,
+    **_JUNCTIONS,
     "Xor": "XOR",
     "Plus": "+",
     "Minus": "-",
@@ -48,18 +42,15 @@ _SYMBOLS = {
     "Divide": "/",
     "TrueDivide": "/",
     "Modulus": "%",
-    **_ORDER,
 }
 # Of one row alone, whatever their arguments are.
 _ROW_WISE = {"IsNull", "IsNotNull", "Not", "IsIn", "IsBetween", "AllHorizontal", "AnyHorizontal"}
-_SHOWN_TEXT = 200
+# What a part of another form than known fails with.
+_STRANGE = (Maybe, LookupError, TypeError, AttributeError)
 
 
 def translate_polars(expr: pl.Expr, schema: pa.Schema) -> tuple[EngineFilter, ast.Predicate]:
-    """Bring a Polars expression to a filter of rows and a predicate.
-
-    What Polars applies to the rows that are read. What an index can answer.
-    """
+    """Bring a Polars expression to a filter of rows and a predicate."""
     import polars as pl
 
     if not isinstance(expr, pl.Expr):
@@ -67,40 +58,27 @@ def translate_polars(expr: pl.Expr, schema: pa.Schema) -> tuple[EngineFilter, as
             f"a Polars {type(expr).__name__} is no filter; write an expression such as "
             "pl.col('id') == 42, or pl.col('id').is_in(series)"
         )
-    root, reason = _read(expr)
+    root = _read(expr)
     columns = _columns(root)
     if columns is None:
         columns = _row_wise_columns(expr)
-    return PolarsFilter(expr, columns), _to_predicate(root, reason, expr, schema)
+    return PolarsFilter(expr, columns), _to_predicate(root, expr, schema)
 
 
 def to_predicate(expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
-    """Translate a Polars expression into what an index can answer.
+    """What an index can answer of a Polars expression.
 
-    Parameters
-    ----------
-    expr : polars.Expr
-    schema : pyarrow.Schema
-        The dataset's schema; it says what each name means.
-
-    Returns
-    -------
-    Predicate
-        Whatever cannot be answered is `Unknown` with a reason. No expression raises.
-
-    Examples
-    --------
     >>> import polars as pl
     >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
     >>> print(to_predicate((pl.col("id") == 42) & (pl.col("name") > "m"), schema))
     id = 42 AND name > 'm'
     """
-    return _to_predicate(*_read(expr), expr, schema)
+    return _to_predicate(_read(expr), expr, schema)
 
 
 def filter_of(expr: pl.Expr, schema: pl.Schema) -> PolarsFilter:
     """A filter of an expression that Polars itself brought to a scan: it is row by row."""
-    return PolarsFilter(expr, _columns(_read(expr)[0]), schema)
+    return PolarsFilter(expr, _columns(_read(expr)), schema)
 
 
 class PolarsFilter:
@@ -149,8 +127,7 @@ class PolarsFilter:
         return np.flatnonzero(mask.to_numpy()).astype(np.int64, copy=False)
 
     def __str__(self) -> str:
-        text = str(self._expr)
-        return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
+        return ast.shortened(str(self._expr))
 
     def __repr__(self) -> str:
         return f"PolarsFilter({self})"
@@ -183,21 +160,22 @@ def to_frame(table: pa.Table, schema: pl.Schema | None = None) -> pl.DataFrame:
     return frame.cast(other) if other else frame  # pyright: ignore[reportArgumentType]
 
 
-def _read(expr: pl.Expr) -> tuple[Any, str]:
-    """The tree of an expression, or None and why it cannot be read."""
+def _read(expr: pl.Expr) -> Any:
+    """The tree of an expression, or the error why it cannot be read."""
     try:
-        return read(expr.meta.serialize(format="json")), ""
+        return read(expr.meta.serialize(format="json"))
     except Exception as error:  # noqa: BLE001 - whatever it is, all zones are read
-        return None, f"the expression cannot be taken apart ({type(error).__name__}: {error})"
+        return error
 
 
-def _to_predicate(root: Any, reason: str, expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
-    if root is not None:
-        try:
-            return ast.simplified(_condition(root, schema))
-        except Exception as error:  # noqa: BLE001 - a filter is never the reason to fail
-            reason = f"the expression cannot be taken apart ({type(error).__name__}: {error})"
-    return ast.Unknown(str(expr)[:_SHOWN_TEXT], reason)
+def _to_predicate(root: Any, expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
+    try:
+        if isinstance(root, Exception):
+            raise root
+        return ast.simplified(_condition(root, schema))
+    except Exception as error:  # noqa: BLE001 - a filter is never the reason to fail
+        reason = f"the expression cannot be taken apart ({type(error).__name__}: {error})"
+        return ast.Unknown(ast.shortened(str(expr)), reason)
 
 
 def _condition(node: Any, schema: pa.Schema) -> ast.Predicate:
@@ -240,22 +218,25 @@ def _meaning(node: Any, schema: pa.Schema) -> Any:
 
 
 def _column(name: Any, schema: pa.Schema) -> rules.Column:
-    if not isinstance(name, str) or (name.startswith("^") and name.endswith("$")):
+    if not isinstance(name, str) or _is_pattern(name):
         raise Maybe("it stands for several columns")
-    found = schema.get_all_field_indices(name)
-    if len(found) != 1:
-        count = "no" if not found else "more than one"
-        raise Maybe(f"the schema has {count} column {name}")
-    type_ = schema.field(found[0]).type
+    try:
+        type_ = resolve(schema, (name,))
+    except LookupError as error:
+        raise Maybe(error.args[0]) from None
     return rules.Column((name,), type_, type_)
+
+
+def _is_pattern(name: str) -> bool:
+    return name.startswith("^") and name.endswith("$")
 
 
 def _binary(node: Any, body: Any, schema: pa.Schema) -> ast.Predicate:
     operator = body["op"]
-    for names, made in ((_AND, ast.And), (_OR, ast.disjunction)):
-        if operator in names:
-            return made(tuple(_condition(term, schema) for term in _terms(node, names)))
-    if operator not in ("Eq", "NotEq", "EqValidity", "NotEqValidity", *_ORDER):
+    if operator in _JUNCTIONS:
+        join = ast.conjunction if _JUNCTIONS[operator] == "AND" else ast.disjunction
+        return join(_condition(term, schema) for term in _terms(node, _JUNCTIONS[operator]))
+    if operator not in _EQUALITIES and operator not in _ORDER:
         raise Maybe(f"the operator {_SYMBOLS.get(operator, operator)} is not answered")
     left, right = _meaning(body["left"], schema), _meaning(body["right"], schema)
     flipped = isinstance(left, pa.Scalar)
@@ -267,7 +248,7 @@ def _binary(node: Any, body: Any, schema: pa.Schema) -> ast.Predicate:
         if not right.is_valid:
             return ast.Constant(None)
         order = _ORDER[operator]
-        return rules.compares(left, _FLIPPED[order] if flipped else order, right)
+        return rules.compares(left, ast.FLIPPED[order] if flipped else order, right)
     if right.is_valid:
         if operator not in ("Eq", "NotEq"):
             rules.check_not_null(left, right)
@@ -279,12 +260,12 @@ def _binary(node: Any, body: Any, schema: pa.Schema) -> ast.Predicate:
     return equal if operator in ("Eq", "EqValidity") else ast.negation(equal)
 
 
-def _terms(node: Any, operators: tuple[str, ...]) -> list[Any]:
+def _terms(node: Any, symbol: str) -> list[Any]:
     """The terms of a chain, left to right; programs make long ones, deep on the left."""
     terms: list[Any] = []
     while True:
         kind, body = kind_of(node)
-        if kind != "BinaryExpr" or body["op"] not in operators:
+        if kind != "BinaryExpr" or _JUNCTIONS.get(body["op"]) != symbol:
             break
         terms.append(body["right"])
         node = body["left"]
@@ -405,9 +386,9 @@ def _text(node: Any, deep: int = 4) -> str:
             text = f"{_function_text(body['function'])}({inner})"
         else:
             text = kind
-    except (Maybe, LookupError, TypeError, AttributeError):
+    except _STRANGE:
         text = "..."
-    return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
+    return ast.shortened(text)
 
 
 def _literal_text(body: Any) -> str:
@@ -426,59 +407,42 @@ def _function_text(function: Any) -> str:
     return name
 
 
-def _children(node: Any) -> Iterator[Any] | None:
-    """The expressions a node is made of, None unless it is row by row for certain."""
-    kind, body = kind_of(node)
-    if kind == "Column" and isinstance(body, str):
-        return iter(())
-    if kind == "Literal" and kind_of(body)[0] in ("Scalar", "Dyn"):
-        return iter(())
-    if kind == "Alias":
-        return iter(body[:1])
-    if kind == "BinaryExpr":
-        return iter((body["left"], body["right"]))
-    if kind == "Cast":
-        return iter((body["expr"],))
-    if kind == "Ternary":
-        return iter((body["predicate"], body["truthy"], body["falsy"]))
-    if kind == "Function":
-        name, options = kind_of(body["function"])
-        if name == "StructExpr" and kind_of(options)[0] == "FieldByName":
-            return iter(body["input"])
-        if name == "Boolean" and kind_of(options)[0] in _ROW_WISE:
-            arguments = body["input"]
-            if kind_of(options)[0] == "IsIn" and _is_set(arguments[1]):
-                arguments = arguments[:1]
-            return iter(arguments)
-    return None
-
-
-def _is_set(node: Any) -> bool:
-    """A series that values are looked up in, whole for each row."""
-    kind, body = kind_of(node)
-    return kind == "Literal" and kind_of(body)[0] == "Series"
-
-
 def _columns(root: Any) -> frozenset[str] | None:
     """Columns of a tree of nodes that are row by row for certain; None if one is not."""
-    if root is None:
-        return None
     names, stack = set(), [root]
     try:
         while stack:
-            node = stack.pop()
-            children = _children(node)
-            if children is None:
-                return None
-            kind, body = kind_of(node)
-            if kind == "Column":
-                if body.startswith("^") and body.endswith("$"):
-                    return None
+            kind, body = kind_of(stack.pop())
+            if kind == "Column" and not _is_pattern(body):
                 names.add(body)
-            stack.extend(children)
-    except (Maybe, LookupError, TypeError, AttributeError):
+            elif kind == "Alias":
+                stack.append(body[0])
+            elif kind == "BinaryExpr":
+                stack += [body["left"], body["right"]]
+            elif kind == "Cast":
+                stack.append(body["expr"])
+            elif kind == "Ternary":
+                stack += [body["predicate"], body["truthy"], body["falsy"]]
+            elif kind == "Function":
+                stack += _row_wise_arguments(body)
+            elif kind != "Literal" or kind_of(body)[0] not in ("Scalar", "Dyn"):
+                return None
+    except _STRANGE:
         return None
     return frozenset(names)
+
+
+def _row_wise_arguments(body: Any) -> list[Any]:
+    name, options = kind_of(body["function"])
+    inner, arguments = kind_of(options)[0], body["input"]
+    if (name, inner) == ("Boolean", "IsIn"):
+        kind, values = kind_of(arguments[1])
+        # A series that values are looked up in is whole for each row.
+        if kind == "Literal" and kind_of(values)[0] == "Series":
+            return arguments[:1]
+    if (name, inner) == ("StructExpr", "FieldByName") or (name == "Boolean" and inner in _ROW_WISE):
+        return arguments
+    raise Maybe(f"whether {inner} is of one row is not known")
 
 
 def _row_wise_columns(expr: pl.Expr) -> frozenset[str]:
@@ -494,7 +458,7 @@ def _row_wise_columns(expr: pl.Expr) -> frozenset[str]:
             inner = each.meta.pop()
             if any(_is_series(part) for part in inner):
                 # Only as a set to look values up in is a series no column of its own.
-                columns = _columns(_read(each)[0])
+                columns = _columns(_read(each))
                 passes, inner = columns is not None, []
                 names |= columns or frozenset()
             elif not inner and each.meta.is_column():
@@ -511,8 +475,8 @@ def _row_wise_columns(expr: pl.Expr) -> frozenset[str]:
             inner, passes = [], False
         if not passes:
             raise FilterError(
-                f"whether a row passes {str(expr)[:_SHOWN_TEXT]} may depend on other rows or on "
-                f"what Polars cannot tell ({str(each)[:_SHOWN_TEXT]}), and a scan that skips rows "
+                f"whether a row passes {ast.shortened(str(expr))} may depend on other rows or on "
+                f"what Polars cannot tell ({ast.shortened(str(each))}), and a scan that skips rows "
                 "does not see them all; collect first, then filter"
             )
         stack.extend(inner)

@@ -87,28 +87,8 @@ class _Operand:
 
 
 def to_predicate(text: str, schema: pa.Schema) -> Predicate:
-    """Translate a SQL condition, the part behind WHERE.
+    """Translate a SQL condition, the part behind WHERE; `from_predicate` makes it an expression.
 
-    Parameters
-    ----------
-    text
-        For instance ``id = 42 AND name IN ('a', 'b')``. Identifiers may be quoted with ``"`` or
-        backticks; ``a.b`` is the column of that name, or the field b of the struct a.
-    schema
-        The schema the filter is applied to; literals take their types from it.
-
-    Returns
-    -------
-    Predicate
-        Whose chains are flat, and which `from_predicate` brings to an expression.
-
-    Raises
-    ------
-    FilterError
-        The text is no single condition over this schema, or says something PyArrow cannot do.
-
-    Examples
-    --------
     >>> schema = pa.schema({"id": "int64", "name": "string"})
     >>> print(to_predicate("id = 42 AND name LIKE 'x%'", schema))
     id = 42 AND name LIKE 'x%'
