@@ -28,10 +28,10 @@ from zonebloom.predicates.ast import (
     Or,
     Predicate,
     Unknown,
+    bounded,
     columns,
     depth,
     flattened,
-    simplified,
     unknowns,
 )
 from zonebloom.predicates.engine import EngineFilter, RowFilter
@@ -83,7 +83,7 @@ def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predica
         return None, Constant(True)
     if isinstance(filter, str):
         predicate = sql_to_predicate(filter, schema)
-        return _written(predicate, schema), simplified(predicate)
+        return _written(predicate, schema), bounded(predicate)
     if isinstance(filter, pc.Expression):
         expression = filter
     elif isinstance(filter, (list, tuple)):

@@ -255,12 +255,18 @@ def simplified(predicate: Predicate) -> Predicate:
     >>> depth(simplified(deep)) <= DEEPEST
     True
     """
-    flat = flattened(predicate)
-    return flat if depth(flat) <= DEEPEST else _cut(flat, DEEPEST)
+    return bounded(flattened(predicate))
+
+
+def bounded(predicate: Predicate) -> Predicate:
+    """The predicate with what lies too deep for a search to follow made `Unknown`."""
+    return predicate if depth(predicate) <= DEEPEST else _cut(predicate, DEEPEST)
 
 
 def flattened(predicate: Predicate) -> Predicate:
     """Terms of a chain side by side, however they are nested: ``a OR (b OR c)`` is one OR."""
+    if not isinstance(predicate, And | Or | Not):
+        return predicate
     tops = {id(predicate)}
     for node in walk(predicate):
         tops.update(id(term) for term in _below(node) if type(term) is not type(node))
@@ -315,6 +321,9 @@ def conjunction(terms: Iterable[Predicate]) -> Predicate:
                 continue
             bounds[term.column, term.operator] = len(kept), term.value
         kept.append(term)
+    if len(kept) >= _MANY_TERMS:
+        # NOT a = 1 AND NOT a = 2 is NOT (a = 1 OR a = 2).
+        kept = [negation(term) for term in _united([negation(term) for term in kept])]
     return kept[0] if len(kept) == 1 else And(tuple(kept))
 
 
@@ -326,18 +335,22 @@ def disjunction(terms: Iterable[Predicate]) -> Predicate:
     >>> print(disjunction(Equals(("a",), pa.scalar(number)) for number in range(100)))
     a IN (0, 1, ... 98 more)
     """
-    terms = tuple(terms)
-    if len(terms) >= _MANY_TERMS:
-        sets: dict[tuple[ColumnPath, pa.DataType], list[pa.Scalar]] = {}
-        others: list[Predicate] = []
-        for term in terms:
-            if isinstance(term, Equals):
-                sets.setdefault((term.column, term.value.type), []).append(term.value)
-            else:
-                others.append(term)
-        united = [IsIn(column, pa.array(values, type_)) for (column, type_), values in sets.items()]
-        terms = (*united, *others)
-    return terms[0] if len(terms) == 1 else Or(terms)
+    united = _united(list(terms))
+    return united[0] if len(united) == 1 else Or(tuple(united))
+
+
+def _united(terms: list[Predicate]) -> list[Predicate]:
+    if len(terms) < _MANY_TERMS:
+        return terms
+    sets: dict[tuple[ColumnPath, pa.DataType], list[pa.Scalar]] = {}
+    others: list[Predicate] = []
+    for term in terms:
+        if isinstance(term, Equals):
+            sets.setdefault((term.column, term.value.type), []).append(term.value)
+        else:
+            others.append(term)
+    united = [IsIn(column, pa.array(values, type_)) for (column, type_), values in sets.items()]
+    return [*united, *others]
 
 
 def negation(predicate: Predicate) -> Predicate:

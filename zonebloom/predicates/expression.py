@@ -80,7 +80,7 @@ def write(predicate: Predicate, resolve: Resolve, exact: bool) -> pc.Expression:
     """Write a predicate over what paths stand for: an expression, and the type of its values."""
 
     def join(is_or: bool) -> Callable[[list[_Form]], _Form]:
-        return lambda forms: lambda exact: balanced([form(exact) for form in forms], is_or)
+        return lambda forms: lambda exact: joined([form(exact) for form in forms], is_or)
 
     def negate(form: _Form) -> _Form:
         return lambda exact: ~form(True)
@@ -110,13 +110,18 @@ def _leaf(leaf: Leaf, resolve: Resolve) -> _Form:
     return lambda exact: expression
 
 
-def balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
-    """Terms joined in pairs: a chain of ten thousand would be as deep as it is long."""
+def joined(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
+    """Terms joined by AND or OR, which are few enough for PyArrow to apply."""
     if len(terms) > _MOST_TERMS:
         raise FilterError(
             f"the filter joins more than {_MOST_TERMS:,} conditions that are no equalities of one "
             f"column; {TOO_LONG}"
         )
+    return balanced(terms, is_or)
+
+
+def balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
+    """Terms joined in pairs: a chain of ten thousand would be as deep as it is long."""
     while len(terms) > 1:
         pairs = [a | b if is_or else a & b for a, b in zip(terms[::2], terms[1::2], strict=False)]
         terms = pairs + terms[len(pairs) * 2 :]
@@ -181,7 +186,7 @@ def _is_in(path: ColumnPath, values: pa.Array, null_matches: bool, resolve: Reso
         _check_zones(path, type_, values[0])
     if len(values) and not lookup_is_exact(type_, values):
         sides = [_sides(path, value, resolve) for value in values]
-        inside = balanced([column == value for column, value in sides], is_or=True)
+        inside = joined([column == value for column, value in sides], is_or=True)
     else:
         if pt.is_decimal(type_) and type_.bit_width < 128:
             # PyArrow looks no narrower ones up.

@@ -48,16 +48,7 @@ _INT64 = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as an expression sees it.
-
-    Attributes
-    ----------
-    path : tuple of str
-    stored : pyarrow.DataType
-        What the data holds.
-    seen : pyarrow.DataType
-        What casts made of it.
-    """
+    """A column as an expression sees it: what the data holds, and what casts make of it."""
 
     path: ast.ColumnPath
     stored: pa.DataType
@@ -75,22 +66,17 @@ def cast(column: Column, target: pa.DataType) -> Column:
     """Return the column after a cast that loses nothing, or only the end of a unit of time."""
     seen = column.seen
     kind, aim = family(seen), family(target)
-    plain, fits = types.plain(seen), False
-    if kind == aim == "integer":
+    if kind == aim and kind in ("integer", "float", "decimal"):
         fits = types.widens(seen, target)
-    elif kind == "integer" and aim == "float":
+    elif (kind, aim) == ("integer", "float"):
         # What does not fit is told by the literal: see `_check`.
-        width = target.bit_width
-        fits = width == 64 or (width == 32 and plain.bit_width <= 16)
-    elif kind == aim == "float":
-        fits = target.bit_width >= plain.bit_width
-    elif kind == aim == "decimal":
-        fits = types.widens(seen, target)
+        fits = target.bit_width == 64 or types.widens(seen, target)
     elif kind == aim and kind in ("timestamp", "instant", "duration"):
         # Cut at one place only: two cuts would need to be undone in turn.
         fits = _ticks(column.stored) == _ticks(seen) or _ticks(seen) == _ticks(target)
-    elif kind == aim or (kind, aim) == ("date", "timestamp"):
-        fits = kind in ("text", "bytes", "date", "time", "boolean")
+    else:
+        alike = kind == aim or (kind, aim) == ("date", "timestamp")
+        fits = alike and kind in ("text", "bytes", "date", "time", "boolean")
     if not fits:
         raise Maybe(f"casting {seen} to {target} may join values")
     return Column(column.path, column.stored, target)

@@ -22,7 +22,7 @@ import pyarrow.types as pt
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.predicates.arrow import Entry, Form, Malformed, Node, parse
-from zonebloom.predicates.expression import TOO_LONG, balanced, compared_as, from_predicate
+from zonebloom.predicates.expression import TOO_LONG, compared_as, from_predicate, joined
 from zonebloom.values.columns import leaf_type
 from zonebloom.values.literal import integers_within
 from zonebloom.values.types import family
@@ -155,7 +155,7 @@ class _Rewriter:
                 ast.IsIn(path, pa.array(values, type_)), self._schema, exact=True
             )
             terms.append(inside if is_or else ~inside)
-        return balanced(terms, is_or)
+        return joined(terms, is_or)
 
     def _equality(self, node: Node) -> tuple[ast.ColumnPath, pa.DataType, pa.Scalar | None] | None:
         """The column, its type and the value, None for what no value of the type is."""
