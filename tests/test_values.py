@@ -27,6 +27,7 @@ from helpers import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from predicate_oracle import exact
 
 from zonebloom.errors import UnsupportedType
 from zonebloom.sbbf.hashing import hash_array
@@ -538,6 +539,43 @@ def test_no_literals_are_in_no_row():
     assert found.maybe is None
     assert found.hashes.size == 0
     assert found.hashes.dtype == np.uint64
+
+
+# One rule of widening, held against what PyArrow's casts do
+
+
+@pytest.mark.parametrize("source", PLAIN_TYPES, ids=str)
+def test_a_wider_type_holds_every_value_as_it_is(source):
+    values = sample(source, 100, nulls=0)[0]
+    if source in FLOATS:
+        values = values.filter(pc.invert(pc.is_nan(values.cast(pa.float64()))))
+    if source in INTEGERS:
+        values = pa.concat_arrays([values, pa.array(bounds(source), source)])
+    for target in PLAIN_TYPES:
+        if not types.widens(source, target, checked=True):
+            continue
+        try:
+            cast = values.cast(target)
+        except pa.ArrowNotImplementedError:
+            continue
+        except pa.ArrowInvalid:
+            assert not types.widens(source, target)
+            continue
+        assert [exact(each) for each in cast] == [exact(each) for each in values]
+    assert types.widens(source, source)
+
+
+def test_narrower_types_do_not_widen():
+    for source, target in [
+        (pa.int64(), pa.float64()), (pa.int32(), pa.float32()), (pa.int16(), pa.float16()),
+        (pa.uint32(), pa.int32()), (pa.int8(), pa.uint64()), (pa.float64(), pa.float32()),
+        (pa.int64(), pa.decimal128(18, 0)), (pa.decimal128(9, 2), pa.decimal128(9, 3)),
+        (pa.decimal128(9, 2), pa.int64()), (pa.binary(), pa.binary(4)), (pa.string(), pa.binary()),
+        (pa.timestamp("ms"), pa.timestamp("s")), (pa.timestamp("s"), pa.timestamp("s", "UTC")),
+        (pa.date64(), pa.date32()), (pa.date32(), pa.timestamp("s")), (pa.int32(), pa.date32()),
+    ]:  # fmt: skip
+        assert not types.widens(source, target, checked=True)
+    assert not types.widens(pa.timestamp("s"), pa.timestamp("ns"))
 
 
 # What can be indexed

@@ -23,6 +23,7 @@ from zonebloom.predicates import (
     translate,
     unknowns,
 )
+from zonebloom.predicates.ast import fold, simplified
 
 ID = Equals(("id",), pa.scalar(42))
 NAMES = IsIn(("name",), pa.array(["a", "b", *"cdefghi"]))
@@ -84,6 +85,27 @@ def test_deep_trees_are_walked():
     for _ in range(5000):
         tree = Not(tree)
     assert columns(tree) == {("st", "x")}
+
+
+def test_a_fold_visits_leaves_in_order_and_shared_ones_too():
+    shared = And((ID, LEAF))
+    tree = Or((shared, Not(And((shared, RANGE)))))
+    seen: list[str] = []
+    text = fold(
+        tree,
+        lambda leaf: seen.append(str(leaf)) or str(leaf),
+        lambda terms: f"({' & '.join(terms)})",
+        lambda terms: f"({' | '.join(terms)})",
+        lambda term: f"~{term}",
+    )
+    assert text == f"(({ID} & {LEAF}) | ~(({ID} & {LEAF}) & {RANGE}))"
+    assert seen == [str(each) for each in (ID, LEAF, ID, LEAF, RANGE)]
+    assert simplified(tree) == Or((shared, Not(And((ID, LEAF, RANGE)))))
+
+
+def test_many_inequalities_are_a_set():
+    terms = tuple(Not(Equals(("id",), pa.scalar(number))) for number in range(100))
+    assert simplified(And(terms)) == Not(IsIn(("id",), pa.array(range(100))))
 
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
