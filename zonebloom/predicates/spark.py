@@ -62,11 +62,6 @@ class SparkFilter:
     predicate: ast.Predicate
     columns: frozenset[str] | None
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether the predicate is true for exactly the rows Spark keeps."""
-        return not ast.unknowns(self.predicate)
-
     def row_filter(self, schema: pa.Schema) -> pc.Expression | None:
         """What PyArrow may apply to rows: the parts joined by AND that are exact."""
         predicate = self.predicate
