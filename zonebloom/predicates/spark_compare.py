@@ -58,8 +58,13 @@ def read_number(text: str) -> Literal:
 def read_text(text: str, kind: str) -> Literal:
     """Read the text of DATE '...' and of its like; a "local" one is of the session's zone."""
     match = (_DATE if kind == "date" else _TIME).fullmatch(text)
-    if match is None or (kind == "timestamp" and match["zone"]):
+    if match is None:
         raise Maybe(f"{text!r} is not written in full")
+    if kind == "timestamp" and match["zone"]:
+        raise Maybe(
+            f"Spark leaves out the zone of {text!r}; write TIMESTAMP_NTZ'2024-01-31 12:00:00', or "
+            "the instant: TIMESTAMP'2024-01-31 12:00:00+00:00'"
+        )
     if kind == "local" and not match["zone"]:
         return Literal("local", text)
     return timestamp(text)
