@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +36,10 @@ _SHOWN_VALUES = 2
 _SHOWN_TEXT = 200
 _FACING = {">=": "<=", "<=": ">="}
 # What is meant by a comparison whose sides are exchanged.
-FLIPPED = {"=": "=", "!=": "!=", "<=>": "<=>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+FLIPPED: dict[str, Any] = {
+    **{each: each for each in ("=", "!=", "<=>")},
+    **{"<": ">", "<=": ">=", ">": "<", ">=": "<="},
+}
 
 
 @dataclass(frozen=True, slots=True)

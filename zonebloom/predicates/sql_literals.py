@@ -115,9 +115,10 @@ def cast(literal: Literal, type_: pa.DataType) -> Literal:
             raise Maybe(f"the number does not fit {type_}", "cast to DOUBLE")
         # A Fraction has no -0.0, and needs none: the two zeros compare equal.
         return Literal("number", Fraction(rounded) if math.isfinite(rounded) else rounded)
-    if target == "text" and isinstance(value, Fraction) and kind == "number":
-        if value.denominator == 1:
-            return Literal("text", str(value.numerator))
+    if target == "text" and kind == "number":
+        whole = literal.value
+        if isinstance(whole, Fraction) and whole.denominator == 1:
+            return Literal("text", str(whole.numerator))
     elif target == "integer" and kind == "text":
         literal = number(value)
     elif target == "boolean" and kind == "text" and value.lower() in ("true", "false"):

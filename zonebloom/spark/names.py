@@ -18,7 +18,7 @@ from zonebloom.errors import FragmentUnreadable, SchemaMismatch
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.source import Fragment, Source
 from zonebloom.values.columns import alike, column_path, leaf_type
-from zonebloom.values.probe import hash_domain
+from zonebloom.values.types import hash_domain
 
 
 def other_name(stored: Any, path: Sequence[str]) -> str | None:
