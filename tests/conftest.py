@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
+from helpers import THOROUGH
 from hypothesis import settings
 
 import zonebloom
@@ -17,14 +19,34 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 settings.register_profile("zonebloom", deadline=None, max_examples=60, print_blob=True)
 settings.load_profile("zonebloom")
 
+HIDDEN = "zonebloom.errors.HiddenColumnsWarning"
+OWN_SESSION = ("test_connect.py", "test_cluster.py")
+# What takes longest begins first: all wait for the last.
+LONGEST = (
+    *OWN_SESSION,
+    "test_bench.py",
+    "test_demo.py",
+    "test_catalog.py",
+    "test_truncated.py",
+    "test_trust.py",
+    "test_differential.py",
+    "test_polars.py",
+    "test_statistics.py",
+    "test_notebooks.py",
+    "test_readme.py",
+)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--thorough", action="store_true", help="all random cases, not a quarter")
+
 
 def pytest_configure(config):
+    if config.getoption("--thorough"):
+        os.environ[THOROUGH] = "1"
     # Kernels are compiled once, before several processes would write them at a time.
     if not hasattr(config, "workerinput"):
         zonebloom.warmup()
-
-
-HIDDEN = "zonebloom.errors.HiddenColumnsWarning"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -43,8 +65,12 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(items):
-    # What takes longest first: all wait for the last.
-    items.sort(key=lambda item: "spark" not in item.path.parts)
+    def rank(item):
+        if uses_session(str(item.path)):
+            return -1
+        return LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
+
+    items.sort(key=rank)
     for item in items:
         if "spark" in item.path.parts:
             # Columns in another case are what some of these tests are about.
@@ -55,15 +81,26 @@ def uses_session(path: str) -> bool:
     """Whether tests of a file take the fixture `spark`, which is costly to start."""
     name = path.rpartition("/")[2]
     if "/spark/" in path:
-        return name not in ("test_cluster.py", "test_connect.py")
+        return name not in OWN_SESSION
     return name in ("test_bloom.py", "test_writers.py")
 
 
 @pytest.fixture(scope="session")
 def spark():
     """A process has one Spark session: a test that stopped it would end it for all."""
-    session = spark_session("local[2]", "zonebloom-tests")
+    with pytest.MonkeyPatch.context() as patched:
+        # Workers find the module of their daemon in this folder.
+        patched.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        session = spark_session("local[2]", "zonebloom-tests")
+    session._jsc.sc().conf().set("spark.python.daemon.module", "warm_daemon")
     # Tables here are small: as many partitions as the default has are mostly empty.
     session.conf.set("spark.sql.shuffle.partitions", 4)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def cache_of_run(tmp_path_factory):
+    """One for all processes of a run, so that kernels sent to executors are compiled once."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "cache"

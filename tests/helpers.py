@@ -20,6 +20,7 @@ import xxhash
 from zonebloom.catalog.log import from_document, to_document
 from zonebloom.sbbf.reference import ReferenceSbbf
 
+THOROUGH = "ZONEBLOOM_THOROUGH"
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "zonebloom"
 
@@ -73,6 +74,11 @@ REFUSED_TYPES = [
     pa.map_(pa.string(), pa.int32()),
     pa.month_day_nano_interval(),
 ]
+
+
+def cases(number: int) -> int:
+    """How many random cases a test tries: a quarter, or all with ``pytest --thorough``."""
+    return number if os.environ.get(THOROUGH) else max(number // 4, 10)
 
 
 def sample(

@@ -72,6 +72,12 @@ def main(namespace, start, stop) -> None:
         stop(session)
 
 
+def run_without_zonebloom(script: str, folder: Path, cache: Path) -> None:
+    """The same, with executors whose Python lacks the package, and a cache for what is sent."""
+    python = python_without_zonebloom(folder)
+    run(script, folder, PYSPARK_PYTHON=python, XDG_CACHE_HOME=str(cache))
+
+
 def python_without_zonebloom(folder: Path) -> str:
     """A Python with every package of this one but ours."""
     packages = folder / "packages"

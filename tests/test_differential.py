@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from helpers import cases
 
 import zonebloom as zb
 
-# A thousand in all, in parts that run side by side.
 PARTS = 4
-FILTERS = 250
+FILTERS = cases(250)
 ROWS = 3_000
 DAY = dt.date(2024, 1, 1)
 UTC = dt.UTC

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from helpers import ROOT
+from helpers import ROOT, cases
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
@@ -227,7 +227,7 @@ shapes = st.sampled_from(
 
 
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=cases(500))
 @given(expressions, shapes, st.sampled_from(["in-memory", "streaming"]))
 def test_random_filters(lake, expression, shape, engine):
     text = str(expression)

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
+from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -247,7 +248,7 @@ def combine(children):
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 @given(st.recursive(leaves(), combine, max_leaves=12))
 def test_bounds_hold_through_any_tree_of_and_or_not(tree):
     truth, result = tree

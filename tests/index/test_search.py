@@ -22,6 +22,7 @@ from e2e_helpers import (
     same_tables,
     write_files,
 )
+from helpers import cases
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -289,7 +290,7 @@ FILTERS = st.recursive(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=cases(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(filter=FILTERS)
 def test_random_filters_find_what_pyarrow_finds(mixed: tuple, filter: pc.Expression):
     ds, source, _ = mixed

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.fs as pafs
 import pytest
-from helpers import hashes_of, reference_filter, run_python
+from helpers import cases, hashes_of, reference_filter, run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -437,7 +437,7 @@ def test_any_flipped_bit_of_the_directory_is_noticed(sound):
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=cases(150))
 def test_lying_numbers_with_a_right_checksum_are_refused(tmp_path_factory, data):
     import xxhash
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 import xxhash
+from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -278,7 +279,7 @@ def test_every_truncation_is_found(written):
 _SMALL_TABLE = stored(columns_of([b"\x11" * 64, b"\x22" * 32])).to_pybytes()
 
 
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 @given(
     st.lists(
         st.tuples(st.integers(0, len(_SMALL_TABLE) - 1), st.integers(0, 255)),

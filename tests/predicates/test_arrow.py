@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pytest
+from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -162,7 +163,7 @@ def selected(expression):
         return None
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=cases(1500))
 @given(expressions)
 def test_no_selected_row_is_ruled_out(expression):
     predicate = predicate_of(expression)

@@ -9,6 +9,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
+from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,7 +134,7 @@ def truth(predicate, row) -> bool | None:
             )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=cases(300))
 @given(predicates)
 def test_rows_of_random_predicates(ds, predicate):
     wanted = [row["row"] for row in ROWS if truth(predicate, row) is True]

@@ -18,6 +18,7 @@ import predicate_oracle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.io.plugins import register_io_source
@@ -258,7 +259,7 @@ def check(frame, expression, *, passes=True):
     assert mine == found
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=cases(800))
 @given(expressions)
 def test_no_selected_row_is_ruled_out(frame, expression):
     check(frame, expression)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import acero
@@ -96,7 +97,7 @@ def truth(expression, table=TABLE):
         return None
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=cases(1500))
 @given(trees)
 def test_every_row_has_the_truth_it_had(expression):
     expected = truth(expression)

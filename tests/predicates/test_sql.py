@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pytest
+from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -291,7 +292,7 @@ def trees(leaves):
     return st.recursive(leaves, grow, max_leaves=6)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=cases(600))
 @given(trees(atoms()))
 def test_rows_agree_with_three_valued_logic(tree):
     text, evaluate = tree

@@ -200,11 +200,8 @@ def check_speculative_attempts(spark, folder):
     assert kept(folder) == named
 
 
-def test_on_a_cluster(tmp_path):
-    python = separately.python_without_zonebloom(tmp_path)
-    separately.run(
-        __file__, tmp_path, PYSPARK_PYTHON=python, XDG_CACHE_HOME=str(tmp_path / "cache")
-    )
+def test_on_a_cluster(tmp_path, cache_of_run):
+    separately.run_without_zonebloom(__file__, tmp_path, cache_of_run)
 
 
 if __name__ == "__main__":

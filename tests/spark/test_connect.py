@@ -254,11 +254,8 @@ def check_a_filter_of_64_mib(spark):
     assert rows_of(joined) == rows_of(others)
 
 
-def test_over_connect(tmp_path):
-    python = separately.python_without_zonebloom(tmp_path)
-    separately.run(
-        __file__, tmp_path, PYSPARK_PYTHON=python, XDG_CACHE_HOME=str(tmp_path / "cache")
-    )
+def test_over_connect(tmp_path, cache_of_run):
+    separately.run_without_zonebloom(__file__, tmp_path, cache_of_run)
 
 
 if __name__ == "__main__":

@@ -29,13 +29,15 @@ from zonebloom.spark.workers.executors import REQUIREMENTS, check_executors
 @contextmanager
 def workers_run(spark, command: str) -> Iterator[None]:
     """Have the jobs of a session run in another Python; later jobs do not."""
-    context = spark.sparkContext
-    before = context.pythonExec
+    context, settings = spark.sparkContext, spark._jsc.sc().conf()
+    before, daemon = context.pythonExec, settings.get("spark.python.daemon.module")
     context.pythonExec = command
+    settings.remove("spark.python.daemon.module")
     try:
         yield
     finally:
         context.pythonExec = before
+        settings.set("spark.python.daemon.module", daemon)
 
 
 def script(path: Path, text: str) -> str:

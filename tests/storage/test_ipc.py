@@ -15,7 +15,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pytest
 from e2e_helpers import assert_equals_pyarrow, build, touch_later
-from helpers import PLAIN_TYPES, sample
+from helpers import PLAIN_TYPES, cases, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -243,7 +243,7 @@ def test_few_bytes_are_read_for_few_rows(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 2**30), st.integers(1, 255))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=cases(150))
 def test_a_damaged_byte_ends_in_rows_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, at: int, change: int
 ) -> None:

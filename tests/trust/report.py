@@ -61,3 +61,9 @@ class Report:
             case, text = found[0]
             lines += [f"  FAILED {len(found):,} times: {text}", f"    {self.command(case)}"]
         return "\n".join(lines)
+
+
+def check(report: Report) -> None:
+    """Fail where a part failed, or tried nothing."""
+    assert report.tried
+    assert not report.failures, str(report)

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import pytest
 from trust import damage, differential, faults, histories, kill
-from trust import spark as trust_spark
-from trust.report import Report
+from trust.report import Report, check
 from trust.small import WRITERS
 from trust.workers import run
-
-
-def check(report: Report) -> None:
-    assert report.tried
-    assert not report.failures, str(report)
 
 
 @pytest.mark.parametrize("case", range(6))
 def test_every_way_gives_the_rows_of_the_oracle(tmp_path, case):
     report = Report("differential")
     differential.run_case(report, case, tmp_path)
-    check(report)
-
-
-@pytest.mark.parametrize("case", range(2))
-def test_spark_gives_its_own_rows_in_every_way(spark, tmp_path, case):
-    report = Report("spark", seed=1)
-    trust_spark.run_case(report, case + 1, tmp_path)
     check(report)
 
 
