@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,9 @@ from zonebloom.cli.engines import spark_session
 
 # Spark's queries here are short: the JVM's second compiler would take longer than it saves.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Nothing here outlives a power failure, and every build waits for the disk several times.
+os.fsync = lambda _: None
 
 # No deadline: the first example of a kernel also loads or compiles it.
 settings.register_profile("zonebloom", deadline=None, max_examples=60, print_blob=True)
@@ -75,6 +80,21 @@ def pytest_collection_modifyitems(items):
         if "spark" in item.path.parts:
             # Columns in another case are what some of these tests are about.
             item.add_marker(pytest.mark.filterwarnings(f"ignore::{HIDDEN}"))
+
+
+def pytest_collection_finish():
+    # What is imported by now stays: it is not gone through at each collection of garbage.
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_runtest_setup(item):
+    """Builds run on a session that is active, so it ends with the tests that are about it."""
+    sql = sys.modules.get("pyspark.sql")
+    if sql is not None and not uses_session(str(item.path)):
+        session = sql.SparkSession.getActiveSession()
+        if session is not None:
+            session.stop()
 
 
 def uses_session(path: str) -> bool:

@@ -9,11 +9,21 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 import traceback
 from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+
+import zonebloom as zb
+from zonebloom.errors import EngineError
 
 ROOT = Path(__file__).parents[1]
 _RESULTS = "results.json"
@@ -90,6 +100,7 @@ def python_without_zonebloom(folder: Path) -> str:
             link = packages / entry.name
             if not is_ours and entry.suffix != ".pth" and not link.exists():
                 link.symlink_to(entry)
+    shutil.copy(ROOT / "tests" / "warm_daemon.py", packages)
     command = folder / "python"
     # No site-packages, in which a .pth may lead to ours (-S), and not the folder it starts in (-P).
     command.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} -S -P "$@"\n')
@@ -98,10 +109,6 @@ def python_without_zonebloom(folder: Path) -> str:
 
 
 def write_lake(folder: Path, files: int = 3, rows: int = 30_000) -> None:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(files):
         random = np.random.default_rng(number)
@@ -117,8 +124,6 @@ def segments(index: Path) -> list[tuple[str, bytes]]:
 
 
 def some_id(lake: Path) -> int:
-    import pyarrow.parquet as pq
-
     return pq.read_table(lake / "1.parquet", columns=["id"])["id"][5_000].as_py()
 
 
@@ -128,8 +133,36 @@ def rows_of(found) -> list[tuple]:
 
 def rows_in(lake: Path, **wanted) -> list[tuple]:
     """The rows with these values, by PyArrow's read of all of them."""
-    import pyarrow.dataset as pads
-
     table = pads.dataset(lake, format="parquet", exclude_invalid_files=True).to_table()
     rows = (row for row in table.to_pylist() if all(row[k] == v for k, v in wanted.items()))
     return sorted(tuple(row.values()) for row in rows)
+
+
+# Checks that are the same of every session
+
+
+def check_without_the_package(spark, folder):
+    write_lake(folder / "lake", files=1)
+    dataset = zb.dataset(folder / "lake")
+    for attempt in (
+        lambda: dataset.create_scalar_index("id", spark=spark),
+        lambda: zb.spark.scan(spark, folder / "lake", "id = 3"),
+    ):
+        with pytest.raises(EngineError, match=r"no module zonebloom: .*send_package\(spark\)"):
+            attempt()
+    assert not (folder / "lake" / "_zonebloom").exists()
+    with pytest.raises(EngineError, match=r"lacks zonebloom==[\d.]+\. .*send_package\(spark\)"):
+        zb.spark.check_executors(spark)
+
+
+def check_same_bytes_as_in_process(spark, folder):
+    lake = folder / "lake"
+    write_lake(lake)
+    written = []
+    for engine in (spark, False):
+        index_dir = folder / f"index-{len(written)}"
+        dataset = zb.dataset(lake, index_dir=str(index_dir))
+        dataset.create_scalar_index(["id", "name"], global_filter=True, spark=engine)
+        written.append(segments(index_dir))
+    assert written[0] == written[1]
+    assert len(written[0]) >= 6

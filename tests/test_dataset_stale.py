@@ -654,7 +654,7 @@ def test_damaged_fragment_list_is_reported(folder: Path):
 def test_flipped_bit_of_the_catalog_loses_no_row(folder: Path, suffix: str):
     (path,) = (folder / "_zonebloom" / "versions").glob(f"*.{suffix}")
     # A prime apart: every bit of a byte gets its turn.
-    for damaged in islice(flipped_bits(path.read_bytes()), 0, None, 61):
+    for damaged in islice(flipped_bits(path.read_bytes()), 0, None, 9):
         path.write_bytes(damaged)
         with pytest.warns(IndexNotUsedWarning, match=r"0001\.json cannot be read"):
             ds = zb.dataset(folder)

