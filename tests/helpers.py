@@ -121,11 +121,11 @@ def reference_filter(num_blocks: int, values: list[bytes | None]) -> bytes:
     return filter.to_bytes()
 
 
-def run_python(code: str, *arguments: object) -> str:
+def run_python(code: str, /, *arguments: object, **environment: str) -> str:
     """Run code in a fresh process that finds the package; what it prints."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
         timeout=300,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -100,7 +99,6 @@ def python_without_zonebloom(folder: Path) -> str:
             link = packages / entry.name
             if not is_ours and entry.suffix != ".pth" and not link.exists():
                 link.symlink_to(entry)
-    shutil.copy(ROOT / "tests" / "warm_daemon.py", packages)
     command = folder / "python"
     # No site-packages, in which a .pth may lead to ours (-S), and not the folder it starts in (-P).
     command.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} -S -P "$@"\n')

@@ -3,18 +3,14 @@
 Spark kills the worker of a task that fails or is not read to its end, as many here do.
 """
 
-import contextlib
-
 import numba  # noqa: F401
 import pandas  # noqa: F401
 from pyspark.daemon import manager
 
-# Not where it is yet to be sent to the workers.
-with contextlib.suppress(ImportError):
-    import zonebloom.dataset
-    import zonebloom.sbbf.blocks
-    import zonebloom.sbbf.xxh64
-    import zonebloom.spark  # noqa: F401
+import zonebloom.dataset
+import zonebloom.sbbf.blocks
+import zonebloom.sbbf.xxh64
+import zonebloom.spark  # noqa: F401
 
 if __name__ == "__main__":
     manager()

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, run_python
 
 from zonebloom.sbbf.jit import LOCK_NAME, CacheLock
 
@@ -55,16 +55,7 @@ def places(tmp_path: Path) -> dict[str, str]:
 
 
 def imported(places: dict[str, str]) -> dict:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT],
-        check=False,
-        env=places,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(run_python(IMPORT, **places))
 
 
 def test_a_process_that_hangs_with_the_lock_delays_no_import_for_long(places):
@@ -158,12 +149,4 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_process_loads_more_kernels():
     """As servers and data loaders do, that fork when all is imported."""
-    done = subprocess.run(
-        [sys.executable, "-c", FORK],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_python(FORK)

@@ -30,7 +30,6 @@ def start(folder):
         .config("spark.driver.host", "localhost")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.python.daemon.module", "warm_daemon")
         .config("spark.task.maxFailures", "2")
         # Soon, for tasks of a moment.
         .config("spark.speculation", "true")

@@ -37,7 +37,6 @@ def start(folder):
         .config("spark.driver.host", "localhost")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.python.daemon.module", "warm_daemon")
         .config("spark.connect.progress.reportInterval", "100ms")
         .getOrCreate()
     )

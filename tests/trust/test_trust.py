@@ -8,39 +8,25 @@ from trust.report import Report, check
 from trust.small import WRITERS
 from trust.workers import run
 
-
-@pytest.mark.parametrize("case", range(6))
-def test_every_way_gives_the_rows_of_the_oracle(tmp_path, case):
-    report = Report("differential")
-    differential.run_case(report, case, tmp_path)
-    check(report)
-
-
-@pytest.mark.parametrize("case", range(6))
-def test_readers_of_a_history_see_the_files_as_they_are(tmp_path, case):
-    report = Report("histories")
-    histories.run_case(report, case, tmp_path)
-    check(report)
-
-
-@pytest.mark.parametrize("case", range(len(damage.LAYOUTS)))
-def test_damage_is_noticed_and_loses_no_row(tmp_path, case):
-    report = Report("damage")
-    damage.run_case(report, case, tmp_path, most=2)
-    check(report)
+# Of each part: its number of cases, and of each case how many faults at most.
+PARTS = [
+    (differential, 6, {}),
+    (histories, 6, {}),
+    (damage, len(damage.LAYOUTS), {"most": 2}),
+    (faults, 2 * len(faults.SCENARIOS), {"most": 2}),
+    (kill, len(WRITERS), {"most": 1}),
+]
+CASES = [
+    pytest.param(part, case, options, id=f"{part.__name__.rpartition('.')[2]}-{case}")
+    for part, count, options in PARTS
+    for case in range(count)
+]
 
 
-@pytest.mark.parametrize("case", range(2 * len(faults.SCENARIOS)))
-def test_a_failing_call_loses_no_row(tmp_path, case):
-    report = Report("faults")
-    faults.run_case(report, case, tmp_path, most=2)
-    check(report)
-
-
-@pytest.mark.parametrize("case", range(len(WRITERS)))
-def test_a_killed_writer_leaves_what_was(tmp_path, case):
-    report = Report("kill")
-    kill.run_case(report, case, tmp_path, most=1)
+@pytest.mark.parametrize(("part", "case", "options"), CASES)
+def test_no_row_is_lost(tmp_path, part, case, options):
+    report = Report(part.__name__.rpartition(".")[2])
+    part.run_case(report, case, tmp_path, **options)
     check(report)
 
 
