@@ -47,7 +47,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if config.getoption("--thorough"):
+    if config.getoption("--thorough", False):
         os.environ[THOROUGH] = "1"
     # Kernels are compiled once, before several processes would write them at a time.
     if not hasattr(config, "workerinput"):
@@ -71,7 +71,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_collection_modifyitems(items):
     def rank(item):
-        if uses_session(str(item.path)):
+        if uses_session(item.nodeid.partition("::")[0]):
             return -1
         return LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
 
@@ -91,7 +91,7 @@ def pytest_collection_finish():
 def pytest_runtest_setup(item):
     """Builds run on a session that is active, so it ends with the tests that are about it."""
     sql = sys.modules.get("pyspark.sql")
-    if sql is not None and not uses_session(str(item.path)):
+    if sql is not None and not uses_session(item.nodeid.partition("::")[0]):
         session = sql.SparkSession.getActiveSession()
         if session is not None:
             session.stop()
