@@ -135,7 +135,7 @@ def run_python(code: str, /, *arguments: object, **environment: str) -> str:
     return done.stdout
 
 
-def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int = 2) -> None:
+def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int = 3) -> None:
     """Change what one of our JSON documents holds, with a checksum that holds.
 
     Parameters
@@ -143,11 +143,16 @@ def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int =
     path : Path
     change : callable
         Returns the new content, or None when it changed the one given.
-    written_as : {1, 2}
-        The format to write; the change of a document of format 1 sees its format, too.
+    written_as : {1, 2, 3}
+        The format to write; the change of a document of format 1 sees its format, too. Before 3
+        page maps belonged to segments, each with those of its own files.
     """
     data = path.read_bytes()
     _, content = from_document(data, json.loads(data).keys())
+    if written_as < 3 and content.pop("page_maps", None) is not None:
+        for entry in content["indices"]:
+            for segment in entry["segments"]:
+                segment |= {"page_map_bytes": 0, "page_map_checksum": ""}
     if written_as == 1:
         content = {"format_version": 1, **content}
     changed = change(content)

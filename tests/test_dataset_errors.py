@@ -317,7 +317,7 @@ def test_failing_commit_leaves_no_segment(folder: Path, monkeypatch: pytest.Monk
     def fail(*_: Any, **__: Any) -> None:
         raise errors.CommitConflict("another writer was faster")
 
-    monkeypatch.setattr("zonebloom.build.builder.commit_indices", fail)
+    monkeypatch.setattr("zonebloom.catalog.store.Catalog.commit", fail)
     assert_refused(ds, folder, errors.CommitConflict, ["faster"], "id")
     assert not (folder / "_zonebloom").exists()
 

@@ -58,6 +58,10 @@ def test_an_earlier_catalog_opens_and_answers(folder: tuple[Path, int]):
     assert [each.layout for each in ds.describe_indices()] == ["table", "sliced"]
     assert_used_and_right(path, ds)
     assert [ds.validate_index(name) for name in ("id_idx", "name_idx")] == [10, 10]
+    # One page map a file, from whichever index: no footer is read.
+    assert sorted(i for each in ds.opened.version.page_maps for i in each.fragment_ids) == [0, 1]
+    for each in ds.opened.planner.coverage().present:
+        assert ds.opened.planner.page_maps.pages(each.fragment_id, each.identity.size) is not None
     over_all = ds.global_filter("id")
     assert over_all is not None and over_all.is_current
 
@@ -71,4 +75,4 @@ def test_an_earlier_catalog_is_written_on_top_of(folder: tuple[Path, int]):
     assert again.version == version + 2
     assert_used_and_right(path, again)
     written = path / "_zonebloom" / "versions" / f"{again.version:020d}.json"
-    assert written.read_bytes().startswith(b'{"format_version": 2, "checksum": "')
+    assert written.read_bytes().startswith(b'{"format_version": 3, "checksum": "')

@@ -84,7 +84,7 @@ OPENERS = {
     "make_fragment",
 }
 INDEX_FILES = [
-    *("catalog.log", "catalog.store", "catalog.writing"),
+    *("catalog.log", "catalog.store", "catalog.folder"),
     *("index.table", "index.sliced"),
 ]
 

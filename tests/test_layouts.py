@@ -198,7 +198,7 @@ def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
     read = []
     monkeypatch.setattr(
         "zonebloom.build.builder.cut_tasks",
-        lambda *given: read.extend(each.path for each in given[6]) or cut(*given),
+        lambda *given: read.extend(each.fragment.path for each in given[-1]) or cut(*given),
     )
     (done,) = ds.optimize.optimize_indices(layout=layout, spark=False)
     assert sorted(Path(each).name for each in read) == ["part-001.parquet", "part-009.parquet"]
@@ -212,13 +212,14 @@ def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
     assert ds.optimize.optimize_indices(layout=layout, spark=False)[0].changed is False
 
 
-from zonebloom.build.builder import cut_tasks as cut  # noqa: E402
+from zonebloom.build.tasks import cut_tasks as cut  # noqa: E402
 
 
 def test_layouts_are_turned_into_each_other(folder):
     ds = build(folder, "table", ["id"])
     before = [ds.search(filter).to_table() for filter, _ in FILTERS]
-    maps = [each.page_map_bytes for each in segments_of(ds) if each.page_map_bytes]
+    maps = ds.opened.version.page_maps
+    assert maps
     for layout in ("sliced", "table", "sliced"):
         (done,) = ds.optimize.optimize_indices(["id_idx"], layout=layout, spark=False)
         assert (done.layout, done.fragments_added, done.num_segments) == (layout, 0, 1)
@@ -226,7 +227,7 @@ def test_layouts_are_turned_into_each_other(folder):
         for filter, expression in FILTERS[:4]:
             assert_equals_pyarrow(ds, folder, filter, expression)
         # Page maps stay: no footer is read.
-        assert [each.page_map_bytes for each in segments_of(ds) if each.page_map_bytes] == maps
+        assert ds.opened.version.page_maps == maps
         assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
 
 
@@ -471,7 +472,7 @@ def test_segments_of_a_version_that_came_to_be_are_kept(folder, monkeypatch, fai
     def fail(folder):
         raise failure
 
-    monkeypatch.setattr("zonebloom.catalog.store.sync", fail)
+    monkeypatch.setattr("zonebloom.catalog.log.sync", fail)
     try:
         build(folder, "table", ["id"])
     except KeyboardInterrupt:

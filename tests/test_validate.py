@@ -18,7 +18,8 @@ from e2e_helpers import touch_later, write_files
 from helpers import PLAIN_TYPES, sample
 
 import zonebloom as zb
-from zonebloom.catalog.model import IndexEntry, Segment
+from zonebloom.catalog.model import IndexEntry
+from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index.key_ranges import stored_ranges, to_file
@@ -26,9 +27,9 @@ from zonebloom.index.loaded import open_table
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.sliced_merge import merge
 from zonebloom.index.sliced_rows import zones_of
-from zonebloom.index.table import TableWriter, read_file, read_table
+from zonebloom.index.table import TableWriter, read_table
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.storage.parquet.pagemap import PageMap, merged_page_map
+from zonebloom.storage.parquet.pagemap import merged_page_map
 
 ITEMS, ROWS, FILES = 16, 100, 3
 ZONES = FILES * math.ceil(ROWS / ITEMS)
@@ -154,9 +155,6 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
     def changed(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         segments = []
         for segment in entry.segments:
-            if segment.layout == "pages":
-                segments.append(segment)
-                continue
             table = open_table(catalog, segment)
             path = catalog.segment_path(segment.name, segment.layout)
             is_sliced = isinstance(table, SlicedTable)
@@ -235,7 +233,7 @@ def test_key_ranges_too_narrow(folder: Path, column: str, value: int) -> None:
     def narrow(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         (segment,) = entry.segments
         path = catalog.ranges_path(segment.name)
-        data = read_file(catalog.filesystem, path, segment.ranges_bytes, segment.ranges_checksum)
+        data = catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
         table = stored_ranges(data, path)
         at = table.schema.get_field_index(column)
         values = [value, *table[column].to_pylist()[1:]]
@@ -254,7 +252,7 @@ def test_a_filter_over_all_keys_with_a_cleared_bit(folder: Path) -> None:
         stored = entry.global_filter
         assert stored is not None
         path = catalog.global_filter_path(stored.segment)
-        data = read_file(catalog.filesystem, path, stored.num_bytes, stored.checksum)
+        data = catalog.read(path, stored.num_bytes, stored.checksum)
         words = np.frombuffer(Sbbf.from_parquet_bytes(data).to_bytes(), dtype=np.uint32).copy()
         words[np.flatnonzero(words)[0]] = 0
         bloom = Sbbf.from_bytes(words.tobytes())
@@ -272,20 +270,16 @@ def test_page_maps_of_other_files(folder: Path) -> None:
     text = pq.read_table(path).to_pylist()
     pq.write_table(pa.Table.from_pylist(text[::-1]), path, row_group_size=60)
 
-    def exchange(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
-        (segment,) = entry.segments
-        path = catalog.page_map_path(segment.name)
-        data = read_file(
-            catalog.filesystem, path, segment.page_map_bytes, segment.page_map_checksum
-        )
-        table = PageMap(data, path).table
-        ids = [1 - i if i < 2 else i for i in table["fragment_id"].to_pylist()]
-        table = table.set_column(0, table.schema.field(0), pa.array(ids, pa.uint64()))
-        size, checksum = catalog.write(path, merged_page_map([table]))
-        changed: Segment = replace(segment, page_map_bytes=size, page_map_checksum=checksum)
-        return replace(entry, segments=(changed,))
-
-    ds = rewrite(build(folder), exchange)
+    ds = build(folder)
+    catalog = ds.opened.catalog
+    (entry,) = ds.opened.version.page_maps
+    table = load_page_map(catalog, entry).table
+    ids = [1 - i if i < 2 else i for i in table["fragment_id"].to_pylist()]
+    table = table.set_column(0, table.schema.field(0), pa.array(ids, pa.uint64()))
+    written = catalog.write(catalog.page_map_path(entry.segment), merged_page_map([table]))
+    exchanged = replace(entry, num_bytes=written[0], checksum=written[1])
+    catalog.commit(lambda version: replace(version, page_maps=(exchanged,)))
+    ds = zb.dataset(ds.opened.source.root)
     with pytest.raises(CorruptIndex, match="page map"):
         ds.validate_index("i", sample="all")
 

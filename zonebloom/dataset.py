@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 from zonebloom import arguments
 from zonebloom.build.builder import Builder, Engine, Refreshed
 from zonebloom.build.layout import require_layout
-from zonebloom.build.spec import IndexConfig, IndexSpec
+from zonebloom.build.spec import IndexConfig, IndexRequest
 from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import Vacuumed, vacuum
@@ -366,7 +366,7 @@ class Dataset:
         FragmentUnreadable, SchemaMismatch
             And nothing is left behind.
         """
-        spec = IndexSpec(
+        request = IndexRequest(
             column=column,
             index_type=index_type,
             name=name,
@@ -383,9 +383,9 @@ class Dataset:
         )
         require_progress(progress)
         self._renew()
-        builder = Builder(self.opened)
-        indices = spec.wanted(self.opened)
-        version = builder.build(indices, spec.layout, spec.replace, _engine(spark), progress)
+        version = Builder(self.opened).build(
+            request.specs(self.opened), request.layout, request.replace, _engine(spark), progress
+        )
         self.opened = self.opened.at(version)
 
     @property
@@ -450,7 +450,7 @@ class Dataset:
 
         def change(latest: Version) -> Version:
             left = {key: entry for key, entry in latest.indices.items() if key != name}
-            return replace_fields(latest, indices=left)
+            return latest.with_indices(left)
 
         self.opened = self.opened.at(self.opened.catalog.commit(change))
 
@@ -592,9 +592,9 @@ class Dataset:
 
         entry, path = self.opened.entry(name), arguments.path(path, "path")
         tables = self.opened.planner.loaded[name].tables()
-        if len(tables) < len(entry.tables):
+        if len(tables) < len(entry.segments):
             raise CorruptIndex(
-                f"{len(entry.tables) - len(tables):,} of {len(entry.tables):,} segments of "
+                f"{len(entry.segments) - len(tables):,} of {len(entry.segments):,} segments of "
                 f"index {name!r} are damaged; call create_scalar_index again"
             )
         to_lance(

@@ -17,9 +17,11 @@ from e2e_helpers import array_of, joined, numbered, raw_values, touch_later, wri
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.build import tasks as building
-from zonebloom.build.tasks import cut_tasks, train_locally
-from zonebloom.build.train import TrainColumn, TrainFragment, TrainTask, train_task
+from zonebloom.build.spec import IndexSpec
+from zonebloom.build.tasks import TrainTask, cut_tasks
+from zonebloom.build.train import train_locally, train_task
 from zonebloom.build.zones import train
+from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.table import ZoneTable, read_table
@@ -27,6 +29,7 @@ from zonebloom.sbbf.reference import ReferenceSbbf
 from zonebloom.storage import columns
 from zonebloom.storage.columns import Column
 from zonebloom.storage.files import FileIdentity, identities
+from zonebloom.storage.source import Fragment, Source
 
 LOCAL = pafs.LocalFileSystem()
 
@@ -34,21 +37,26 @@ LOCAL = pafs.LocalFileSystem()
 def task_of(folder: Path, column: str, prefix: str = "t", **parameters: Any) -> TrainTask:
     schema = pads.dataset(folder).schema
     paths = sorted(str(path) for path in folder.glob("*.parquet"))
-    fragments = [
-        TrainFragment(number, path, identity)
-        for number, (path, identity) in enumerate(zip(paths, identities(LOCAL, paths), strict=True))
-        if identity is not None
-    ]
+    spec = IndexSpec(
+        "i", Column((column,), schema.field(column).type), ZoneParameters(**parameters)
+    )
+    source = source_of(folder, schema)
     (task,) = cut_tasks(
-        prefix,
-        Catalog(LOCAL, str(folder / "_zonebloom")),
-        pads.ParquetFileFormat(),
-        LOCAL,
-        schema,
-        [TrainColumn(Column((column,), schema.field(column).type), ZoneParameters(**parameters))],
-        fragments,
+        prefix, Catalog(LOCAL, str(folder / "_zonebloom")), source, [spec], fragments_of(paths)
     )
     return task
+
+
+def source_of(folder: Path, schema: pa.Schema) -> Source:
+    return Source(schema, pads.ParquetFileFormat(), LOCAL, str(folder), ())
+
+
+def fragments_of(paths: list[str], found: list[Any] | None = None) -> list[PresentFragment]:
+    found = found or identities(LOCAL, paths)
+    return [
+        PresentFragment(Fragment(path, path, pads.scalar(True)), identity, number)
+        for number, (path, identity) in enumerate(zip(paths, found, strict=True))
+    ]
 
 
 def segment_path(task: TrainTask) -> Path:
@@ -77,7 +85,7 @@ def test_threads_write_the_same_bytes_as_one(
     for threads in (1, 2, 5):
         task = task_of(tmp_path, "key", f"threads{threads}", number_of_items=items)
         trained = train_task(task, threads=threads)
-        assert trained.num_rows == {0: rows, 1: 12_345}
+        assert [known.num_rows for known in trained.fragments] == [rows, 12_345]
         assert trained.segments[0].num_bytes == segment_path(task).stat().st_size
         found[threads] = table_of(task, trained).to_table(), segment_path(task).read_bytes()
     assert found[2][0].equals(found[1][0])
@@ -153,25 +161,22 @@ def test_task_pickles_and_trains_the_same_elsewhere(tmp_path: Path):
     trained = train_task(task)
     before = segment_path(task).read_bytes()
     again = train_task(pickle.loads(pickle.dumps(task)))
-    assert replace(again, seen_at=0) == replace(trained, seen_at=0)
+    (known,), (fragment,) = again.fragments, trained.fragments
+    # Another machine may see the same file under another inode.
+    identity = fragment.identity._replace(inode=0)
+    assert known == replace(fragment, identity=identity, seen_at=known.seen_at)
+    assert replace(again, fragments=()) == replace(trained, fragments=())
     assert segment_path(task).read_bytes() == before
 
 
 def test_tasks_share_fragments_out_in_order_by_bytes(tmp_path: Path):
     sizes = [40 << 20, 10 << 20, 20 << 20, 200 << 20, 1, 0, 63 << 20]
-    fragments = [
-        TrainFragment(number, f"f{number}", FileIdentity(size, 0))
-        for number, size in enumerate(sizes)
-    ]
-    tasks = cut_tasks(
-        "p",
-        Catalog(LOCAL, str(tmp_path)),
-        pads.ParquetFileFormat(),
-        LOCAL,
-        pa.schema({"a": pa.int64()}),
-        [TrainColumn(Column(("a",), pa.int64()), ZoneParameters())],
-        fragments,
+    fragments = fragments_of(
+        [f"f{number}" for number in range(len(sizes))], [FileIdentity(size, 0) for size in sizes]
     )
+    source = source_of(tmp_path, pa.schema({"a": pa.int64()}))
+    spec = IndexSpec("i", Column(("a",), pa.int64()), ZoneParameters())
+    tasks = cut_tasks("p", Catalog(LOCAL, str(tmp_path)), source, [spec], fragments)
     assert [[f.fragment_id for f in task.fragments] for task in tasks] == [
         [0, 1],
         [2],
@@ -197,23 +202,14 @@ def test_workers_in_parallel_return_segments_in_order_of_tasks(
 ):
     tables = [numbered(0, 20 + i, id=pa.array(range(20 + i))) for i in range(8)]
     paths = write_files(tmp_path, tables)
-    schema = tables[0].schema
     monkeypatch.setattr(building, "_TASK_BYTES", 1)
-    fragments = [
-        TrainFragment(i, str(path), identities(LOCAL, [str(path)])[0])  # type: ignore[arg-type]
-        for i, path in enumerate(paths)
-    ]
-    tasks = cut_tasks(
-        "p",
-        Catalog(LOCAL, str(tmp_path / "_zonebloom")),
-        pads.ParquetFileFormat(),
-        LOCAL,
-        schema,
-        [TrainColumn(Column(("id",), pa.int64()), ZoneParameters())],
-        fragments,
-    )
+    catalog = Catalog(LOCAL, str(tmp_path / "_zonebloom"))
+    spec = IndexSpec("i", Column(("id",), pa.int64()), ZoneParameters())
+    source = source_of(tmp_path, tables[0].schema)
+    tasks = cut_tasks("p", catalog, source, [spec], fragments_of([str(path) for path in paths]))
     trained = train_locally(tasks, workers=4)
-    assert [each.num_rows for each in trained] == [{i: 20 + i} for i in range(8)]
+    known = [fragment for each in trained for fragment in each.fragments]
+    assert [(each.fragment_id, each.num_rows) for each in known] == [(i, 20 + i) for i in range(8)]
 
 
 def test_file_that_changes_while_it_is_indexed_is_an_error(tmp_path: Path):

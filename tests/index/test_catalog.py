@@ -21,7 +21,14 @@ from helpers import flipped_bits, rewrite_document, without_privileges
 from zonebloom.catalog import log as log_module
 from zonebloom.catalog import store as catalog_module
 from zonebloom.catalog.log import FORMAT_VERSION, now
-from zonebloom.catalog.model import IndexEntry, KnownFragment, Segment, Version, ZoneParameters
+from zonebloom.catalog.model import (
+    IndexEntry,
+    KnownFragment,
+    PageMapEntry,
+    Segment,
+    Version,
+    ZoneParameters,
+)
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import vacuum
 from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, IndexNotUsedWarning
@@ -390,6 +397,11 @@ def dropped(*path):
 
 SEGMENT = ("indices", 0, "segments", 0)
 
+
+def page_map(**parts):
+    return {"segment": "a", "num_bytes": 1, "checksum": "00", "fragment_ids": [0], **parts}
+
+
 HOSTILE = [
     *(
         put(*where, value=name)
@@ -456,6 +468,13 @@ HOSTILE = [
 ]
 
 
+HOSTILE_PAGE_MAPS = [
+    5,
+    [{"segment": "../a"}],
+    *([page_map(**part)] for part in ({"segment": "../a"}, {"fragment_ids": [2]})),
+    [page_map(num_bytes="1")],
+]
+
 HOSTILE_FIRST = [
     put("format_version", value="1"),
     put("format_version", value=None),
@@ -471,7 +490,8 @@ HOSTILE_FIRST = [
 @pytest.mark.parametrize(
     ("written_as", "change"),
     [
-        *((written_as, change) for written_as in (1, 2) for change in HOSTILE),
+        *((written_as, change) for written_as in (1, 2, 3) for change in HOSTILE),
+        *((3, put("page_maps", value=value)) for value in HOSTILE_PAGE_MAPS),
         *((1, change) for change in HOSTILE_FIRST),
     ],
     ids=lambda each: each.__name__ if callable(each) else str(each),
@@ -557,7 +577,7 @@ def test_fragments_with_other_columns_are_not_used(local):
     check_falls_back(local, first)
 
 
-@pytest.mark.parametrize("written_as", [1, 2])
+@pytest.mark.parametrize("written_as", [1, 2, 3])
 def test_a_well_formed_forgery_is_read(local, written_as):
     # That the tests above fail for their own reason, and not for the forging.
     local.commit(adding("a"))
@@ -568,17 +588,6 @@ def test_a_well_formed_forgery_is_read(local, written_as):
     row = (1, "x", 5, 6, 7, 8, "tag", 2**64 - 1, "digest", 9)
     forge_listing(local, 1, [row], FRAGMENT_FIELDS + IDENTITY_FIELDS)
     forge(local, 1, lambda document: None, written_as)
-    identity = FileIdentity(5, 6, 8, "tag", 2**64 - 1)
-    assert local.latest().fragments == {"x": KnownFragment(1, "x", identity, 7, "digest", 9)}
-    known = local.latest().fragments
-    local.commit(lambda latest: replace(latest, fragments=known))
-    assert local.latest().fragments == known
-
-
-def test_listings_hold_all_that_tells_files_apart(local):
-    local.commit(adding("a"))
-    row = (1, "x", 5, 6, 7, 8, "tag", 2**64 - 1, "digest", 9)
-    forge_listing(local, 1, [row], FRAGMENT_FIELDS + IDENTITY_FIELDS)
     identity = FileIdentity(5, 6, 8, "tag", 2**64 - 1)
     assert local.latest().fragments == {"x": KnownFragment(1, "x", identity, 7, "digest", 9)}
     known = local.latest().fragments
@@ -772,29 +781,47 @@ def test_segment_prefixes_are_never_the_same():
     assert len({catalog.new_segment_prefix() for _ in range(1000)}) == 1000
 
 
-def test_segments_of_a_build_are_deleted_but_those_to_keep(catalog):
-    segment_files(catalog, "aa-0000", "aa-0001", "aa-0002", "bb-0000")
-    catalog.delete_segments("aa", keep=["aa-0001"])
-    assert segments_of(catalog) == ["aa-0001", "bb-0000"]
-    catalog.delete_segments("aa")
-    assert segments_of(catalog) == ["bb-0000"]
+def test_segments_of_a_build_are_deleted_but_those_named(catalog):
+    version = catalog.commit(adding("a"))
+    assert version.folders == {"abc-0000"}
+    segment_files(catalog, "abc-0001", "abd-0000", "bb-0000")
+    assert catalog.delete_unnamed(["abc", "abd"]) is None
+    assert segments_of(catalog) == ["abc-0000", "bb-0000"]
+
+
+def test_page_maps_are_kept_for_files_that_an_index_covers(catalog):
+    entries = [PageMapEntry(f"m{i}", 5, "00", ids) for i, ids in enumerate([(0,), (1, 2)])]
+    for each in entries:
+        catalog.write(catalog.page_map_path(each.segment), b"pages")
+
+    def change(latest):
+        changed = adding("a")(latest)
+        return changed.with_indices(changed.indices, entries)
+
+    version = catalog.commit(change)
+    # Of fragment 2 there is no filter.
+    assert version.page_maps == (entries[0], replace(entries[1], fragment_ids=(1,)))
+    assert catalog.latest() == version
+    newer = PageMapEntry("m2", 5, "01", (0, 1))
+    assert version.with_indices(version.indices, [newer]).page_maps == (newer,)
+    assert version.with_indices({}).page_maps == ()
 
 
 def test_deleting_segments_where_there_are_none_does_nothing(catalog, tmp_path):
-    catalog.delete_segments("aa")
+    assert catalog.delete_unnamed(["aa"]) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_first_build_that_failed_leaves_no_folder(local, tmp_path):
     segment_files(local, "aa-0000")
-    local.delete_segments("aa")
+    local.delete_unnamed(["aa"])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_deleting_the_last_segment_keeps_the_versions(local):
-    first = local.commit(adding("a"))
+    first = local.commit(lambda latest: latest)
     segment_files(local, "aa-0000")
-    local.delete_segments("aa")
+    local.delete_unnamed(["aa"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert local.latest() == first

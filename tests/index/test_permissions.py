@@ -120,7 +120,7 @@ def test_the_rights_of_a_group_are_not_given_to_another(place, groups, group, mo
     run_python(
         """
         import os, sys
-        from zonebloom.catalog.writing import make_file, make_folder
+        from zonebloom.catalog.folder import make_file, make_folder
 
         os.setgroups([int(each) for each in sys.argv[2:]])
         os.setgid(65534)

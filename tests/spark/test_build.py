@@ -40,16 +40,16 @@ def test_same_bytes_from_spark_and_in_process(spark, lake, column):
     written = []
     for engine in (spark, False):
         dataset.create_scalar_index(column, spark=engine)
-        folder = lake / "_zonebloom"
         entry = dataset.opened.version.indices[f"{column}_idx"]
-        files = [folder / "segments" / segment.name for segment in entry.segments]
+        catalog = dataset.opened.catalog
         written.append(
             [
-                ((file / "bloomfilter.arrow").read_bytes(), (file / "pages.arrow").read_bytes())
-                for file in files
+                *(catalog.segment_path(segment.name) for segment in entry.segments),
+                *(catalog.page_map_path(e.segment) for e in dataset.opened.version.page_maps),
             ]
         )
-    assert len(written[0]) == 3
+        written[-1] = [Path(path).read_bytes() for path in written[-1]]
+    assert len(written[0]) == 6
     assert written[0] == written[1]
 
 

@@ -116,21 +116,21 @@ def check_refresh_and_scan(spark, folder):
 
 
 def attempts(spark, folder, kind):
-    """Build where one attempt dies or waits; names of segments begun and of those in use."""
+    """Build where one attempt dies or waits; page maps begun and in use, folders in use."""
     write_lake(folder / "lake")
     spark.addArtifacts(watched.__file__, pyfile=True)
     log = folder / "log"
     dataset = zb.dataset(str(folder / "lake"), filesystem=watched.Watched(log=str(log), kind=kind))
     dataset.create_scalar_index("id", spark=spark)
     log.with_suffix(".done").touch()
-    entry = zb.dataset(folder / "lake").opened.version.indices["id_idx"]
-    named = {segment.name for segment in entry.segments}
+    version = zb.dataset(folder / "lake").opened.version
+    named = {page_map.segment for page_map in version.page_maps}
     assert len(named) == 3
-    assert sorted(i for segment in entry.segments for i in segment.fragment_ids) == [0, 1, 2]
+    assert version.indices["id_idx"].fragment_ids == {0, 1, 2}
     wanted = some_id(folder / "lake")
     found = dataset.to_table(filter=f"id = {wanted}").to_pylist()
     assert sorted(tuple(row.values()) for row in found) == rows_in(folder / "lake", id=wanted)
-    return log.read_text().split(), named
+    return log.read_text().split(), named, version.folders
 
 
 def kept(folder):
@@ -138,10 +138,10 @@ def kept(folder):
 
 
 def check_worker_killed_in_a_task(spark, folder):
-    begun, named = attempts(spark, folder, "dies")
+    begun, named, folders = attempts(spark, folder, "dies")
     # One task twice; of its first attempt nothing is left.
     assert len(begun) == 4 and named < set(begun)
-    assert kept(folder) == named
+    assert kept(folder) == folders
 
 
 def add_host(spark, host):
@@ -170,11 +170,11 @@ def add_host(spark, host):
 
 def check_speculative_attempts(spark, folder):
     add_host(spark, "127.0.0.2")
-    begun, named = attempts(spark, folder, "waits")
+    begun, named, folders = attempts(spark, folder, "waits")
     assert len(begun) == 4 and named < set(begun)
     # By now the other attempt is dead, or goes on after the commit, with a name of its own.
     time.sleep(1)
-    assert kept(folder) == named
+    assert kept(folder) == folders
 
 
 def test_on_a_cluster(tmp_path, cache_of_run):

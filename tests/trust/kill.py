@@ -128,7 +128,7 @@ def after_kill(data: Path, operation: str) -> str | None:
 
 def strays(ds: zb.Dataset) -> list[str]:
     """Files of the index folder that the newest version does not name."""
-    named = {name for entry in ds.opened.version.indices.values() for name in entry.folders}
+    named = ds.opened.version.folders
     folder = Path(ds.index_dir)
     versions = [each.name for each in folder.glob("versions/.*")]
     return (

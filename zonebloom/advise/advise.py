@@ -29,14 +29,15 @@ from zonebloom.build.zones import train
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
 from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch
+from zonebloom.index.key_ranges import range_type
 from zonebloom.opened import Opened
 from zonebloom.ranges import OFFSET_BITS
-from zonebloom.sbbf.hashing import hash_array
+from zonebloom.sbbf.hashing import hash_array, value_type
 from zonebloom.sbbf.sizing import false_positive_probability
 from zonebloom.scan.binding import no_column, require_column
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import Request
-from zonebloom.storage.columns import Column, ColumnsReader, TableColumns
+from zonebloom.storage.columns import Column, ColumnsReader, TableColumns, columns_reader
 from zonebloom.storage.files import ReadCounter, counted
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores
@@ -88,7 +89,7 @@ def advise(
         for each in candidates
     ]
     return Advices(
-        advices,
+        tuple(advices),
         *sample.size,
         number_of_items,
         len(sample.zones),
@@ -146,13 +147,7 @@ class _Zone:
 class _Sample:
     """Zones drawn from a dataset, and what they say of columns.
 
-    Attributes
-    ----------
-    zones : list of _Zone
-        In scan order.
-    num_rows, num_zones : int
-        Of the dataset; estimated where there are many files.
-    counter : ReadCounter
+    `num_rows` and `num_zones` are of the dataset; estimated where there are many files.
     """
 
     def __init__(self, source: Source, planner: Planner, parameters: ZoneParameters):
@@ -242,20 +237,10 @@ class _Sample:
         """Measure how quickly a column is read and trained."""
         if not self.zones:
             return _Pace(0.0, 0.0)
-        if isinstance(self._source, TableSource):
-            return _measure_pace(TableColumns(self._source.table, [column]), self._parameters)
-        fragment = self.zones[0].fragment.fragment
-        source = self._source
-        filesystem = counted(source.filesystem, self.counter)
-        reader = ColumnsReader(source.format, filesystem, fragment.path, [column], source.schema)
-        try:
-            return _measure_pace(reader, self._parameters)
-        except FragmentUnreadable as error:
-            if "crypt" not in str(error):
-                raise
-            # The format may hold the keys of an encrypted file.
-            reader.leave_to_pyarrow()
-            return _measure_pace(reader, self._parameters)
+        path = self.zones[0].fragment.fragment.path
+        files = counted(self._source.filesystem, self.counter)
+        reader = columns_reader(self._source, path, [column], files)
+        return _measure_pace(reader, self._parameters)
 
     def _judge(self, column: Column, values: pa.ChunkedArray, pace: _Pace) -> Advice:
         parts = self._cut(values)
@@ -285,7 +270,7 @@ class _Sample:
             held + fpp * (self.num_zones - held),
             per_zone * self.num_zones / max(distinct, 1),
             with_ranges,
-            self._parquet and not isinstance(self._source, TableSource),
+            self._parquet,
             pace.row_group_rows / self._parameters.number_of_items,
         )
         return Advice(
@@ -381,7 +366,7 @@ def _range_shares(parts: list[pa.ChunkedArray]) -> np.ndarray | None:
             below = pc.call_function("less_equal", [drawn, bound["max"]])
             inside = pc.call_function("and", [above, below])
             shares[:, other] = np.bincount(owner, inside.fill_null(False), len(parts))
-    except pa.ArrowNotImplementedError:
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return None
     return shares / np.maximum([len(each) for each in keys], 1)[:, None]
 
@@ -395,22 +380,11 @@ def _some(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """The values as a type of the same order that pyarrow compares."""
-    t = pa.types
     while isinstance(values.type, pa.BaseExtensionType):
         chunks = [chunk.storage for chunk in values.chunks]
         values = pa.chunked_array(chunks, values.type.storage_type)
-    if t.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    kind = values.type
-    if t.is_float16(kind):
-        return values.cast(pa.float32())
-    if t.is_duration(kind):
-        return values.cast(pa.int64())
-    if t.is_string_view(kind):
-        return values.cast(pa.large_string())
-    if t.is_binary_view(kind):
-        return values.cast(pa.large_binary())
-    if t.is_decimal32(kind) or t.is_decimal64(kind):
+    values, wanted = values.cast(value_type(values.type)), range_type(values.type)
+    if pa.types.is_decimal128(wanted):
         # Of full precision: a value may have more digits than its type says.
-        return values.cast(pa.decimal128(38, kind.scale))
-    return values
+        wanted = pa.decimal128(38, wanted.scale)
+    return values.cast(wanted)

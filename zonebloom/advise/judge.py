@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zonebloom.text import bytes_text, lines_html, table_html, table_text
@@ -83,12 +83,13 @@ class Advice:
         return self.verdict == INDEX
 
 
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Advices(Sequence[Advice]):
     """The advice on several columns, by position or by column name.
 
-    Parameters
+    Attributes
     ----------
-    advices : iterable of Advice
+    advices : tuple of Advice
     num_rows, num_zones : int
         Of the dataset.
     number_of_items : int
@@ -100,49 +101,36 @@ class Advices(Sequence[Advice]):
     seconds : float
     """
 
-    def __init__(
-        self,
-        advices: Iterable[Advice],
-        num_rows: int,
-        num_zones: int,
-        number_of_items: int,
-        sampled_zones: int,
-        read_bytes: int,
-        seconds: float,
-    ):
-        self._advices = tuple(advices)
-        self.num_rows = num_rows
-        self.num_zones = num_zones
-        self.number_of_items = number_of_items
-        self.sampled_zones = sampled_zones
-        self.read_bytes = read_bytes
-        self.seconds = seconds
+    advices: tuple[Advice, ...]
+    num_rows: int
+    num_zones: int
+    number_of_items: int
+    sampled_zones: int
+    read_bytes: int
+    seconds: float
 
     def __len__(self) -> int:
-        return len(self._advices)
-
-    def __iter__(self) -> Iterator[Advice]:
-        return iter(self._advices)
+        return len(self.advices)
 
     def __getitem__(self, key: int | str | slice) -> Advice | tuple[Advice, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if isinstance(key, str):
-            for each in self._advices:
+            for each in self.advices:
                 if each.column == key:
                     return each
             raise KeyError(key)
-        return self._advices[key]
+        return self.advices[key]
 
     @property
     def worth_it(self) -> list[str]:
         """Names of the columns worth an index, as `create_scalar_index` takes them."""
-        return [each.column for each in self._advices if each.is_worth_it]
+        return [each.column for each in self.advices if each.is_worth_it]
 
     def __repr__(self) -> str:
-        lines = [self._title(), table_text(_HEADERS, [_cells(each) for each in self._advices])]
+        lines = [self._title(), table_text(_HEADERS, [_cells(each) for each in self.advices])]
         return "\n".join([*lines, *self._reasons()])
 
     def _repr_html_(self) -> str:
-        table = table_html(_HEADERS, [_cells(each) for each in self._advices], self._title())
+        table = table_html(_HEADERS, [_cells(each) for each in self.advices], self._title())
         return table + lines_html("\n".join(self._reasons()))
 
     def _title(self) -> str:
@@ -153,7 +141,7 @@ class Advices(Sequence[Advice]):
         )
 
     def _reasons(self) -> list[str]:
-        return [f"{each.column}: {each.why}" for each in self._advices]
+        return [f"{each.column}: {each.why}" for each in self.advices]
 
 
 _HEADERS = [
@@ -196,15 +184,7 @@ def _zones_text(zones: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the verdict on an indexable column rests on; see `Advice`.
-
-    Attributes
-    ----------
-    in_parquet : bool
-        Whether the files keep minima and maxima.
-    row_group_zones : float
-        Zones a row group of them has.
-    """
+    """What the verdict on an indexable column rests on; see `Advice`."""
 
     num_zones: int
     null_share: float
@@ -212,6 +192,7 @@ class Figures:
     zones_with_index: float
     zones_per_value: float
     zones_with_key_ranges: float | None
+    # Whether the files keep minima and maxima, and how many zones a row group of them has.
     in_parquet: bool
     row_group_zones: float
 

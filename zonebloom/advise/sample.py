@@ -55,26 +55,15 @@ def _offsets(stride: float, count: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Overlaps:
-    """The distinct values of sampled zones, and which zones share them.
+    """The distinct values of sampled zones, and which zones share them."""
 
-    Attributes
-    ----------
-    sizes : int64 array, shape (s,)
-        Rows of each zone that are not null.
-    distinct : int64 array, shape (s,)
-        Distinct values of each zone.
-    rows : float64 array, shape (s, s)
-        Rows of the one zone whose value the other holds too.
-    values : float64 array, shape (s, s)
-        Values of the one that the other holds too.
-    keys, zones : int64 array, shape (n,)
-        Each distinct value of each zone: its number, and its zone's.
-    """
-
+    # Rows of each zone that are not null, and its distinct values; shape (s,).
     sizes: np.ndarray
     distinct: np.ndarray
+    # Rows, and values, of the one zone whose value the other holds too; shape (s, s).
     rows: np.ndarray
     values: np.ndarray
+    # Each distinct value of each zone: its number, and its zone's.
     keys: np.ndarray
     zones: np.ndarray
 

@@ -10,29 +10,23 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zonebloom.build.layout import arrange
-from zonebloom.build.tasks import NewIndex, commit_indices, cut_tasks, train_locally
-from zonebloom.build.train import TrainColumn, TrainedTask, TrainFragment
+from zonebloom.build.spec import IndexSpec
+from zonebloom.build.tasks import TrainedTask, cut_tasks
+from zonebloom.build.train import train_locally
 from zonebloom.catalog.coverage import Coverage, PresentFragment, cover
-from zonebloom.catalog.freshness import last_seen
-from zonebloom.catalog.model import (
-    GlobalFilterEntry,
-    IndexEntry,
-    KnownFragment,
-    Segment,
-    Version,
-    ZoneParameters,
-)
-from zonebloom.catalog.writing import not_written
-from zonebloom.errors import CatalogError, HiddenColumnsWarning, IndexExists, ZoneBloomError
-from zonebloom.index.global_filter import GlobalSize, Part, merge_parts
+from zonebloom.catalog.folder import not_written
+from zonebloom.catalog.freshness import unchanged
+from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry, KnownFragment, Segment, Version
+from zonebloom.catalog.page_maps import merged_page_maps
+from zonebloom.errors import CommitConflict, HiddenColumnsWarning, IndexExists, ZoneBloomError
+from zonebloom.index.global_filter import GlobalSize, merge_parts
 from zonebloom.opened import Opened
 from zonebloom.progress import Progress, reporting
 from zonebloom.storage.columns import Column
-from zonebloom.storage.files import identities
 from zonebloom.storage.memory import TableSource
 
 # Trains tasks elsewhere: (tasks, *, progress, num_rows), in the order of the tasks.
@@ -66,58 +60,30 @@ class Refreshed:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """An index to be built.
+class _Work:
+    """What is to be done for an index: `missing` is read, `kept` stays of what there was.
 
-    Attributes
-    ----------
-    name : str
-    column : Column
-    parameters : ZoneParameters
-    over_all : GlobalSize or None
-        Of its global filter, if it is to have one.
+    `alive` are the fragments that are as they were indexed; `before` is None of an index that is
+    made anew.
     """
 
-    name: str
-    column: Column
-    parameters: ZoneParameters
-    over_all: GlobalSize | None = None
-
-    @property
-    def to_train(self) -> TrainColumn:
-        """What tasks are told of it."""
-        num_bytes = 0 if self.over_all is None else self.over_all.num_bytes
-        return TrainColumn(self.column, self.parameters, num_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What is to be done to bring an index up to date.
-
-    Attributes
-    ----------
-    kept : tuple of Segment
-    missing : tuple of PresentFragment
-        To be read.
-    num_dropped : int
-        Fragments forgotten.
-    alive : frozenset of int
-        Fragments that are as they were indexed.
-    """
-
-    entry: IndexEntry
-    column: Column
-    kept: tuple[Segment, ...]
+    spec: IndexSpec
     missing: tuple[PresentFragment, ...]
-    num_dropped: int
-    alive: frozenset[int]
+    before: IndexEntry | None = None
+    kept: tuple[Segment, ...] = ()
+    alive: frozenset[int] = frozenset()
 
-    @property
-    def to_train(self) -> TrainColumn:
-        """What tasks are told of it."""
-        stored = self.entry.global_filter
-        size = None if stored is None else GlobalSize(stored.num_items, stored.probability)
-        return Wanted(self.entry.name, self.column, self.entry.parameters, size).to_train
+    def refreshed(self, now: IndexEntry) -> Refreshed:
+        """What was done."""
+        before = set() if self.before is None else self.before.fragment_ids
+        return Refreshed(
+            now.name,
+            len(self.missing),
+            len(before - self.alive),
+            now.layout,
+            len(now.segments),
+            now != self.before,
+        )
 
 
 class Builder:
@@ -130,7 +96,7 @@ class Builder:
 
     def build(
         self,
-        indices: Sequence[Wanted],
+        specs: Sequence[IndexSpec],
         layout: str,
         replace_existing: bool,
         engine: Engine | None,
@@ -142,35 +108,20 @@ class Builder:
         The prefix is one of segments' names that no other build has, where it is to be known
         beforehand.
         """
-        base = self._planner.version
-        self._require_own([each.name for each in indices], base)
-        coverage = cover(self._source.fragments, self._source.identities(), base)
-        fragments = _keyed(coverage.present)
-        ids = [fragment.fragment_id for _, fragment in fragments]
+        base, coverage = self._now()
+        names = [spec.name for spec in specs]
 
-        def commit(prefix: str) -> Version:
-            columns = [each.to_train for each in indices]
-            trained = self._train(prefix, columns, coverage.present, engine, progress)
-            made = []
-            for number, each in enumerate(indices):
-                segments = [task.segments[number] for task in trained]
-                over_all = None
-                if each.over_all is not None:
-                    name, parts = f"{prefix}-{number}-keys", _parts(trained, number)
-                    over_all = merge_parts(self._catalog, name, each.over_all, parts, ids)
-                arranged = arrange(self._catalog, f"{prefix}-{number}-all", segments, layout)
-                made.append(NewIndex(each.name, each.column, each.parameters, arranged, over_all))
-            return commit_indices(
-                self._catalog,
-                base,
-                made,
-                fragments,
-                trained,
-                replace_existing=replace_existing,
-                check=lambda latest: self._require_own([each.name for each in made], latest),
-            )
+        def check(latest: Version) -> None:
+            self._require_own(names, latest)
+            taken = [name for name in names if name in latest.indices.keys() - base.indices.keys()]
+            if taken and not replace_existing:
+                raise CommitConflict(
+                    f"another writer made an index {taken[0]!r} meanwhile; give another name"
+                )
 
-        return self._cleanly(commit, prefix)
+        self._require_own(names, base)
+        work = [_Work(spec, coverage.present) for spec in specs]
+        return self._run(base, work, layout, engine, progress, check, prefix=prefix)
 
     def own_indices(self) -> list[str]:
         """Names of the indices but those of other datasets' files alone."""
@@ -187,101 +138,171 @@ class Builder:
         progress: Progress,
     ) -> tuple[Version, list[Refreshed]]:
         """Index what indices do not cover, forget what is gone, and arrange their segments."""
-        base = self._planner.version
-        coverage = cover(self._source.fragments, self._source.identities(), base)
-        changes = [self._change(entry, column, base, coverage) for entry, column in indices]
-        seen_again = _seen_again(base, coverage)
+        base, coverage = self._now()
+        work = [self._outdated(entry, column, base, coverage) for entry, column in indices]
 
-        def commit(prefix: str) -> Version:
-            trained = self._train_missing(prefix, changes, engine, progress)
-            made = []
-            for number, (change, tasks) in enumerate(zip(changes, trained, strict=True)):
-                entry, at = change.entry, f"{prefix}-{number}"
-                added = [task.segments[place] for task, place in tasks]
-                segments = arrange(self._catalog, f"{at}-all", [*change.kept, *added], layout)
-                over_all = self._over_all(f"{at}-keys", change, tasks)
-                if segments != entry.segments or over_all != entry.global_filter:
-                    made.append(
-                        NewIndex(
-                            entry.name, change.column, entry.parameters, segments, over_all, entry
-                        )
+        def check(latest: Version) -> None:
+            for entry, _ in indices:
+                if latest.indices.get(entry.name) != entry:
+                    raise CommitConflict(
+                        f"another writer changed index {entry.name!r} meanwhile; try again"
                     )
-            if not made and not seen_again:
-                return base
-            read = {each.fragment_id: each for change in changes for each in change.missing}
-            return commit_indices(
-                self._catalog,
-                base,
-                made,
-                _keyed(list(read.values())),
-                [task for tasks in trained for task, _ in tasks],
-                replace_existing=True,
-                seen_again=seen_again,
-            )
 
-        version = self._cleanly(commit)
-        done = []
-        for change in changes:
-            now = version.indices[change.entry.name]
-            done.append(
-                Refreshed(
-                    now.name,
-                    len(change.missing),
-                    change.num_dropped,
-                    now.layout,
-                    len(now.tables),
-                    now != change.entry,
-                )
-            )
-        return version, done
+        seen_again = _seen_again(base, coverage)
+        version = self._run(base, work, layout, engine, progress, check, seen_again)
+        return version, [each.refreshed(version.indices[each.spec.name]) for each in work]
 
-    def _change(
+    def _now(self) -> tuple[Version, Coverage]:
+        base = self._planner.version
+        return base, cover(self._source.fragments, self._source.identities(), base)
+
+    def _outdated(
         self, entry: IndexEntry, column: Column, base: Version, coverage: Coverage
-    ) -> _Change:
+    ) -> _Work:
         """What is to be done to bring an index up to date."""
-        covered = entry.fragment_ids
-        alive = coverage.live | self._elsewhere(base, covered)
+        alive = coverage.live | self._elsewhere(base, entry.fragment_ids)
         items = entry.parameters.number_of_items
         zones = {k.fragment_id: -(-k.num_rows // items) for k in base.fragments.values()}
-        kept = _still_used(entry.segments, alive, coverage.live, zones)
-        left = {i for segment in kept if segment.layout != "pages" for i in segment.fragment_ids}
+        kept = tuple(_still_used(entry.segments, alive, coverage.live, zones))
+        left = {i for segment in kept for i in segment.fragment_ids}
         missing = tuple(each for each in coverage.present if each.fragment_id not in left)
-        return _Change(entry, column, tuple(kept), missing, len(covered - alive), alive)
+        stored = entry.global_filter
+        size = None if stored is None else GlobalSize(stored.num_items, stored.probability)
+        return _Work(
+            IndexSpec(entry.name, column, entry.parameters, size), missing, entry, kept, alive
+        )
+
+    def _run(
+        self,
+        base: Version,
+        work: Sequence[_Work],
+        layout: str,
+        engine: Engine | None,
+        progress: Progress,
+        check: Callable[[Version], None],
+        seen_again: Sequence[KnownFragment] = (),
+        prefix: str = "",
+    ) -> Version:
+        """Train what is missing, arrange segments, and commit what that made of the indices."""
+        prefix = prefix or self._catalog.new_segment_prefix()
+        with self._new_segments(prefix):
+            trained = self._train_missing(prefix, work, engine, progress)
+            made: dict[str, IndexEntry] = {}
+            for number, (each, tasks) in enumerate(zip(work, trained, strict=True)):
+                added = [task.segments[place] for task, place in tasks]
+                name = f"{prefix}-{number}"
+                segments = arrange(self._catalog, f"{name}-all", [*each.kept, *added], layout)
+                stored = self._global_filter(f"{name}-keys", each, tasks)
+                before = each.before
+                if before is None or (segments, stored) != (before.segments, before.global_filter):
+                    made[each.spec.name] = each.spec.entry(segments, stored)
+            if not made and not seen_again:
+                return base
+            identities = {e.fragment_id: e.identity for each in work for e in each.missing}
+            done = {task.segments[0].name: task for tasks in trained for task, _ in tasks}.values()
+            # Workers elsewhere do not see the inodes that are seen here.
+            read = {
+                known.key: replace(known, identity=identities[known.fragment_id])
+                for task in done
+                for known in task.fragments
+            }
+            page_maps = base.with_indices(
+                {**base.indices, **made},
+                [task.page_map for task in done if task.page_map is not None],
+            ).page_maps
+            page_maps = merged_page_maps(self._catalog, f"{prefix}-pages", page_maps)
+            new_maps = [each for each in page_maps if each not in base.page_maps]
+            anew = {each.spec.name for each in work if each.before is None}
+
+            def change(latest: Version) -> Version:
+                _require_same_ids(latest, base, read, self._catalog.folder)
+                check(latest)
+                again = {
+                    known.key: known
+                    for known in seen_again
+                    if latest.fragments.get(known.key) == base.fragments[known.key]
+                }
+                ids = [latest.next_fragment_id, *(i + 1 for i in identities)]
+                # Last, also when it replaces one: of several on a column the last made is used.
+                # One brought up to date keeps its place.
+                others = {k: v for k, v in latest.indices.items() if k not in anew}
+                return replace(
+                    latest,
+                    next_fragment_id=max(ids),
+                    fragments={**latest.fragments, **again, **read},
+                ).with_indices({**others, **made}, new_maps)
+
+            return self._catalog.commit(change)
+
+    @contextlib.contextmanager
+    def _new_segments(self, prefix: str) -> Iterator[None]:
+        """Within, segments with a prefix are written; those no version names are deleted after."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, ZoneBloomError):
+                raise
+            raise not_written(self._catalog.folder, error) from None
+        finally:
+            # What cannot be deleted is left to `vacuum`: what was committed stands, and of a
+            # build that failed the user is to see why.
+            self._catalog.delete_unnamed([prefix])
 
     def _train_missing(
-        self, prefix: str, changes: Sequence[_Change], engine: Engine | None, progress: Progress
+        self, prefix: str, work: Sequence[_Work], engine: Engine | None, progress: Progress
     ) -> list[list[tuple[TrainedTask, int]]]:
         """Train what each index misses: those that miss the same files in one pass.
 
-        For each change, the tasks and which of their columns is its.
+        For each index, the tasks and which of their segments is its.
         """
         alike: dict[tuple[int, ...], list[int]] = {}
-        for number, change in enumerate(changes):
-            alike.setdefault(tuple(e.fragment_id for e in change.missing), []).append(number)
-        found: list[list[tuple[TrainedTask, int]]] = [[] for _ in changes]
-        for group, numbers in enumerate(each for ids, each in alike.items() if ids):
-            columns = [changes[number].to_train for number in numbers]
-            missing = changes[numbers[0]].missing
-            trained = self._train(f"{prefix}-{group}", columns, missing, engine, progress)
+        for number, each in enumerate(work):
+            alike.setdefault(tuple(e.fragment_id for e in each.missing), []).append(number)
+        trained: list[list[tuple[TrainedTask, int]]] = [[] for _ in work]
+        for group, numbers in enumerate(numbers for ids, numbers in alike.items() if ids):
+            specs = [work[number].spec for number in numbers]
+            missing = work[numbers[0]].missing
+            tasks = self._train(f"{prefix}-{group}", specs, missing, engine, progress)
             for place, number in enumerate(numbers):
-                found[number] = [(task, place) for task in trained]
-        return found
+                trained[number] = [(task, place) for task in tasks]
+        return trained
 
-    def _over_all(
-        self, segment: str, change: _Change, tasks: Sequence[tuple[TrainedTask, int]]
+    def _train(
+        self,
+        prefix: str,
+        specs: Sequence[IndexSpec],
+        fragments: Sequence[PresentFragment],
+        engine: Engine | None,
+        progress: Progress,
+    ) -> list[TrainedTask]:
+        tasks = cut_tasks(prefix, self._catalog, self._source, specs, fragments)
+        total = sum(self._planner.count_rows(each) for each in fragments) if progress else 0
+        names = ", ".join(spec.column.name for spec in specs)
+        with reporting(progress, total, f"indexing {names}") as report:
+            # Rows in memory are here, not where another engine's workers are.
+            if engine is None or isinstance(self._source, TableSource):
+                trained = train_locally(tasks, progress=report)
+            else:
+                trained = engine(tasks, progress=report, num_rows=total)
+        if self._source.types == "first":
+            _warn_of_hidden({name: at for task in trained for name, at in task.hidden.items()})
+        return trained
+
+    def _global_filter(
+        self, segment: str, work: _Work, tasks: Sequence[tuple[TrainedTask, int]]
     ) -> GlobalFilterEntry | None:
         """The global filter of an index with the keys of new files, as it was without any."""
-        before = change.entry.global_filter
-        if before is None:
+        if work.spec.global_size is None:
             return None
-        held = [i for i in before.fragment_ids if i in change.alive]
-        if not tasks:
-            return replace(before, fragment_ids=tuple(held))
-        added = [each.fragment_id for each in change.missing]
-        parts = _parts([task for task, _ in tasks], tasks[0][1])
-        size = GlobalSize(before.num_items, before.probability)
-        ids = [*held, *(i for i in added if i not in held)]
-        return merge_parts(self._catalog, segment, size, parts, ids, before)
+        before = None if work.before is None else work.before.global_filter
+        ids = [i for i in before.fragment_ids if i in work.alive] if before is not None else []
+        if before is not None and not tasks:
+            return replace(before, fragment_ids=tuple(ids))
+        parts = [part for task, place in tasks if (part := task.parts[place]) is not None]
+        ids = list(dict.fromkeys([*ids, *(each.fragment_id for each in work.missing)]))
+        return merge_parts(self._catalog, segment, work.spec.global_size, parts, ids, before)
+
+    # Files of other datasets, which may share the index folder
 
     def _elsewhere(self, base: Version, covered: set[int]) -> set[int]:
         """Indexed fragments that are none of this dataset's, but still are as they were.
@@ -298,16 +319,9 @@ class Builder:
     def _listed(self) -> set[str]:
         return {fragment.key for fragment in self._source.fragments}
 
-    def _unchanged(self, known: Iterable[KnownFragment]) -> set[int]:
-        """Ids of the fragments whose files are as they were indexed."""
-        fragments = list(known)
-        paths = [self._path(each.key) for each in fragments]
-        now = identities(self._source.filesystem, paths)
-        return {
-            each.fragment_id
-            for each, path, identity in zip(fragments, paths, now, strict=True)
-            if identity is not None and last_seen(path, each, identity) is not None
-        }
+    def _unchanged(self, fragments: Iterable[KnownFragment]) -> set[int]:
+        files = [(self._path(known.key), known) for known in fragments]
+        return unchanged(self._source.filesystem, files)
 
     def _path(self, key: str) -> str:
         """Where a fragment lies that the catalog knows by a key."""
@@ -337,76 +351,6 @@ class Builder:
                     "which shares the folder; give this one another name, or another index_dir"
                 )
 
-    def _train(
-        self,
-        prefix: str,
-        columns: Sequence[TrainColumn],
-        fragments: Sequence[PresentFragment],
-        engine: Engine | None,
-        progress: Progress,
-    ) -> list[TrainedTask]:
-        source = self._source
-        table = source.table if isinstance(source, TableSource) else None
-        tasks = cut_tasks(
-            prefix,
-            self._catalog,
-            source.format,
-            source.filesystem,
-            source.schema,
-            columns,
-            [fragment for _, fragment in _keyed(fragments)],
-            table,
-        )
-        total = sum(self._planner.count_rows(each) for each in fragments) if progress else 0
-        names = ", ".join(each.column.name for each in columns)
-        with reporting(progress, total, f"indexing {names}") as report:
-            # Rows in memory are here, not where another engine's workers are.
-            if engine is None or table is not None:
-                trained = train_locally(tasks, progress=report)
-            else:
-                trained = engine(tasks, progress=report, num_rows=total)
-        if source.types == "first":
-            _warn_of_hidden({name: at for task in trained for name, at in task.hidden.items()})
-        return trained
-
-    def _cleanly(self, commit: Callable[[str], Version], prefix: str = "") -> Version:
-        """Run a build under a prefix of its own, and delete what its version does not name.
-
-        What cannot be deleted now is left to `vacuum`: a version that was committed stands, and
-        of a build that failed the user is to see why.
-        """
-        prefix = prefix or self._catalog.new_segment_prefix()
-        try:
-            version = commit(prefix)
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                self._delete_unnamed(prefix)
-            if isinstance(error, OSError) and not isinstance(error, ZoneBloomError):
-                raise not_written(self._catalog.folder, error) from None
-            raise
-        entries = list(version.indices.values())
-        named = {name for entry in entries for name in entry.folders}
-        with contextlib.suppress(OSError):
-            self._catalog.delete_segments(prefix, keep=named)
-        with contextlib.suppress(OSError):
-            self._catalog.delete_tables(
-                segment.name
-                for entry in entries
-                for segment in entry.segments
-                if segment.layout == "pages" and segment.name.startswith(prefix)
-            )
-        return version
-
-    def _delete_unnamed(self, prefix: str) -> None:
-        """Delete the segments of a build that failed, unless its version came to be after all."""
-        try:
-            newest = self._catalog.latest_for_writing()
-        except (CatalogError, OSError):
-            # What it names is not known; `vacuum` deletes the segments later.
-            return
-        entries = newest.indices.values()
-        self._catalog.delete_segments(prefix, keep={n for entry in entries for n in entry.folders})
-
 
 def _warn_of_hidden(columns: Mapping[str, str]) -> None:
     """Say which columns of later files the first file's schema leaves out."""
@@ -426,40 +370,47 @@ def _still_used(
     alive: frozenset[int],
     present: frozenset[int],
     zones: Mapping[int, int],
-) -> list[Segment]:
+) -> Iterator[Segment]:
     """Segments without the fragments that are gone.
 
     Zones of those stay in a table until they are more than the others: then it is left out as a
     whole, to be made anew, if what is left can be read.
     """
-    kept = []
     for segment in segments:
         ids = tuple(i for i in segment.fragment_ids if i in alive)
         used = sum(zones.get(i, 0) for i in ids)
         made_anew = segment.num_zones > 2 * used and present.issuperset(ids)
         if ids and not made_anew:
-            kept.append(replace(segment, fragment_ids=ids))
-    return kept
-
-
-def _keyed(fragments: Sequence[PresentFragment]) -> list[tuple[str, TrainFragment]]:
-    return [
-        (each.fragment.key, TrainFragment(each.fragment_id, each.fragment.path, each.identity))
-        for each in fragments
-    ]
-
-
-def _parts(trained: Sequence[TrainedTask], number: int) -> list[Part]:
-    return [part for task in trained if (part := task.parts[number]) is not None]
+            yield replace(segment, fragment_ids=ids)
 
 
 def _seen_again(base: Version, coverage: Coverage) -> list[KnownFragment]:
     """Fragments whose files have other times than the catalog says, and are the same still."""
-    found = []
+    again = []
     for each in coverage.present:
         before = base.fragments.get(each.fragment.key)
         if before is None or not each.is_known or not before.digest:
             continue
         if before.identity != each.identity:
-            found.append(replace(before, identity=each.identity, seen_at=each.seen_at))
-    return found
+            again.append(replace(before, identity=each.identity, seen_at=each.seen_at))
+    return again
+
+
+def _require_same_ids(
+    latest: Version, base: Version, read: Mapping[str, KnownFragment], folder: str
+) -> None:
+    """Refuse when an id in the new segments means another file by now."""
+    for key, known in read.items():
+        theirs = latest.fragments.get(key)
+        if theirs is not None and theirs.fragment_id == known.fragment_id:
+            # A copy has other times and another inode than the catalog says: that it is the same
+            # was settled against `base`, and holds where nobody indexed it since.
+            agreed = theirs == base.fragments.get(key) or theirs.identity.is_still(known.identity)
+        else:
+            # The id is ours to give if it was free when we took it and nobody gave any since.
+            agreed = (
+                known.fragment_id >= base.next_fragment_id
+                and latest.next_fragment_id == base.next_fragment_id
+            )
+        if not agreed:
+            raise CommitConflict(f"{folder}: another writer indexed {key} meanwhile; build again")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from zonebloom.build.layout import SLICED_ZONES, arrange
 from zonebloom.catalog.model import IndexEntry, Segment, Version
+from zonebloom.catalog.page_maps import merged_page_maps
 from zonebloom.catalog.store import Catalog
-from zonebloom.errors import CatalogError, CommitConflict, ZoneBloomWarning
+from zonebloom.errors import CommitConflict, ZoneBloomWarning
 
 
 def compact(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool:
@@ -20,13 +21,6 @@ def compact(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool
     base = catalog.latest_for_writing()
     prefix = catalog.new_segment_prefix()
     made: dict[str, IndexEntry] = {}
-
-    def change(latest: Version) -> Version:
-        changed = [name for name in made if latest.indices.get(name) != base.indices[name]]
-        if changed:
-            raise CommitConflict(f"another writer changed index {changed[0]!r} meanwhile")
-        return replace(latest, indices={**latest.indices, **made})
-
     try:
         for number, entry in enumerate(
             base.indices[name] for name in names if name in base.indices
@@ -34,11 +28,20 @@ def compact(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool
             merged = _merged(catalog, f"{prefix}-{number}", entry.segments, everything)
             if merged != entry.segments:
                 made[entry.name] = replace(entry, segments=merged)
+        page_maps = merged_page_maps(catalog, f"{prefix}-pages", base.page_maps)
+        new_maps = [each for each in page_maps if each not in base.page_maps]
+
+        def change(latest: Version) -> Version:
+            changed = [name for name in made if latest.indices.get(name) != base.indices[name]]
+            if changed:
+                raise CommitConflict(f"another writer changed index {changed[0]!r} meanwhile")
+            return latest.with_indices({**latest.indices, **made}, new_maps)
+
         if made:
             catalog.commit(change)
     finally:
         # Whatever happened, what the newest version names stays.
-        _delete_unnamed(catalog, [prefix])
+        catalog.delete_unnamed([prefix])
     return bool(made)
 
 
@@ -47,7 +50,7 @@ def _merged(
 ) -> tuple[Segment, ...]:
     if everything:
         return arrange(catalog, name, segments, "auto", most_tables=1)
-    small = [s for s in segments if s.layout != "pages" and s.num_zones < SLICED_ZONES]
+    small = [segment for segment in segments if segment.num_zones < SLICED_ZONES]
     if len(small) < 2:
         return tuple(segments)
     kept = [segment for segment in segments if segment not in small]
@@ -59,53 +62,41 @@ def drop_for_good(catalog: Catalog, names: Iterable[str], *, build: str | None =
 
     Readers of older versions scan the data instead, with a warning.
 
+    Parameters
+    ----------
+    names : iterable of str
+    build : str, optional
+        Of these, only those with segments of the build of this prefix.
+
     Warns
     -----
     ZoneBloomWarning
         When segments cannot be deleted; the indices are gone nevertheless.
     """
-    asked = set(names)
-    folders: set[str] = set()
+    doomed = set(names)
+    folders: set[str] = set() if build is None else {build}
 
-    def doomed(version: Version) -> dict[str, IndexEntry]:
-        found = {name: entry for name, entry in version.indices.items() if name in asked}
-        if build is None:
-            return found
-        return {n: e for n, e in found.items() if any(f.startswith(build) for f in e.folders)}
+    def left(indices: Mapping[str, IndexEntry]) -> dict[str, IndexEntry]:
+        return {
+            name: entry
+            for name, entry in indices.items()
+            if name not in doomed
+            or (build is not None and not any(f.startswith(build) for f in entry.folders))
+        }
 
     def change(latest: Version) -> Version:
-        gone = doomed(latest)
-        folders.clear()
-        folders.update(*(entry.folders for entry in gone.values()))
-        left = {name: entry for name, entry in latest.indices.items() if name not in gone}
-        return replace(latest, indices=left)
+        changed = latest.with_indices(left(latest.indices))
+        folders.update(latest.folders - changed.folders)
+        return changed
 
-    if doomed(catalog.latest_for_writing()):
+    latest = catalog.latest_for_writing()
+    if left(latest.indices) != latest.indices:
         catalog.commit(change)
-    error = _delete_unnamed(catalog, folders if build is None else {*folders, build})
+    error = catalog.delete_unnamed(folders)
     if error is not None:
         warnings.warn(
-            f"segments of {', '.join(sorted(asked))} are left in {catalog.folder} ({error}); "
+            f"segments of {', '.join(sorted(doomed))} are left in {catalog.folder} ({error}); "
             "vacuum() of the dataset deletes them when that is mended",
             ZoneBloomWarning,
             stacklevel=2,
         )
-
-
-def _delete_unnamed(catalog: Catalog, prefixes: Iterable[str]) -> Exception | None:
-    """Delete segments of finished builds, but those the newest version names.
-
-    Why some are left, which `vacuum` deletes later: what was committed before stands.
-    """
-    failed = None
-    try:
-        entries = catalog.latest_for_writing().indices.values()
-    except (CatalogError, OSError) as error:
-        return error
-    named = {folder for entry in entries for folder in entry.folders}
-    for prefix in prefixes:
-        try:
-            catalog.delete_segments(prefix, keep=named)
-        except OSError as error:
-            failed = error
-    return failed

@@ -7,13 +7,21 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from zonebloom import arguments
-from zonebloom.build.builder import Wanted
 from zonebloom.build.layout import require_layout
-from zonebloom.catalog.model import DEFAULT_PROBABILITY, ZoneParameters
+from zonebloom.catalog.log import now
+from zonebloom.catalog.model import (
+    DEFAULT_PROBABILITY,
+    GlobalFilterEntry,
+    IndexEntry,
+    Segment,
+    ZoneParameters,
+)
 from zonebloom.errors import IndexExists, InvalidArgument
 from zonebloom.index.describe import INDEX_TYPE
 from zonebloom.index.global_filter import GlobalSize
 from zonebloom.opened import Opened
+from zonebloom.storage.columns import Column
+from zonebloom.values.types import hash_domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +40,38 @@ class IndexConfig:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class IndexSpec:
+    """An index as it is to be."""
+
+    name: str
+    column: Column
+    parameters: ZoneParameters
+    # Of its global filter, if it is to have one.
+    global_size: GlobalSize | None = None
+
+    @property
+    def global_bytes(self) -> int:
+        """Size of its global filter; 0 for none."""
+        return 0 if self.global_size is None else self.global_size.num_bytes
+
+    def entry(
+        self, segments: Sequence[Segment], global_filter: GlobalFilterEntry | None = None
+    ) -> IndexEntry:
+        """Its place in the catalog."""
+        return IndexEntry(
+            self.name,
+            self.column.path,
+            hash_domain(self.column.type),
+            self.parameters,
+            tuple(segments),
+            now(),
+            global_filter,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class IndexRequest:
     """The parameters of `Dataset.create_scalar_index` that say what is built.
 
     What can be refused before any file is listed is refused when it is made.
@@ -69,12 +107,12 @@ class IndexSpec:
         zones = {each.name: getattr(self, each.name) for each in fields(ZoneParameters)}
         self.parameters = _parameters(self.index_type, zones)
 
-    def wanted(self, opened: Opened) -> list[Wanted]:
+    def specs(self, opened: Opened) -> list[IndexSpec]:
         """The indices to be built over the files of a dataset."""
         parameters = self._for_false_zones(opened)
         size = self._global_size(opened)
         return [
-            Wanted(
+            IndexSpec(
                 self._checked_name(f"{column}_idx" if self.name is None else self.name, opened),
                 opened.column(column),
                 parameters,

@@ -86,7 +86,12 @@ class ZoneTrainer:
             yield self._cut()
 
     def _cut(self) -> Zones:
-        return _cut(self._filters, self._has_null, self._base, self._start, self._row, self._items)
+        count = -(-self._row // self._items) - self._base
+        zones = self._base + np.arange(count + 1, dtype=np.uint64)
+        bounds = zones * np.uint64(self._items)
+        bounds[0], bounds[-1] = self._start, self._row
+        starts = bounds[:-1].copy()
+        return Zones(starts, bounds[1:] - starts, self._has_null[:count], self._filters[:count])
 
 
 def train(
@@ -97,18 +102,6 @@ def train(
     for array in arrays:
         yield from trainer.add(array)
     yield from trainer.finish()
-
-
-def _cut(
-    filters: np.ndarray, has_null: np.ndarray, base: int, start: int, stop: int, items: int
-) -> Zones:
-    count = -(-stop // items) - base
-    bounds = (base + np.arange(count + 1, dtype=np.uint64)) * np.uint64(items)
-    starts = bounds[:-1].copy()
-    starts[0] = start
-    stops = bounds[1:]
-    stops[-1] = stop
-    return Zones(starts, stops - starts, has_null[:count], filters[:count])
 
 
 class ZoneJoiner:
@@ -122,7 +115,7 @@ class ZoneJoiner:
         self._items = parameters.number_of_items
         self._capacity = _capacity(parameters)
         self._part: Zones | None = None
-        self._held: list[Zones] = []
+        self._whole: list[Zones] = []
         self._count = 0
 
     def add(self, run: Zones) -> Iterator[Zones]:
@@ -134,39 +127,39 @@ class ZoneJoiner:
             if int(run.starts[0]) % self._items:
                 _merge_into_first(run, self._part)
             else:
-                yield from self._hold(self._part)
+                yield from self._give(self._part)
             self._part = None
         if int(run.starts[-1] + run.lengths[-1]) % self._items == 0:
-            yield from self._hold(run)
+            yield from self._give(run)
             return
         if len(run) > 1:
-            yield from self._hold(run.slice(0, len(run) - 1))
+            yield from self._give(run.slice(0, len(run) - 1))
         self._part = run.slice(len(run) - 1, len(run))
 
     def finish(self) -> Iterator[Zones]:
         """Yield what is left."""
         if self._part is not None:
-            yield from self._hold(self._part)
-        if self._held:
-            yield _concatenate(self._held)
+            yield from self._give(self._part)
+        if self._whole:
+            yield _concatenate(self._whole)
 
-    def _hold(self, run: Zones) -> Iterator[Zones]:
+    def _give(self, run: Zones) -> Iterator[Zones]:
         at = 0
         while at < len(run):
             part = run.slice(at, at + self._capacity - self._count)
-            self._held.append(part)
+            self._whole.append(part)
             self._count += len(part)
             at += len(part)
             if self._count == self._capacity:
-                yield _concatenate(self._held)
-                self._held, self._count = [], 0
+                yield _concatenate(self._whole)
+                self._whole, self._count = [], 0
 
 
-def _merge_into_first(run: Zones, held: Zones) -> None:
-    run.filters[0] |= held.filters[0]
-    run.has_null[0] |= held.has_null[0]
-    run.lengths[0] += held.lengths[0]
-    run.starts[0] = held.starts[0]
+def _merge_into_first(run: Zones, part: Zones) -> None:
+    run.filters[0] |= part.filters[0]
+    run.has_null[0] |= part.has_null[0]
+    run.lengths[0] += part.lengths[0]
+    run.starts[0] = part.starts[0]
 
 
 def _capacity(parameters: ZoneParameters) -> int:

@@ -16,48 +16,34 @@ from zonebloom.storage.source import Fragment
 
 @dataclass(frozen=True, slots=True)
 class PresentFragment:
-    """A fragment whose file is there.
-
-    Attributes
-    ----------
-    fragment_id : int
-        The catalog's when it knows the file as it is, else one nobody has.
-    is_known : bool
-    num_rows : int or None
-        None for a file the catalog does not know as it is.
-    why : str
-        Why it is not known.
-    is_new : bool
-        Whether the catalog knows no file of its name.
-    seen_at : int
-        When the file was last known to be as it was indexed, ns; 0 where that is not known.
-    """
+    """A fragment whose file is there."""
 
     fragment: Fragment
     identity: FileIdentity
+    # The catalog's when it knows the file as it is, else one nobody has.
     fragment_id: int
-    is_known: bool
-    num_rows: int | None
+    # None for a file the catalog does not know as it is, and why it does not.
+    num_rows: int | None = None
     why: str = ""
+    # When the file was last known to be as it was indexed, ns; 0 where that is not known.
     seen_at: int = 0
+    # Whether the catalog knows no file of its name.
     is_new: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the file is as it was when it was indexed."""
+        return self.num_rows is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The fragments present now, in scan order, against one catalog version.
-
-    Attributes
-    ----------
-    present : tuple of PresentFragment
-    vanished : tuple of str
-        Keys of fragments whose file is gone since the dataset was opened.
-    is_settled : bool
-        Whether it holds while no file has other times: none was written a moment ago.
-    """
+    """The fragments present now, in scan order, against one catalog version."""
 
     present: tuple[PresentFragment, ...]
+    # Keys of fragments whose file is gone since the dataset was opened.
     vanished: tuple[str, ...]
+    # Whether it holds while no file has other times: none was written a moment ago.
     is_settled: bool = True
 
     @property
@@ -101,25 +87,15 @@ def cover(
         known = version.fragments.get(fragment.key)
         seen_at = None if known is None else last_seen(fragment.path, known, identity)
         if known is not None and seen_at is not None:
-            present.append(
-                PresentFragment(
-                    fragment,
-                    identity,
-                    known.fragment_id,
-                    True,
-                    known.num_rows,
-                    seen_at=seen_at,
-                )
-            )
+            rows, number = known.num_rows, known.fragment_id
+            present.append(PresentFragment(fragment, identity, number, rows, seen_at=seen_at))
             is_settled &= not known.digest or is_at_rest(identity, seen_at)
             continue
         why = "not indexed" if known is None else "changed since it was indexed"
         if identity.mtime_ns == UNKNOWN_MTIME and not identity.tag:
             why = "its file system does not say when it was written"
         given = next(in_order) if new_id is None else new_id(fragment.key, identity)
-        present.append(
-            PresentFragment(fragment, identity, given, False, None, why, is_new=known is None)
-        )
+        present.append(PresentFragment(fragment, identity, given, None, why, is_new=known is None))
     if not present:
         raise NoFragments("every file of the dataset is gone; open it again")
     return Coverage(tuple(present), tuple(vanished), is_settled)

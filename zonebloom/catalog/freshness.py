@@ -17,10 +17,13 @@ since, of which one value may be another: such a file has changed.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+
+import pyarrow.fs as pafs
 
 from zonebloom.catalog.model import KnownFragment
 from zonebloom.storage.digest import WHOLE_BYTES, content_digest
-from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity
+from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity, identities
 
 _REST_NS = 2 * 10**9
 _MOST_REMEMBERED = 1 << 16
@@ -53,6 +56,16 @@ def last_seen(path: str, known: KnownFragment, now: FileIdentity) -> int | None:
         _compared.clear()
     _compared[key] = now, at
     return at
+
+
+def unchanged(filesystem: pafs.FileSystem, files: Sequence[tuple[str, KnownFragment]]) -> set[int]:
+    """Ids of the fragments, given with their paths, whose files are as they were indexed."""
+    now = identities(filesystem, [path for path, _ in files])
+    return {
+        known.fragment_id
+        for (path, known), identity in zip(files, now, strict=True)
+        if identity is not None and last_seen(path, known, identity) is not None
+    }
 
 
 def is_at_rest(identity: FileIdentity, at: int) -> bool:

@@ -1,6 +1,6 @@
 """A log of numbered documents in a folder: the atomic commit of catalogs and of managers.
 
-    00000000000000000007.json    {"format_version": 2, "checksum": "<XXH3-128 of all other bytes>",
+    00000000000000000007.json    {"format_version": 3, "checksum": "<XXH3-128 of all other bytes>",
                                  "content": {...}}
 
 A document is written whole under a name of its own and then linked to its number, which fails if
@@ -8,8 +8,8 @@ the number is taken: of two writers one is told so. None is ever changed, and a 
 last one whole. Object stores have no such link: let one writer at a time write there.
 
 The checksum is taken of the bytes and not of what they mean, so that any changed bit is noticed.
-Documents of format 1 had no checksum and all keys of their content at the top, so that one of
-format 2 never passes for one.
+Documents of format 1 had no checksum and all keys of their content at the top, so that a later
+one never passes for one. In those of format 2 page maps belonged to the segments of an index.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.catalog.writing import sync, write_synced
+from zonebloom.catalog.folder import sync, write_synced
 from zonebloom.storage.files import is_local
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _PARTS = re.compile(
     rb'(\{"format_version": \d+, "checksum": ")([0-9a-f]{32})(",\n"content": .*)', re.DOTALL
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
@@ -15,7 +15,8 @@ TABLE_FILE = "bloomfilter.arrow"
 SLICED_FILE = "bloomfilter.sliced"
 KEY_RANGES_FILE = "ranges.arrow"
 GLOBAL_FILTER = "global.sbbf"
-FILE_NAMES = {"table": TABLE_FILE, "sliced": SLICED_FILE, "pages": TABLE_FILE}
+PAGE_MAP_FILE = "pages.arrow"
+FILE_NAMES = {"table": TABLE_FILE, "sliced": SLICED_FILE}
 
 DEFAULT_ITEMS = 8192
 DEFAULT_PROBABILITY = 0.00057
@@ -59,48 +60,23 @@ class ZoneParameters:
 
 @dataclass(frozen=True, slots=True)
 class KnownFragment:
-    """A fragment as it was when it was indexed.
-
-    Attributes
-    ----------
-    fragment_id : int
-    key : str
-    identity : FileIdentity
-    num_rows : int
-    digest : str
-        Of its content; empty of a file that is not local.
-    seen_at : int
-        When it was that, ns since 1970.
-    """
+    """A fragment as it was when it was indexed."""
 
     fragment_id: int
     key: str
     identity: FileIdentity
     num_rows: int
+    # Of its content; empty of a file that is not local.
     digest: str = ""
+    # When it was that, ns since 1970.
     seen_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One table over a set of fragments, and the map of their pages if they are Parquet.
+    """One table over a set of fragments, and their key ranges.
 
-    Attributes
-    ----------
-    name : str
-    num_bytes : int
-        Of the table.
-    checksum : str
-        XXH3-64 of the table, of a sliced one of its directory.
-    num_zones : int
-    fragment_ids : tuple of int
-    page_map_bytes, page_map_checksum
-        0 when there is no map.
-    layout : {"table", "sliced", "pages"}
-        How the bits of the filters lie; "pages" is a page map alone, of fragments whose
-        filters and key ranges are in another segment.
-    ranges_bytes, ranges_checksum
-        Of the key ranges; 0 when there are none.
+    Checksums are XXH3-64, that of a sliced table is of its directory.
     """
 
     name: str
@@ -108,39 +84,34 @@ class Segment:
     checksum: str
     num_zones: int
     fragment_ids: tuple[int, ...]
-    page_map_bytes: int = 0
-    page_map_checksum: str = ""
+    # How the bits of the filters lie: "table" or "sliced".
     layout: str = "table"
+    # 0 where no key ranges were kept.
     ranges_bytes: int = 0
     ranges_checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalFilterEntry:
-    """One filter over all keys of a column.
-
-    Attributes
-    ----------
-    segment : str
-        Folder it lies in.
-    num_bytes : int
-        Of the file.
-    checksum : str
-        XXH3-64 of the file.
-    fragment_ids : tuple of int
-        Whose keys it holds; it may hold others' too.
-    num_items : int
-        Distinct keys it was sized for.
-    probability : float
-        Of a false positive at that many.
-    """
+    """One filter over all keys of a column, of these fragments and perhaps others."""
 
     segment: str
     num_bytes: int
     checksum: str
     fragment_ids: tuple[int, ...]
+    # Distinct keys it was sized for, and the probability of a false positive at that many.
     num_items: int
     probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class PageMapEntry:
+    """One file that says where the pages of some Parquet files lie."""
+
+    segment: str
+    num_bytes: int
+    checksum: str
+    fragment_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +135,7 @@ class IndexEntry:
     @property
     def fragment_ids(self) -> set[int]:
         """Fragments it has filters of, as they were indexed."""
-        return {i for segment in self.tables for i in segment.fragment_ids}
+        return {i for segment in self.segments for i in segment.fragment_ids}
 
     @property
     def num_bytes(self) -> int:
@@ -172,22 +143,40 @@ class IndexEntry:
         return sum(segment.num_bytes for segment in self.segments)
 
     @property
-    def tables(self) -> tuple[Segment, ...]:
-        """The segments that have filters."""
-        return tuple(segment for segment in self.segments if segment.layout != "pages")
-
-    @property
     def layout(self) -> str:
         """ "table", "sliced", or "mixed" when an index has segments of both."""
-        layouts = {segment.layout for segment in self.tables}
+        layouts = {segment.layout for segment in self.segments}
         return layouts.pop() if len(layouts) == 1 else "mixed" if layouts else "table"
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of the catalog; version 0 is the empty catalog of a folder without one."""
+    """One version of the catalog; version 0 is the empty catalog of a folder without one.
+
+    Page maps are of the fragments that indices cover, one a fragment at most.
+    """
 
     number: int = 0
     next_fragment_id: int = 0
     fragments: Mapping[str, KnownFragment] = field(default_factory=dict)
     indices: Mapping[str, IndexEntry] = field(default_factory=dict)
+    page_maps: tuple[PageMapEntry, ...] = ()
+
+    @property
+    def folders(self) -> set[str]:
+        """Names of the folders of segments it needs."""
+        folders = {page_map.segment for page_map in self.page_maps}
+        return folders.union(*(entry.folders for entry in self.indices.values()))
+
+    def with_indices(
+        self, indices: Mapping[str, IndexEntry], page_maps: Iterable[PageMapEntry] = ()
+    ) -> Version:
+        """The same with other indices, and with newer page maps for the fragments they cover."""
+        needed = {i for entry in indices.values() for i in entry.fragment_ids}
+        used = []
+        for page_map in (*page_maps, *self.page_maps):
+            ids = tuple(i for i in page_map.fragment_ids if i in needed)
+            needed.difference_update(ids)
+            if ids:
+                used.append(replace(page_map, fragment_ids=ids))
+        return replace(self, indices=indices, page_maps=tuple(used))

@@ -4,9 +4,9 @@
       versions/00000000000000000007.json    one catalog, whole; created once, never changed
       versions/00000000000000000007-<checksum>.arrow   its fragments: id, key, rows, identity
       segments/<name>/bloomfilter.arrow     one table over a set of fragments
-      segments/<name>/pages.arrow           where the pages of those fragments lie
       segments/<name>/ranges.arrow          the least and greatest key of each of them
       segments/<name>/global.sbbf           one filter over the keys of all fragments
+      segments/<name>/pages.arrow           where the pages of a set of files lie
 
 Of two writers of one number (`zonebloom.catalog.log`) one starts again on top of the other.
 Readers pin a version. One that is not what was written is passed over: the one before it is as
@@ -28,25 +28,26 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
+from zonebloom.catalog.folder import (
+    make_file,
+    make_folder,
+    missing,
+    not_written,
+    read_file,
+    sync_files,
+    write_synced,
+)
 from zonebloom.catalog.log import NewerFormat, VersionLog
 from zonebloom.catalog.model import (
     FILE_NAMES,
     GLOBAL_FILTER,
     KEY_RANGES_FILE,
-    SLICED_FILE,
-    TABLE_FILE,
+    PAGE_MAP_FILE,
     IndexEntry,
+    PageMapEntry,
     Version,
 )
 from zonebloom.catalog.versions import from_content, listed, listing_of, plain_name, to_content
-from zonebloom.catalog.writing import (
-    make_file,
-    make_folder,
-    missing,
-    not_written,
-    sync_files,
-    write_synced,
-)
 from zonebloom.errors import (
     CatalogError,
     CommitConflict,
@@ -55,11 +56,8 @@ from zonebloom.errors import (
     ZoneBloomError,
 )
 from zonebloom.storage.files import is_local
-from zonebloom.storage.parquet.pagemap import FILE_NAME as PAGE_MAP
 
 FOLDER = "_zonebloom"
-# Of a segment that is a page map alone, what is in another by now.
-MERGED_FILES = (TABLE_FILE, SLICED_FILE, KEY_RANGES_FILE)
 _MAX_TRIES = 16
 _VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"})
 
@@ -85,8 +83,8 @@ class Catalog:
         return posixpath.join(self.folder, "segments", name, FILE_NAMES[layout])
 
     def page_map_path(self, name: str) -> str:
-        """Path of a segment's page map."""
-        return posixpath.join(self.folder, "segments", name, PAGE_MAP)
+        """Path of a page map."""
+        return posixpath.join(self.folder, "segments", name, PAGE_MAP_FILE)
 
     def ranges_path(self, name: str) -> str:
         """Path of a segment's key ranges."""
@@ -117,6 +115,10 @@ class Catalog:
         while folder and not os.path.isdir(folder):
             folder = posixpath.dirname(folder)
         return folder or "."
+
+    def read(self, path: str, num_bytes: int, checksum: str | None) -> pa.Buffer:
+        """The bytes of a file of a segment, verified."""
+        return read_file(self.filesystem, path, num_bytes, checksum)
 
     def write(self, path: str, data: Any) -> tuple[int, str]:
         """Write a file of a segment; its size and checksum."""
@@ -173,8 +175,7 @@ class Catalog:
             number = max(self._numbers(), default=0) + 1
             latest = self.latest_for_writing()
             version = replace(change(latest), number=number)
-            before = self._files(latest.indices.values())
-            named = self._files(version.indices.values())
+            before, named = self.files(latest), self.files(version)
             new = {path: size for path, size in named.items() if path not in before}
             self._require(new)
             if is_local(self.filesystem):
@@ -197,21 +198,28 @@ class Catalog:
             f"{self.folder}: other writers committed {_MAX_TRIES} times in between; try again"
         )
 
-    def _files(self, entries: Iterable[IndexEntry]) -> dict[str, int]:
-        """The files of segments that indices name, with their sizes."""
-        found = {}
-        for entry in entries:
-            for each in entry.segments:
-                if each.layout != "pages":
-                    found[self.segment_path(each.name, each.layout)] = each.num_bytes
-                if each.page_map_bytes:
-                    found[self.page_map_path(each.name)] = each.page_map_bytes
-                if each.ranges_bytes:
-                    found[self.ranges_path(each.name)] = each.ranges_bytes
-            over_all = entry.global_filter
-            if over_all is not None:
-                found[self.global_filter_path(over_all.segment)] = over_all.num_bytes
-        return found
+    def files(self, version: Version) -> dict[str, int]:
+        """The files of segments that a version names, with their sizes."""
+        files: dict[str, int] = {}
+        for page_map in version.page_maps:
+            files |= self._file_of(page_map)
+        for entry in version.indices.values():
+            files |= self._files_of(entry)
+        return files
+
+    def _file_of(self, page_map: PageMapEntry) -> dict[str, int]:
+        return {self.page_map_path(page_map.segment): page_map.num_bytes}
+
+    def _files_of(self, entry: IndexEntry) -> dict[str, int]:
+        files = {}
+        for segment in entry.segments:
+            files[self.segment_path(segment.name, segment.layout)] = segment.num_bytes
+            if segment.ranges_bytes:
+                files[self.ranges_path(segment.name)] = segment.ranges_bytes
+        stored = entry.global_filter
+        if stored is not None:
+            files[self.global_filter_path(stored.segment)] = stored.num_bytes
+        return files
 
     def _require(self, files: Mapping[str, int]) -> None:
         path = missing(self.filesystem, files)
@@ -234,7 +242,7 @@ class Catalog:
             return True
         newest = self.latest_for_writing()
         if new:
-            is_in_it = new.items() <= self._files(newest.indices.values()).items()
+            is_in_it = new.items() <= self.files(newest).items()
         else:
             try:
                 is_in_it = replace(change(newest), number=newest.number) == newest
@@ -258,9 +266,14 @@ class Catalog:
                 old = before.indices.get(name)
                 if entry == old or entry != version.indices.get(name):
                     indices[name] = entry
-                elif old is not None and missing(self.filesystem, self._files([old])) is None:
+                elif old is not None and missing(self.filesystem, self._files_of(old)) is None:
                     indices[name] = old
-            return replace(newest, indices=indices)
+            page_maps = [
+                page_map
+                for page_map in newest.page_maps + before.page_maps
+                if missing(self.filesystem, self._file_of(page_map)) is None
+            ]
+            return replace(newest, page_maps=()).with_indices(indices, page_maps)
 
         # The conflict is what the user is to see: readers of the version scan the data meanwhile.
         with contextlib.suppress(OSError, CatalogError):
@@ -270,28 +283,33 @@ class Catalog:
         """A prefix of segment names no other build uses."""
         return uuid.uuid4().hex[:16]
 
-    def delete_segments(self, prefix: str, keep: Iterable[str] = ()) -> None:
-        """Delete the segments of a build that are not to be kept, and folders left empty."""
-        kept = set(keep)
+    def delete_unnamed(self, prefixes: Iterable[str]) -> Exception | None:
+        """Delete segments of finished builds but those the newest version names.
+
+        Why some are left, which `vacuum` deletes later.
+        """
+        starts = tuple(prefixes)
         base = posixpath.join(self.folder, "segments")
-        for info in self.filesystem.get_file_info(pafs.FileSelector(base, allow_not_found=True)):
-            if info.base_name.startswith(prefix) and info.base_name not in kept:
-                self.filesystem.delete_dir(info.path)
+        try:
+            infos = self.filesystem.get_file_info(pafs.FileSelector(base, allow_not_found=True))
+            infos = [info for info in infos if info.base_name.startswith(starts)]
+            named = self.latest_for_writing().folders if infos else set()
+        except (CatalogError, OSError) as error:
+            return error
+        failure = None
+        for info in infos:
+            try:
+                if info.base_name not in named:
+                    self.filesystem.delete_dir(info.path)
+            except OSError as error:
+                failure = error
         if is_local(self.filesystem):
             for folder in (base, self.folder):
                 try:
                     os.rmdir(folder)
                 except OSError:
                     break
-
-    def delete_tables(self, names: Iterable[str]) -> None:
-        """Delete what is not used any more of segments whose page map alone is."""
-        paths = [
-            path for name in names for path in (self.segment_path(name), self.ranges_path(name))
-        ]
-        for path in paths:
-            if self.filesystem.get_file_info(path).type == pafs.FileType.File:
-                self.filesystem.delete_file(path)
+        return failure
 
     def _numbers(self) -> list[int]:
         try:

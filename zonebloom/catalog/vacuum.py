@@ -16,9 +16,8 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow.fs as pafs
 
-from zonebloom.catalog.model import Version
-from zonebloom.catalog.store import MERGED_FILES, Catalog
-from zonebloom.catalog.writing import not_written
+from zonebloom.catalog.folder import not_written
+from zonebloom.catalog.store import Catalog
 from zonebloom.errors import ZoneBloomError
 from zonebloom.storage.files import is_local
 
@@ -50,24 +49,23 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     # Before the newest version is read: of segments that come later nothing is known.
     folders = _listed(filesystem, posixpath.join(catalog.folder, "segments"))
     newest = catalog.latest_for_writing()
-    named = _named(newest)
-    of_newest = [segment for entry in newest.indices.values() for segment in entry.segments]
-    maps_alone = {segment.name for segment in of_newest}
-    maps_alone -= {segment.name for segment in of_newest if segment.layout != "pages"}
+    named = newest.folders
+    files = {tuple(path.split("/")[-2:]) for path in catalog.files(newest)}
     num_bytes = 0
     unnamed: dict[str, int] = {}
     for folder in folders:
         inside = _listed(filesystem, folder.path)
         # An empty folder is of a build that begins.
-        old = all(_is_older(each, before) for each in inside or [folder])
-        if folder.base_name in maps_alone and old:
-            # Its filters are in another segment by now.
-            for each in inside:
-                if each.base_name in MERGED_FILES:
-                    num_bytes += each.size or 0
-                    _delete_file(filesystem, each.path)
-        if folder.base_name not in named and old:
-            unnamed[folder.base_name] = sum(each.size or 0 for each in inside)
+        if not all(_is_older(info, before) for info in inside or [folder]):
+            continue
+        if folder.base_name not in named:
+            unnamed[folder.base_name] = sum(info.size or 0 for info in inside)
+            continue
+        # Of a segment whose page map alone is used what else was in it.
+        for info in inside:
+            if (folder.base_name, info.base_name) not in files:
+                num_bytes += info.size or 0
+                _delete_file(filesystem, info.path)
     deleted = _delete(catalog, unnamed)
     num_bytes += sum(unnamed[name] for name in deleted)
     versions = 0
@@ -79,11 +77,6 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
             versions += file.base_name.endswith(".json")
             _delete_file(filesystem, file.path)
     return Vacuumed(versions, len(deleted), num_bytes)
-
-
-def _named(version: Version) -> set[str]:
-    """Folders a version needs."""
-    return {name for entry in version.indices.values() for name in entry.folders}
 
 
 def _delete(catalog: Catalog, names: Iterable[str]) -> list[str]:
@@ -104,7 +97,7 @@ def _delete(catalog: Catalog, names: Iterable[str]) -> list[str]:
     needed = {name.removeprefix(_ASIDE) for name in asides}
     deleted = []
     try:
-        needed = _named(catalog.latest_for_writing())
+        needed = catalog.latest_for_writing().folders
     finally:
         for name, aside in asides.items():
             own = name.removeprefix(_ASIDE)

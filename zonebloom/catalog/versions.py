@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from zonebloom.catalog.log import from_json
-from zonebloom.catalog.model import FILE_NAMES, IndexEntry, KnownFragment, Version
+from zonebloom.catalog.model import FILE_NAMES, IndexEntry, KnownFragment, PageMapEntry, Version
 from zonebloom.storage.files import FileIdentity
 
 # Half of what row addresses have room for: files not yet indexed take ids above.
@@ -54,6 +54,7 @@ def to_content(version: Version, listing: str, checksum: str) -> dict[str, Any]:
         "next_fragment_id": version.next_fragment_id,
         "fragments": {"file": listing, "checksum": checksum},
         "indices": [asdict(entry) for entry in version.indices.values()],
+        "page_maps": [asdict(entry) for entry in version.page_maps],
     }
 
 
@@ -68,26 +69,48 @@ def from_content(content: Any, fragments: dict[str, KnownFragment]) -> Version:
     next_id = from_json(int, content["next_fragment_id"])
     if not 0 <= next_id <= _MAX_FRAGMENT_ID:
         raise ValueError(f"next_fragment_id is {next_id}")
+    page_maps = _old_page_maps(content) if "page_maps" not in content else content["page_maps"]
+    indices = from_json(tuple[IndexEntry, ...], content["indices"])
     version = Version(
         from_json(int, content["version"]),
         next_id,
         fragments,
-        {e.name: e for e in from_json(tuple[IndexEntry, ...], content["indices"])},
+        {entry.name: entry for entry in indices},
+        from_json(tuple[PageMapEntry, ...], page_maps),
     )
     known = [fragment.fragment_id for fragment in fragments.values()]
     if len(set(known)) != len(known):
         raise ValueError("two fragments share an id")
-    covered = [known]
+    for name in version.folders:
+        plain_name(name)
+    covered = [known, *(page_map.fragment_ids for page_map in version.page_maps)]
     for entry in version.indices.values():
-        for name in entry.folders:
-            plain_name(name)
         covered += [segment.fragment_ids for segment in entry.segments]
         covered += [entry.global_filter.fragment_ids] if entry.global_filter is not None else []
         if unknown := {segment.layout for segment in entry.segments}.difference(FILE_NAMES):
             raise ValueError(f"there is no layout {unknown.pop()!r}")
     if any(not 0 <= i < next_id for ids in covered for i in ids):
         raise ValueError("it names a fragment whose id was never given")
-    return version
+    return version.with_indices(version.indices)
+
+
+def _old_page_maps(content: Any) -> list[Any]:
+    """The page maps of a document of format 1 or 2, taken out of the segments of its indices.
+
+    There a segment of layout "pages" was a page map alone. Files of several indices had as many
+    maps: those of most files are first.
+    """
+    page_maps = []
+    for entry in content["indices"]:
+        for segment in entry["segments"]:
+            num_bytes, checksum = segment.pop("page_map_bytes"), segment.pop("page_map_checksum")
+            if num_bytes:
+                ids = segment["fragment_ids"]
+                page_maps.append((segment["name"], num_bytes, checksum, ids))
+        entry["segments"] = [s for s in entry["segments"] if s.get("layout") != "pages"]
+    names = ("segment", "num_bytes", "checksum", "fragment_ids")
+    page_maps.sort(key=lambda page_map: -len(page_map[3]))
+    return [dict(zip(names, page_map, strict=True)) for page_map in page_maps]
 
 
 def plain_name(name: Any) -> str:

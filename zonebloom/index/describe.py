@@ -91,7 +91,7 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> list[IndexDes
     rows = {each.fragment_id: each.num_rows or 0 for each in coverage.present if each.is_known}
     found = []
     for entry in entries:
-        covered = [i for segment in entry.tables for i in segment.fragment_ids if i in rows]
+        covered = [i for segment in entry.segments for i in segment.fragment_ids if i in rows]
         found.append(
             IndexDescription(
                 entry.name,
@@ -101,7 +101,7 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> list[IndexDes
                 entry.parameters.probability,
                 entry.parameters.sizing,
                 entry.layout,
-                len(entry.tables),
+                len(entry.segments),
                 sum(segment.num_zones for segment in entry.segments),
                 entry.num_bytes,
                 sum(rows[i] for i in covered),

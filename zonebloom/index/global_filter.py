@@ -20,7 +20,6 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
-from zonebloom.index.table import read_file
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.sizing import MAX_LOG2_BYTES, size_for, validate_target
 
@@ -138,7 +137,7 @@ def merge_parts(
         if not part.num_bytes:
             continue
         path = catalog.global_filter_path(part.segment)
-        data = read_file(catalog.filesystem, path, part.num_bytes, part.checksum)
+        data = catalog.read(path, part.num_bytes, part.checksum)
         if part.is_filter:
             bloom.merge(Sbbf.from_bytes(data))
         else:
@@ -152,7 +151,7 @@ def merge_parts(
 def load(catalog: Catalog, entry: GlobalFilterEntry) -> Sbbf:
     """Read a global filter."""
     path = catalog.global_filter_path(entry.segment)
-    data = read_file(catalog.filesystem, path, entry.num_bytes, entry.checksum)
+    data = catalog.read(path, entry.num_bytes, entry.checksum)
     try:
         return Sbbf.from_parquet_bytes(data)
     except InvalidArgument as error:

@@ -1,4 +1,4 @@
-"""One index as it is on disk: its tables and page maps, opened when first needed."""
+"""One index as it is on disk: its tables and key ranges, opened when first needed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.index.global_filter import GlobalFilter, against
 from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.sliced import SlicedTable
-from zonebloom.index.table import ZoneTable, read_file, read_table
-from zonebloom.storage.parquet.pagemap import FilePages, PageMap
+from zonebloom.index.table import ZoneTable, read_table
 
 Table: TypeAlias = ZoneTable | SlicedTable
 
@@ -40,13 +39,6 @@ class LoadedIndex:
         self.entry = entry
         self._catalog = catalog
         self._tables: list[Table] | None = None
-        self._page_maps: dict[str, PageMap | None] = {}
-        self._segments = {
-            fragment_id: segment
-            for segment in entry.segments
-            if segment.page_map_bytes
-            for fragment_id in segment.fragment_ids
-        }
         self._key_ranges: pa.Table | None = None
         self._read_bytes = 0
 
@@ -63,7 +55,7 @@ class LoadedIndex:
         """
         if self._tables is None:
             tables = []
-            for segment in self.entry.tables:
+            for segment in self.entry.segments:
                 try:
                     table = open_table(self._catalog, segment, self._report_damage)
                     tables.append(table)
@@ -77,24 +69,6 @@ class LoadedIndex:
     def _report_damage(self, error: CorruptIndex) -> None:
         self._report(error, "It is used as far as it is sound")
 
-    def pages(self, fragment_id: int, file_bytes: int) -> FilePages | None:
-        """Where the pages of a fragment lie, None when that is not known.
-
-        Raises nothing: a damaged map is reported once, and the file's footer is used.
-        """
-        segment = self._segments.get(fragment_id)
-        if segment is None:
-            return None
-        if segment.name not in self._page_maps:
-            self._page_maps[segment.name] = self._load_page_map(segment)
-        page_map = self._page_maps[segment.name]
-        try:
-            return page_map.file(fragment_id, file_bytes) if page_map is not None else None
-        except CorruptIndex as error:
-            self._page_maps[segment.name] = None
-            self._report(error, "Footers are read instead")
-            return None
-
     def key_ranges(self, arrow_type: pa.DataType) -> pa.Table:
         """The key ranges of its fragments, as `zonebloom.index.key_ranges.schema_for` says.
 
@@ -107,12 +81,7 @@ class LoadedIndex:
                     continue
                 path = self._catalog.ranges_path(segment.name)
                 try:
-                    buffer = read_file(
-                        self._catalog.filesystem,
-                        path,
-                        segment.ranges_bytes,
-                        segment.ranges_checksum,
-                    )
+                    buffer = self._catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
                     tables.append(read_ranges(buffer, arrow_type, path))
                 except CorruptIndex as error:
                     self._report(error, "Its fragments may hold any key meanwhile")
@@ -124,21 +93,6 @@ class LoadedIndex:
     ) -> GlobalFilter | None:
         """Its filter over all keys, against the fragments there are; None when it has none."""
         return against(self._catalog, self.entry, arrow_type, present)
-
-    def _load_page_map(self, segment: Segment) -> PageMap | None:
-        path = self._catalog.page_map_path(segment.name)
-        try:
-            buffer = read_file(
-                self._catalog.filesystem,
-                path,
-                segment.page_map_bytes,
-                segment.page_map_checksum,
-            )
-            self._read_bytes += buffer.size
-            return PageMap(buffer, path)
-        except CorruptIndex as error:
-            self._report(error, "Footers are read instead")
-            return None
 
     def _report(self, error: CorruptIndex, instead: str) -> None:
         warnings.warn(

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
+from zonebloom.catalog.folder import read_file
 from zonebloom.errors import CorruptIndex
 from zonebloom.sbbf.sizing import BYTES_PER_BLOCK, MAX_LOG2_BYTES, WORDS_PER_BLOCK
-from zonebloom.storage.files import is_local
 
 ITEM_KEY = b"bloomfilter_item"
 PROBABILITY_KEY = b"bloomfilter_probability"
@@ -357,23 +357,3 @@ def read_table(
 ) -> ZoneTable:
     """Open a table; the parameters are those of `read_file`."""
     return ZoneTable(read_file(filesystem, path, num_bytes, checksum), path)
-
-
-def read_file(
-    filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
-) -> pa.Buffer:
-    """The bytes of a file of the index, in memory: what was verified is what is used."""
-    try:
-        # A local file system may have been told to map what it opens.
-        opened = pa.OSFile(path) if is_local(filesystem) else filesystem.open_input_file(path)
-        with opened as file:
-            buffer = file.read_buffer()
-    except OSError as error:
-        raise CorruptIndex(f"cannot open {path} ({error}); build the index again") from None
-    if buffer.size != num_bytes:
-        raise CorruptIndex(
-            f"{path} has {buffer.size:,} bytes, {num_bytes:,} were written; build the index again"
-        )
-    if checksum is not None and xxhash.xxh3_64_hexdigest(buffer) != checksum:
-        raise CorruptIndex(f"the checksum of {path} does not match; build the index again")
-    return buffer

@@ -11,13 +11,13 @@ from zonebloom import arguments
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.freshness import last_seen
 from zonebloom.catalog.model import IndexEntry, Version
+from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.global_filter import load
 from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.loaded import Table, open_table
 from zonebloom.index.sliced import SlicedTable
-from zonebloom.index.table import read_file
 from zonebloom.index.validate_rows import Evidence, hold_against_rows
 from zonebloom.storage.columns import Column
 from zonebloom.storage.files import identities
@@ -92,23 +92,19 @@ def validate(
     column = Column(entry.column, leaf)
     maps: dict[int, PageMap] = {}
     ranges = [schema_for(leaf).empty_table()]
+    covered = entry.fragment_ids
+    for page_map in version.page_maps:
+        if not covered.isdisjoint(page_map.fragment_ids):
+            maps |= dict.fromkeys(page_map.fragment_ids, load_page_map(catalog, page_map))
     for segment in entry.segments:
-        if segment.page_map_bytes:
-            path = catalog.page_map_path(segment.name)
-            data = read_file(
-                catalog.filesystem, path, segment.page_map_bytes, segment.page_map_checksum
-            )
-            maps |= dict.fromkeys(segment.fragment_ids, PageMap(data, path))
         if segment.ranges_bytes:
             path = catalog.ranges_path(segment.name)
-            data = read_file(
-                catalog.filesystem, path, segment.ranges_bytes, segment.ranges_checksum
-            )
+            data = catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
             ranges.append(read_ranges(data, leaf, path))
     stored = entry.global_filter
     over_all = load(catalog, stored) if stored is not None else None
     tables: list[Table] = []
-    for segment in entry.tables:
+    for segment in entry.segments:
         table = open_table(catalog, segment)
         where = catalog.segment_path(segment.name, segment.layout)
         if isinstance(table, SlicedTable):
@@ -138,7 +134,7 @@ def _stale(
     entry: IndexEntry, version: Version, source: Source, coverage: Coverage
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Keys of the files an index covers that have changed since, and of those that are gone."""
-    covered = {i for segment in entry.tables for i in segment.fragment_ids}
+    covered = entry.fragment_ids
     present = {each.fragment.key: each for each in coverage.present}
     changed, gone, unlisted = [], [], []
     for known in version.fragments.values():

@@ -22,9 +22,8 @@ from zonebloom.index.table import ZoneTable
 from zonebloom.ranges import RowRanges
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import Hashes, hash_array
-from zonebloom.storage.columns import Column, ColumnsReader, TableColumns, leaf_of
+from zonebloom.storage.columns import Column, ColumnsReader, TableColumns, columns_reader, leaf_of
 from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.memory import TableSource
 from zonebloom.storage.parquet.pagemap import FilePages
 from zonebloom.storage.rows import open_rows
 from zonebloom.storage.source import Source
@@ -86,15 +85,8 @@ def hold_against_rows(
     count = 0
     for fragment, zones in _sampled(evidence.tables, known, sample):
         held = _Held(evidence, source, column, fragment, lookups)
-        reader = _reader(source, fragment, column)
-        try:
-            held.check_all(reader, zones)
-        except FragmentUnreadable:
-            if isinstance(reader, TableColumns):
-                raise
-            # The format may hold the keys of an encrypted file.
-            reader.leave_to_pyarrow()
-            held.check_all(reader, zones)
+        reader = columns_reader(source, fragment.fragment.path, [column])
+        held.check_all(reader, zones)
         count += len(zones)
     lookups.finish()
     return count
@@ -128,15 +120,6 @@ def _sampled(
             bounds = zip(chosen, table.starts[chosen], table.lengths[chosen], strict=True)
             zones = [_Zone(table, int(n), int(a), int(a) + int(b)) for n, a, b in bounds]
             yield known[int(fragments[group[0]])], zones
-
-
-def _reader(
-    source: Source, fragment: PresentFragment, column: Column
-) -> ColumnsReader | TableColumns:
-    if isinstance(source, TableSource):
-        return TableColumns(source.table, [column])
-    path = fragment.fragment.path
-    return ColumnsReader(source.format, source.filesystem, path, [column], source.schema)
 
 
 def _rows_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 from zonebloom import arguments
 from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import Version
+from zonebloom.catalog.page_maps import PageMaps
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     IndexNotFound,
@@ -36,7 +37,6 @@ from zonebloom.scan.present import PresentFiles
 from zonebloom.scan.search import Search, Searcher
 from zonebloom.storage.embedded import FragmentFilters
 from zonebloom.storage.files import FileIdentity, ReadCounter
-from zonebloom.storage.parquet.pagemap import FilePages
 from zonebloom.storage.source import Fragment, Source
 from zonebloom.values.columns import leaf_type
 
@@ -52,6 +52,7 @@ class Planner:
     version : Version
     loaded : dict of str to LoadedIndex
         By name; tables are loaded when first searched.
+    page_maps : PageMaps
     embedded : FragmentFilters
     """
 
@@ -62,6 +63,7 @@ class Planner:
         self.asks_embedded = embedded_filters
         self.version = version
         self.loaded = {name: LoadedIndex(catalog, entry) for name, entry in version.indices.items()}
+        self.page_maps = PageMaps(catalog, version.page_maps)
         self.embedded = FragmentFilters(source)
         self._files = PresentFiles(source, version)
         self.coverage = self._files.coverage
@@ -143,7 +145,7 @@ class Planner:
             whole = tuple(FragmentPlan(each.fragment, None, "no index used") for each in present)
             return ScanPlan(expression, None, columns, whole, len(whole))
         counter = ReadCounter()
-        before = self._loaded_bytes()
+        before, maps_before = self._loaded_bytes(), self.page_maps.read_bytes
         coverage = self.to_read()
         search = self._search(predicate, coverage)
         rows = by_fragment(search.result.at_most)
@@ -166,7 +168,7 @@ class Planner:
             len(coverage.present),
             tuple(uses),
             tuple((str(part), why) for part, why in search.unanswered),
-            sum(read.values()),
+            sum(read.values()) + self.page_maps.read_bytes - maps_before,
             counter.num_bytes,
             counter.num_requests,
             tuple(by_path),
@@ -238,7 +240,7 @@ class Planner:
                     f"row {rows.stops[-1] - 1:,} of fragment {each.fragment_id} was asked for; "
                     f"{each.fragment.key} has {self.count_rows(each):,}"
                 )
-            pages = self._pages(each, self.loaded.values())
+            pages = self.page_maps.pages(each.fragment_id, each.identity.size)
             parts.append(FragmentPlan(each.fragment, rows, "", each.identity, pages))
             base = each.fragment_id << OFFSET_BITS
             order.append(base + rows.rows_at(np.arange(len(rows))))
@@ -266,13 +268,8 @@ class Planner:
                 return FragmentPlan(each.fragment, None, why, each.identity, None, tuple(groups))
         if why:
             return FragmentPlan(each.fragment, None, why)
-        pages = self._pages(each, [view.index for view in search.used.values()])
+        pages = self.page_maps.pages(each.fragment_id, each.identity.size)
         return FragmentPlan(each.fragment, rows, "", each.identity, pages)
-
-    def _pages(self, each: PresentFragment, indices: Iterable[LoadedIndex]) -> FilePages | None:
-        """Where the pages of a fragment lie, as the map beside an index says."""
-        maps = (index.pages(each.fragment_id, each.identity.size) for index in indices)
-        return next((pages for pages in maps if pages is not None), None)
 
 
 def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from zonebloom.build.train import Progress, TrainedTask, TrainTask, train_task
+from zonebloom.build.tasks import TrainedTask, TrainTask
+from zonebloom.build.train import Progress, train_task
 from zonebloom.errors import (
     EngineError,
     FragmentUnreadable,

@@ -110,8 +110,8 @@ def files_hiding(
     for file in planner.coverage().present:
         if not file.is_known or file.fragment_id in filled:
             continue
-        maps = [index.pages(file.fragment_id, file.identity.size) for index in indices]
-        if len(path) == 1 and any(m is not None and path[0] in m.schema.names for m in maps):
+        pages = planner.page_maps.pages(file.fragment_id, file.identity.size)
+        if len(path) == 1 and pages is not None and path[0] in pages.schema.names:
             continue
         stored = stored_schema(source, file.fragment)
         name = None if stored is None else other_name(stored, path)

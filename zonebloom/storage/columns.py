@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, SchemaMismatch
-from zonebloom.storage.source import is_plain_parquet
+from zonebloom.storage.memory import TableSource
+from zonebloom.storage.parquet.footer import ENCRYPTED_MAGIC, TAIL_BYTES
+from zonebloom.storage.source import Source, is_plain_parquet
 from zonebloom.values.types import widens
 
 if TYPE_CHECKING:
@@ -75,13 +77,9 @@ class ColumnsReader:
 
     def runs(self, split: bool) -> list[Run]:
         """The runs of row groups to read, one after another in row order."""
-        if self._whole:
+        metadata = self._metadata = None if self._whole else self._plain_metadata()
+        if metadata is None:
             return [Run(0, None, None)]
-        import pyarrow.parquet as pq
-
-        with self._reading():
-            metadata = pq.ParquetFile(self._filesystem.open_input_file(self._path)).metadata
-        self._metadata = metadata
         rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         if not split:
             return [Run(0, sum(rows), tuple(range(len(rows))))]
@@ -111,9 +109,19 @@ class ColumnsReader:
     def _reading(self) -> _Reading:
         return _Reading(self._path)
 
-    def leave_to_pyarrow(self) -> None:
-        """Read the file as one run through its format, which may hold the keys it needs."""
-        self._whole = True
+    def _plain_metadata(self) -> pq.FileMetaData | None:
+        """The footer of a file; None of an encrypted one, to which the format may hold the keys."""
+        import pyarrow.parquet as pq
+
+        with self._reading(), self._filesystem.open_input_file(self._path) as file:
+            file.seek(max(0, file.size() - TAIL_BYTES))
+            tail = file.read()
+            if tail.endswith(ENCRYPTED_MAGIC):
+                return None
+            metadata = pq.ParquetFile(file).metadata
+        # Where columns alone are encrypted, a signature follows the footer.
+        is_signed = metadata.serialized_size != int.from_bytes(tail[:4], "little")
+        return None if is_signed else metadata
 
     def _fragment(self) -> Iterator[list[pa.Array]]:
         fragment = self._format.make_fragment(self._path, self._filesystem)
@@ -205,6 +213,19 @@ class TableColumns:
         names = list(dict.fromkeys(column.path[0] for column in self._columns))
         for batch in self._table.select(names).to_batches():
             yield [leaf_of(batch.column(column.path[0]), column.path) for column in self._columns]
+
+
+def columns_reader(
+    source: Source,
+    path: str,
+    columns: Sequence[Column],
+    filesystem: pafs.FileSystem | None = None,
+) -> ColumnsReader | TableColumns:
+    """What reads some columns of a fragment of a source."""
+    if isinstance(source, TableSource):
+        return TableColumns(source.table, columns)
+    files = source.filesystem if filesystem is None else filesystem
+    return ColumnsReader(source.format, files, path, columns, source.schema)
 
 
 def leaf_of(values: pa.Array, path: tuple[str, ...]) -> pa.Array:

@@ -28,8 +28,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from zonebloom import arguments
-from zonebloom.build.builder import Builder, Wanted
+from zonebloom.build.builder import Builder
 from zonebloom.build.compact import compact, drop_for_good
+from zonebloom.build.spec import IndexSpec
 from zonebloom.catalog.log import now
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.dataset import Dataset
@@ -185,7 +186,7 @@ class Actions:
         """Build anew, or with a prefix what is not there."""
         size = GlobalSize(record.expected_num_items, record.fpp)
         wanted = [
-            Wanted(name, ds.opened.column(column), ZoneParameters(), size)
+            IndexSpec(name, ds.opened.column(column), ZoneParameters(), size)
             for column, name in record.indices.items()
         ]
         engine = None if self._spark is False else partial(train_on_spark, self._spark)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import posixpath
 from typing import Any
 
-import pyarrow.fs as pafs
-
-from zonebloom.catalog.store import MERGED_FILES, Catalog
+from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ZoneBloomError
 from zonebloom.spark.hyperspace.log import Record
@@ -90,16 +87,7 @@ class Statistics:
 
 def _files(catalog: Catalog, record: Record) -> dict[str, int]:
     """Files of an index, with their sizes."""
-    entries = catalog.latest().indices
-    files: dict[str, int] = {}
-    for entry in (entries[name] for name in record.indices.values() if name in entries):
-        # The filters of such a segment are in another by now; `vacuum` deletes these.
-        emptied = {segment.name for segment in entry.segments if segment.layout == "pages"}
-        for folder in entry.folders:
-            path = posixpath.join(catalog.folder, "segments", folder)
-            selector = pafs.FileSelector(path, allow_not_found=True)
-            for info in catalog.filesystem.get_file_info(selector):
-                is_left_over = folder in emptied and info.base_name in MERGED_FILES
-                if info.type == pafs.FileType.File and not is_left_over:
-                    files[info.path] = info.size or 0
-    return files
+    latest = catalog.latest()
+    names = latest.indices.keys() & record.indices.values()
+    of_index = latest.with_indices({name: latest.indices[name] for name in names})
+    return catalog.files(of_index)

@@ -90,7 +90,7 @@ class Search:
             name = entry.column[0]
             if name not in self.columns.any_case:
                 continue
-            covered = {i for segment in entry.tables for i in segment.fragment_ids}
+            covered = entry.fragment_ids
             ranges = self._opened.key_ranges(name).select(["path", "null_count", "num_rows"])
             some = {
                 row["path"]
@@ -116,7 +116,7 @@ class Search:
     @property
     def most_collected(self) -> int:
         """With more keys than this, about every zone holds one."""
-        zones = [sum(s.num_zones for s in entry.tables) for entry in self._indexed]
+        zones = [sum(s.num_zones for s in entry.segments) for entry in self._indexed]
         return min(max([_FEW, *zones]), _MOST_COLLECTED)
 
     def zones(self, keys: pa.Table, counts: np.ndarray) -> list[FragmentPlan]:

@@ -49,8 +49,6 @@ from zonebloom.storage.parquet.thrift import (
 )
 from zonebloom.storage.parquet.walk import walk_pages
 
-FILE_NAME = "pages.arrow"
-
 SCHEMA = pa.schema(
     [
         pa.field("fragment_id", pa.uint64(), nullable=False),

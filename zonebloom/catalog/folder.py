@@ -1,4 +1,4 @@
-"""How files of the index folder are written: to disk, and readable by who may read the data.
+"""How files of the index folder are read and written: whole, on disk, with the data's permissions.
 
 A folder nobody else may look into, beside the data, would fail the listing of the data itself.
 """
@@ -13,9 +13,12 @@ import stat
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
 import pyarrow.fs as pafs
+import xxhash
 
-from zonebloom.errors import CatalogError
+from zonebloom.errors import CatalogError, CorruptIndex
+from zonebloom.storage.files import is_local
 
 # Of file systems that have no such thing.
 _NOT_SYNCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
@@ -30,6 +33,26 @@ def missing(filesystem: pafs.FileSystem, sizes: Mapping[str, int]) -> str | None
         if info.type != pafs.FileType.File or info.size != size:
             return path
     return None
+
+
+def read_file(
+    filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
+) -> pa.Buffer:
+    """The bytes of a file of the index, in memory: what was verified is what is used."""
+    try:
+        # A local file system may have been told to map what it opens.
+        opened = pa.OSFile(path) if is_local(filesystem) else filesystem.open_input_file(path)
+        with opened as file:
+            buffer = file.read_buffer()
+    except OSError as error:
+        raise CorruptIndex(f"cannot open {path} ({error}); build the index again") from None
+    if buffer.size != num_bytes:
+        raise CorruptIndex(
+            f"{path} has {buffer.size:,} bytes, {num_bytes:,} were written; build the index again"
+        )
+    if checksum is not None and xxhash.xxh3_64_hexdigest(buffer) != checksum:
+        raise CorruptIndex(f"the checksum of {path} does not match; build the index again")
+    return buffer
 
 
 def write_synced(path: str, data: bytes) -> None:

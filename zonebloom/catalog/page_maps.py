@@ -1,0 +1,90 @@
+"""Where the pages of the files lie, as builds noted it: kept by file, whatever its indices are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.catalog.model import PageMapEntry
+from zonebloom.catalog.store import Catalog
+from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
+from zonebloom.storage.parquet.pagemap import FilePages, PageMap, merged_page_map
+
+# Maps a lookup may have to open before they are worth putting together, up to this size: a
+# lookup loads the map of the file it reads, and should not load that of all others.
+_MANY = 16
+_BYTES = 64 << 10
+
+
+class PageMaps:
+    """The page maps of a version, loaded when first asked.
+
+    Attributes
+    ----------
+    read_bytes : int
+        Of the maps loaded so far.
+    """
+
+    def __init__(self, catalog: Catalog, entries: Sequence[PageMapEntry]):
+        self._catalog = catalog
+        self._entries = {i: entry for entry in entries for i in entry.fragment_ids}
+        self._loaded: dict[str, PageMap | None] = {}
+        self.read_bytes = 0
+
+    def pages(self, fragment_id: int, file_bytes: int) -> FilePages | None:
+        """Where the pages of a fragment lie, None when that is not known.
+
+        Raises nothing: a damaged map is reported once, and the file's footer is used.
+        """
+        entry = self._entries.get(fragment_id)
+        if entry is None:
+            return None
+        try:
+            if entry.segment not in self._loaded:
+                self._loaded[entry.segment] = load_page_map(self._catalog, entry)
+                self.read_bytes += entry.num_bytes
+            page_map = self._loaded[entry.segment]
+            return None if page_map is None else page_map.file(fragment_id, file_bytes)
+        except CorruptIndex as error:
+            self._loaded[entry.segment] = None
+            warnings.warn(f"{error}. Footers are read instead", IndexNotUsedWarning, stacklevel=2)
+            return None
+
+
+def load_page_map(catalog: Catalog, entry: PageMapEntry) -> PageMap:
+    """Read a page map."""
+    path = catalog.page_map_path(entry.segment)
+    return PageMap(catalog.read(path, entry.num_bytes, entry.checksum), path)
+
+
+def merged_page_maps(
+    catalog: Catalog, name: str, entries: Sequence[PageMapEntry]
+) -> tuple[PageMapEntry, ...]:
+    """Many small page maps put together, in folders whose names begin with a name."""
+    if len(entries) <= _MANY:
+        return tuple(entries)
+    groups: list[list[PageMapEntry]] = []
+    size = _BYTES
+    for entry in entries:
+        if size + entry.num_bytes > _BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(entry)
+        size += entry.num_bytes
+    return tuple(
+        _merged(catalog, f"{name}-{number}", group) if len(group) > 1 else group[0]
+        for number, group in enumerate(groups)
+    )
+
+
+def _merged(catalog: Catalog, segment: str, entries: Sequence[PageMapEntry]) -> PageMapEntry:
+    tables = []
+    for entry in entries:
+        table = load_page_map(catalog, entry).table
+        used = np.isin(table["fragment_id"].to_numpy(), np.array(entry.fragment_ids, np.uint64))
+        tables.append(table.filter(pa.array(used)))
+    written = catalog.write(catalog.page_map_path(segment), merged_page_map(tables))
+    return PageMapEntry(segment, *written, tuple(i for e in entries for i in e.fragment_ids))
