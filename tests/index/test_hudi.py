@@ -17,8 +17,7 @@ import xxhash
 
 import zonebloom as zb
 from zonebloom.errors import ColumnNotFound, InvalidArgument
-from zonebloom.exchange.hudi import export
-from zonebloom.exchange.hudi_records import bloom_filter_key, column_stats_key, schemas
+from zonebloom.exchange.hudi import bloom_filter_key, column_stats_key, export
 
 # As Hudi's own test has them (TestHashID.java). Its list of 64-bit hashes is of the unsigned seed
 # and never compared; the texts it does compare (magic_input.txt) agree with the signed one.
@@ -47,13 +46,6 @@ def test_keys_are_made_of_hudis_hashes():
             key = column_stats_key("Col1", name, file)
             assert [len(key), key[12:]] == [48, bloom_filter_key(name, file)]
             assert base64.b64decode(key[:12]).hex().upper() == SIGNED_64["Col1"]
-
-
-def test_keys_of_the_rfc_are_encoded_at_once():
-    key = column_stats_key("id", "day=1", "a.parquet", "rfc")
-    assert base64.b64decode(key) == of64("id") + of64("day=1") + of128("a.parquet")
-    key = bloom_filter_key("", "a.parquet", "rfc")
-    assert base64.b64decode(key) == of64(".") + of128("a.parquet")
 
 
 def columns(start):
@@ -164,8 +156,6 @@ def test_files_that_are_gone_are_flagged(lake):
     assert deleted["isDeleted"] and deleted["minValue"] is None and deleted["valueCount"] is None
     anew = by_key[column_stats_key("id", "day=2024-05-01", "f.parquet")]
     assert anew["maxValue"]["LongWrapper"]["value"] == 5_499
-    rfc = export(zb.dataset(lake), "id", names="rfc").bloom_filters.to_pylist()
-    assert sorted(row["BloomFilterMetadata"]["valid"] for row in rfc) == [False, True, True]
 
 
 @pytest.mark.parametrize("is_apart", [False, True])
@@ -189,8 +179,9 @@ def test_files_of_another_dataset_are_not_flagged(tmp_path, is_apart):
     assert [row["BloomFilterMetadata"]["isDeleted"] for row in made] == [False, False]
 
 
-def test_schemas_have_the_names_of_the_code_and_of_the_rfc():
-    stats, bloom = schemas()
+def test_schemas_have_the_names_of_hudis_code(lake):
+    tables = export(zb.dataset(lake), "id")
+    stats, bloom = tables.column_stats.schema, tables.bloom_filters.schema
     assert stats.names == ["key", "type", "ColumnStatsMetadata"]
     assert [field.name for field in stats.field(2).type] == [
         "fileName",
@@ -206,10 +197,6 @@ def test_schemas_have_the_names_of_the_code_and_of_the_rfc():
     assert bloom.names == ["key", "type", "BloomFilterMetadata"]
     fields = [field.name for field in bloom.field(2).type]
     assert fields == ["type", "timestamp", "bloomFilter", "isDeleted"]
-    stats, bloom = schemas("rfc")
-    assert {"rangeLow", "rangeHigh", "valid"} < {field.name for field in stats.field(2).type}
-    fields = [field.name for field in bloom.field(2).type]
-    assert fields == ["version", "timestamp", "bloomFilter", "valid"]
 
 
 def test_written_as_parquet_and_read_back(lake, tmp_path_factory):
@@ -228,5 +215,3 @@ def test_what_is_refused(lake):
         export(zb.dataset(lake), "nope")
     with pytest.raises(InvalidArgument, match="name a column"):
         export(zb.dataset(lake), [])
-    with pytest.raises(InvalidArgument, match="'rfc'"):
-        export(zb.dataset(lake), "id", names="java")  # pyright: ignore[reportArgumentType]

@@ -1,15 +1,26 @@
-"""Key ranges and file filters exported as records of Hudi's metadata table.
+"""Key ranges and file filters exported as records of Hudi's metadata table (its RFC-37).
+
+Two tables, one for each partition of that metadata table:
+
+    column_stats    key = ID(column) + ID(partition) + ID(file)    a record a file and column
+    bloom_filters   key = ID(partition) + ID(file)                 a record a file
+
+    ID of a column or partition   XXH64 of the name, seed 0xdabadaba as a signed 32-bit number
+    ID of a file                  MD5 of its base name
+    both big-endian, in base64, and joined; the partition of files in the root is "."
 
 Filters are made from the column itself at the file's size: zone filters OR-ed would be full. They
 are split-block filters with Parquet's header, a type of their own (`FILTER_TYPE`): Hudi's own
 readers know SIMPLE and DYNAMIC_V0, over keys as text.
 
-Keys and fields: `zonebloom.exchange.hudi_records`.
+Sources: https://github.com/apache/hudi/blob/master/rfc/rfc-37/rfc-37.md, HoodieMetadata.avsc,
+HashID.java and HoodieMetadataPayload.java of hudi-common, whose names these are.
 """
 
 from __future__ import annotations
 
-import math
+import base64
+import hashlib
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,31 +30,102 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.types as pt
+import xxhash
 
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.model import Version
 from zonebloom.errors import InvalidArgument
-from zonebloom.exchange.hudi_records import (
-    BLOOM_FILTER_TYPE,
-    COLUMN_STATS_TYPE,
-    FILTER_TYPE,
-    WRAPPERS,
-    Names,
-    bloom_filter_key,
-    column_stats_key,
-    schemas,
-)
 from zonebloom.index.key_ranges import KeyRange, range_type
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.storage.columns import Column, ColumnsReader
+from zonebloom.storage.columns import Column, columns_reader
 from zonebloom.storage.files import identities
-from zonebloom.storage.paths import key_below
 from zonebloom.storage.source import Fragment, Source
 
 if TYPE_CHECKING:
     from zonebloom.dataset import Dataset
 
+FILTER_TYPE = "PARQUET_SPLIT_BLOCK"
+COLUMN_STATS_TYPE = 3
+BLOOM_FILTER_TYPE = 4
+# A Java int widened to the long that XXH64 takes: its sign is carried on.
+_SEED = 0xDABADABA | 0xFFFFFFFF00000000
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+# Hudi's name of a wrapper, and the type of its value.
+_WRAPPERS: dict[str, pa.DataType] = {
+    "IntWrapper": pa.int32(),
+    "LongWrapper": pa.int64(),
+    "FloatWrapper": pa.float32(),
+    "DoubleWrapper": pa.float64(),
+    "BytesWrapper": pa.binary(),
+    "StringWrapper": pa.string(),
+    "DateWrapper": pa.int32(),
+    "DecimalWrapper": pa.decimal128(30, 15),
+    "TimeMicrosWrapper": pa.int64(),
+    "TimestampMicrosWrapper": pa.int64(),
+}
+_BOUND = pa.struct([(name, pa.struct([("value", kind)])) for name, kind in _WRAPPERS.items()])
+_DELETED = pa.field("isDeleted", pa.bool_(), nullable=False)
+
+
+def _record(name: str, fields: list[Any]) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field("key", pa.string(), nullable=False),
+            pa.field("type", pa.int32(), nullable=False),
+            pa.field(name, pa.struct([*fields, _DELETED])),
+        ]
+    )
+
+
+COLUMN_STATS = _record(
+    "ColumnStatsMetadata",
+    [
+        ("fileName", pa.string()),
+        ("columnName", pa.string()),
+        ("minValue", _BOUND),
+        ("maxValue", _BOUND),
+        ("valueCount", pa.int64()),
+        ("nullCount", pa.int64()),
+        ("totalSize", pa.int64()),
+        ("totalUncompressedSize", pa.int64()),
+    ],
+)
+BLOOM_FILTERS = _record(
+    "BloomFilterMetadata",
+    [
+        pa.field("type", pa.string(), nullable=False),
+        pa.field("timestamp", pa.string(), nullable=False),
+        pa.field("bloomFilter", pa.binary(), nullable=False),
+    ],
+)
+
+
+def column_stats_key(column: str, partition: str, file: str) -> str:
+    """The key of a file's statistics of one column.
+
+    Examples
+    --------
+    >>> len(column_stats_key("id", "day=1", "a.parquet"))
+    48
+    """
+    return _hash64(column) + bloom_filter_key(partition, file)
+
+
+def bloom_filter_key(partition: str, file: str) -> str:
+    """The key of a file's filter.
+
+    Examples
+    --------
+    >>> len(bloom_filter_key("day=1", "a.parquet"))
+    36
+    """
+    of_file = hashlib.md5(file.encode(), usedforsecurity=False).digest()
+    return _hash64(partition or ".") + base64.b64encode(of_file).decode()
+
+
+def _hash64(text: str) -> str:
+    return base64.b64encode(xxhash.xxh64_digest(text.encode(), seed=_SEED)).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +150,6 @@ def export(
     *,
     record_key: str | None = None,
     probability: float = 0.01,
-    names: Names = "code",
 ) -> HudiTables:
     """Describe every file of a dataset as Hudi's metadata table does.
 
@@ -85,8 +166,6 @@ def export(
         The column ``bloom_filters`` is over; the first of the columns by default.
     probability : float
         Of a false positive of a file's filter.
-    names : {"code", "rfc"}
-        Keys and fields as Hudi's code has them, or as the RFC.
 
     Returns
     -------
@@ -99,33 +178,28 @@ def export(
     InvalidArgument, ColumnNotFound, UnsupportedType, FragmentUnreadable, SchemaMismatch
     """
     wanted = [columns] if isinstance(columns, str) else list(columns)
-    if not wanted or names not in ("code", "rfc"):
-        raise InvalidArgument(
-            f"columns is {columns!r}, names {names!r}; name a column at least, and 'code' or 'rfc'"
-        )
-    record_key = record_key or wanted[0]
-    resolved = [ds.opened.column(name) for name in dict.fromkeys([record_key, *wanted])]
+    if not wanted:
+        raise InvalidArgument(f"columns is {columns!r}; name a column at least")
+    names = dict.fromkeys([record_key or wanted[0], *wanted])
+    resolved = [ds.opened.column(name) for name in names]
     instant = datetime.now(UTC).strftime("%Y%m%d%H%M%S%f")[:17]
     stats: list[dict[str, Any]] = []
     filters: list[dict[str, Any]] = []
     source = ds.opened.source
     coverage = ds.opened.planner.coverage()
     for each in coverage.present:
-        made = _FileRecords(source, each.fragment, resolved, probability)
-        where = _place(source, each.fragment.path)
+        place = _place(source, each.fragment.path)
+        bloom, described = _describe(source, each.fragment, resolved, probability)
+        filters.append(_filter_record(place, bloom.to_parquet_bytes(), instant))
         stats += [
-            _stats_record(found, where, names) for found in made.stats if found.name in wanted
+            _stats_record(place, name, fields) for name, fields in described if name in wanted
         ]
-        filters.append(_filter_record(made.filter.to_parquet_bytes(), where, instant, False, names))
     for path in _gone(source, ds.opened.version, coverage):
-        where = _place(source, path)
-        stats += [_stats_record(_Stats(name), where, names) for name in wanted]
-        filters.append(_filter_record(b"", where, instant, True, names))
+        place = _place(source, path)
+        filters.append(_filter_record(place, b"", instant, is_deleted=True))
+        stats += [_stats_record(place, name, {}, is_deleted=True) for name in wanted]
     tables = HudiTables(
-        *(
-            pa.Table.from_pylist(rows, schema)
-            for rows, schema in zip((stats, filters), schemas(names), strict=True)
-        )
+        pa.Table.from_pylist(stats, COLUMN_STATS), pa.Table.from_pylist(filters, BLOOM_FILTERS)
     )
     if folder is not None:
         _write(tables, folder, source)
@@ -139,78 +213,73 @@ def _gone(source: Source, version: Version, coverage: Coverage) -> list[str]:
     """
     present = {each.fragment.key for each in coverage.present}
     # Known by their whole paths where the index has a folder apart.
-    whole = all(each.key == each.path for each in source.fragments)
+    whole = all(fragment.key == fragment.path for fragment in source.fragments)
     root = "" if whole else source.root
     paths = [posixpath.join(root, key) for key in version.fragments if key not in present]
     now = identities(source.filesystem, paths)
     return [path for path, identity in zip(paths, now, strict=True) if identity is None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stats:
-    """What is known of a column of a file; of a deleted file its name alone."""
-
-    name: str
-    bounds: tuple[Any, Any] = (None, None)
-    num_rows: int | None = None
-    null_count: int | None = None
-    num_bytes: tuple[int | None, int | None] = (None, None)
+def _place(source: Source, path: str) -> tuple[str, str]:
+    """The partition and the name of a file."""
+    below = posixpath.relpath(path, source.root) if path.startswith(source.root) else path
+    return posixpath.dirname(below), posixpath.basename(below)
 
 
-class _FileRecords:
-    """One pass over a file: bounds of all columns, and the filter of the first."""
-
-    def __init__(
-        self, source: Source, fragment: Fragment, columns: Sequence[Column], probability: float
-    ):
-        opened: Any = source.open(fragment, source.filesystem)
-        reader = ColumnsReader(
-            source.format, source.filesystem, fragment.path, columns, source.schema
-        )
-        (run,) = reader.runs(split=False)
-        num_rows = opened.count_rows() if run.num_rows is None else run.num_rows
-        bloom = Sbbf(max(num_rows, 1), probability)
-        ranges = [KeyRange(column.type) for column in columns]
-        for arrays in reader.read(run):
-            bloom.insert(arrays[0])
-            for kept, array in zip(ranges, arrays, strict=True):
-                kept.add(array)
-                kept.num_rows += len(array)
-                kept.null_count += array.null_count
-        # Few distinct values need less.
-        self.filter = bloom.fold(probability)
-        self.stats = [
-            found
-            for column, kept in zip(columns, ranges, strict=True)
-            if (found := _stats(column, kept, opened)) is not None
-        ]
+def _describe(
+    source: Source, fragment: Fragment, columns: Sequence[Column], probability: float
+) -> tuple[Sbbf, list[tuple[str, dict[str, Any]]]]:
+    """Read a file once: the filter of the first column, and what is certain of all of them."""
+    opened: Any = source.open(fragment, source.filesystem)
+    reader = columns_reader(source, fragment.path, columns)
+    (run,) = reader.runs(split=False)
+    num_rows = opened.count_rows() if run.num_rows is None else run.num_rows
+    bloom = Sbbf(max(num_rows, 1), probability)
+    ranges = [KeyRange(column.type) for column in columns]
+    for arrays in reader.read(run):
+        bloom.insert(arrays[0])
+        for key_range, array in zip(ranges, arrays, strict=True):
+            key_range.add(array)
+            key_range.num_rows += len(array)
+            key_range.null_count += array.null_count
+    described = [
+        (column.name, {**fields, **_sizes(column.name, opened)})
+        for column, key_range in zip(columns, ranges, strict=True)
+        if (fields := _bounds(column, key_range)) is not None
+    ]
+    # Few distinct values need less.
+    return bloom.fold(probability), described
 
 
-def _stats(column: Column, kept: KeyRange, opened: Any) -> _Stats | None:
-    row = kept.row(0)
+def _bounds(column: Column, key_range: KeyRange) -> dict[str, Any] | None:
+    """Bounds and counts of a column, None where its values may lie outside of any."""
+    row = key_range.row(0)
     # Readers drop files by these bounds: of a file with NaN, which has none, nothing is said.
     if not row["is_known"] or row["has_nan"]:
         return None
-    ends = row["minimum"].as_py(), row["maximum"].as_py()
-    if None in ends and kept.null_count < kept.num_rows:
+    ends = row["minimum"], row["maximum"]
+    if not all(end.is_valid for end in ends) and key_range.null_count < key_range.num_rows:
         return None
     try:
         low, high = (
-            _wrapped(row[end], range_type(column.type), up)
-            for end, up in (("minimum", False), ("maximum", True))
+            _wrapped(end, range_type(column.type), up)
+            for end, up in zip(ends, (False, True), strict=True)
         )
     except (pa.ArrowException, OverflowError, LookupError):
         return None
-    return _Stats(
-        column.name, (low, high), kept.num_rows, kept.null_count, _sizes(column.name, opened)
-    )
+    return {
+        "minValue": low,
+        "maxValue": high,
+        "valueCount": key_range.num_rows,
+        "nullCount": key_range.null_count,
+    }
 
 
 def _wrapped(value: Any, kind: pa.DataType, up: bool) -> dict[str, Any] | None:
     """A bound under the name of Hudi's wrapper for its type."""
     if not value.is_valid:
         return None
-    found: Any = value.as_py()
+    plain: Any = value.as_py()
     if pt.is_integer(kind):
         narrow = kind.bit_width < 32 or pt.is_int32(kind)
         name = "IntWrapper" if narrow else "LongWrapper"
@@ -221,80 +290,61 @@ def _wrapped(value: Any, kind: pa.DataType, up: bool) -> dict[str, Any] | None:
     elif pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind):
         name = "BytesWrapper"
     elif pt.is_date32(kind):
-        name, found = "DateWrapper", value.value
+        name, plain = "DateWrapper", value.value
     elif pt.is_decimal(kind):
-        name, found = "DecimalWrapper", Decimal(found)
+        name, plain = "DecimalWrapper", Decimal(plain)
     elif pt.is_timestamp(kind) or pt.is_time(kind):
         name = "TimestampMicrosWrapper" if pt.is_timestamp(kind) else "TimeMicrosWrapper"
         nanoseconds = value.value * _NANOSECONDS[kind.unit]
         # Bounds may be wider than the values, never narrower.
-        found = -(-nanoseconds // 1000) if up else nanoseconds // 1000
+        plain = -(-nanoseconds // 1000) if up else nanoseconds // 1000
     else:
         raise LookupError(kind)
-    if isinstance(found, float) and math.isnan(found):
-        raise LookupError(kind)
-    return {name: {"value": pa.scalar(found, WRAPPERS[name]).as_py()}}
+    return {name: {"value": pa.scalar(plain, _WRAPPERS[name]).as_py()}}
 
 
-def _sizes(column: str, opened: Any) -> tuple[int | None, int | None]:
+def _sizes(column: str, opened: Any) -> dict[str, int]:
     """Bytes of a column in a Parquet file, as they lie and decompressed."""
-    metadata = getattr(opened, "metadata", None)
-    if metadata is None or not hasattr(metadata, "num_row_groups"):
-        return None, None
-    stored = uncompressed = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for leaf in range(group.num_columns):
-            chunk = group.column(leaf)
-            if chunk.path_in_schema == column:
-                stored += chunk.total_compressed_size
-                uncompressed += chunk.total_uncompressed_size
-    return stored, uncompressed
-
-
-def _place(source: Source, path: str) -> tuple[str, str]:
-    # Keys of the catalog are paths below the root, or whole where an index has a folder apart.
-    below = key_below(path, source.root)
-    return posixpath.dirname(below), posixpath.basename(below)
-
-
-def _stats_record(found: _Stats, where: tuple[str, str], names: Names) -> dict[str, Any]:
-    deleted = found.num_rows is None
-    low, high = ("rangeLow", "rangeHigh") if names == "rfc" else ("minValue", "maxValue")
+    metadata: Any = getattr(opened, "metadata", None)
+    if not hasattr(metadata, "num_row_groups"):
+        return {}
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    leaves = [group.column(leaf) for group in groups for leaf in range(group.num_columns)]
+    chunks = [leaf for leaf in leaves if leaf.path_in_schema == column]
     return {
-        "key": column_stats_key(found.name, *where, names),
+        "totalSize": sum(chunk.total_compressed_size for chunk in chunks),
+        "totalUncompressedSize": sum(chunk.total_uncompressed_size for chunk in chunks),
+    }
+
+
+def _stats_record(
+    place: tuple[str, str], column: str, fields: dict[str, Any], *, is_deleted: bool = False
+) -> dict[str, Any]:
+    return {
+        "key": column_stats_key(column, *place),
         "type": COLUMN_STATS_TYPE,
         "ColumnStatsMetadata": {
-            "fileName": where[1],
-            "columnName": found.name,
-            low: found.bounds[0],
-            high: found.bounds[1],
-            "valueCount": found.num_rows,
-            "nullCount": found.null_count,
-            "totalSize": found.num_bytes[0],
-            "totalUncompressedSize": found.num_bytes[1],
-            **_flag(deleted, names),
+            "fileName": place[1],
+            "columnName": column,
+            **fields,
+            "isDeleted": is_deleted,
         },
     }
 
 
 def _filter_record(
-    data: bytes, where: tuple[str, str], instant: str, deleted: bool, names: Names
+    place: tuple[str, str], data: bytes, instant: str, *, is_deleted: bool = False
 ) -> dict[str, Any]:
     return {
-        "key": bloom_filter_key(*where, names),
+        "key": bloom_filter_key(*place),
         "type": BLOOM_FILTER_TYPE,
         "BloomFilterMetadata": {
-            "version" if names == "rfc" else "type": FILTER_TYPE,
+            "type": FILTER_TYPE,
             "timestamp": instant,
             "bloomFilter": data,
-            **_flag(deleted, names),
+            "isDeleted": is_deleted,
         },
     }
-
-
-def _flag(deleted: bool, names: Names) -> dict[str, bool]:
-    return {"valid": not deleted} if names == "rfc" else {"isDeleted": deleted}
 
 
 def _write(tables: HudiTables, folder: str, source: Source) -> None:

@@ -94,18 +94,14 @@ def from_lance(path: str | os.PathLike[str]) -> ZoneTable:
     sink = pa.BufferOutputStream()
     try:
         reader = files.LanceFileReader(where)
-        found = reader.metadata().schema
-        kept = {
-            key: value
-            for key, value in (found.metadata or {}).items()
-            if key in (ITEM_KEY, PROBABILITY_KEY)
-        }
-        schema = found.with_metadata(kept)
-        if not found.remove_metadata().equals(FIELDS):
-            raise ValueError(f"its columns are {', '.join(found.names)}")
-        with pa.ipc.new_file(sink, schema) as writer:
+        schema = reader.metadata().schema
+        if not schema.remove_metadata().equals(FIELDS):
+            raise ValueError(f"its columns are {', '.join(schema.names)}")
+        metadata = schema.metadata or {}
+        ours = {key: metadata[key] for key in (ITEM_KEY, PROBABILITY_KEY) if key in metadata}
+        with pa.ipc.new_file(sink, schema.with_metadata(ours)) as writer:
             for batch in reader.read_all().to_batches():
-                writer.write_batch(batch.replace_schema_metadata(kept))
+                writer.write_batch(batch.replace_schema_metadata(ours))
     except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
         raise CorruptIndex(
             f"{where} is not a bloomfilter table of Lance ({error}); check the path, or build the "
@@ -125,7 +121,6 @@ def commit_to_lance(
     At the version that has the index.
     """
     lance = _pylance()
-
     joined = [tables] if isinstance(tables, ZoneTable) else list(tables)
     name = name or f"{column}_idx"
     if any(index.name == name for index in dataset.describe_indices()):
@@ -193,22 +188,17 @@ def _require_disjoint(tables: Sequence[ZoneTable]) -> None:
 def _require_whole_fragments(tables: Sequence[ZoneTable], dataset: Any) -> set[int]:
     """Ids of the fragments indexed, all of whose rows must be: Lance takes the others as absent."""
     rows = {each.fragment_id: each.physical_rows for each in dataset.get_fragments()}
-    found: set[int] = set()
+    indexed: set[int] = set()
     for table in tables:
         for fragment_id in np.unique(table.fragment_ids).tolist():
             zones = table.fragment_ids == fragment_id
-            starts, lengths = table.starts[zones], table.lengths[zones]
-            ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint64)
-            if fragment_id not in rows:
+            stops = np.cumsum(table.lengths[zones])
+            here = rows.get(fragment_id, "no such fragment")
+            is_whole = np.array_equal(table.starts[zones], stops - table.lengths[zones])
+            if not is_whole or stops[-1] != here:
                 raise InvalidArgument(
-                    f"the table has fragment {fragment_id}, the Lance dataset has "
-                    f"{sorted(rows)[:20]}; build the table over the dataset's own fragments"
+                    f"the table's zones hold {stops[-1]:,} rows of fragment {fragment_id}, the "
+                    f"Lance dataset has {here}; build the table over the dataset's own fragments"
                 )
-            if not np.array_equal(starts, ends[:-1]) or int(ends[-1]) != rows[fragment_id]:
-                raise InvalidArgument(
-                    f"the table's zones hold {int(lengths.sum()):,} rows of fragment "
-                    f"{fragment_id}, the Lance dataset {rows[fragment_id]:,}; build the table over "
-                    "the dataset's own fragments"
-                )
-            found.add(fragment_id)
-    return found
+            indexed.add(fragment_id)
+    return indexed
