@@ -18,11 +18,11 @@ from zonebloom.build.spec import IndexSpec
 from zonebloom.build.tasks import TrainedTask, cut_tasks
 from zonebloom.build.train import train_locally
 from zonebloom.catalog.coverage import Coverage, PresentFragment, cover
-from zonebloom.catalog.folder import not_written
+from zonebloom.catalog.folder import writing_to
 from zonebloom.catalog.freshness import unchanged
 from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry, KnownFragment, Segment, Version
 from zonebloom.catalog.page_maps import merged_page_maps
-from zonebloom.errors import CommitConflict, HiddenColumnsWarning, IndexExists, ZoneBloomError
+from zonebloom.errors import CommitConflict, HiddenColumnsWarning, IndexExists
 from zonebloom.index.global_filter import GlobalSize, merge_parts
 from zonebloom.opened import Opened
 from zonebloom.progress import Progress, reporting
@@ -238,11 +238,8 @@ class Builder:
     def _new_segments(self, prefix: str) -> Iterator[None]:
         """Within, segments with a prefix are written; those no version names are deleted after."""
         try:
-            yield
-        except OSError as error:
-            if isinstance(error, ZoneBloomError):
-                raise
-            raise not_written(self._catalog.folder, error) from None
+            with writing_to(self._catalog.folder):
+                yield
         finally:
             # What cannot be deleted is left to `vacuum`: what was committed stands, and of a
             # build that failed the user is to see why.

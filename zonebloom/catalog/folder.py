@@ -10,14 +10,14 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.errors import CatalogError, CorruptIndex
+from zonebloom.errors import CatalogError, CorruptIndex, ZoneBloomError
 from zonebloom.storage.files import is_local
 
 # Of file systems that have no such thing.
@@ -132,12 +132,18 @@ def _share(path: str, like: os.stat_result, allowed: int) -> None:
         os.chmod(path, mode & allowed | least)
 
 
-def not_written(folder: str, error: OSError) -> CatalogError:
-    """What to say when the index folder cannot be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        step = "make room there, or give another index_dir"
-    elif error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
-        step = "something else is at work there, such as vacuum(); try again when that is done"
-    else:
-        step = "make it writable, or give another index_dir"
-    return CatalogError(f"cannot write to {folder} ({error}); {step}")
+@contextlib.contextmanager
+def writing_to(folder: str) -> Iterator[None]:
+    """Say of what keeps an index folder from being written what to do about it."""
+    try:
+        yield
+    except ZoneBloomError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            step = "make room there, or give another index_dir"
+        elif error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            step = "something else is at work there, such as vacuum(); try again when that is done"
+        else:
+            step = "make it writable, or give another index_dir"
+        raise CatalogError(f"cannot write to {folder} ({error}); {step}") from None

@@ -32,10 +32,10 @@ from zonebloom.catalog.folder import (
     make_file,
     make_folder,
     missing,
-    not_written,
     read_file,
     sync_files,
     write_synced,
+    writing_to,
 )
 from zonebloom.catalog.log import NewerFormat, VersionLog
 from zonebloom.catalog.model import (
@@ -43,8 +43,6 @@ from zonebloom.catalog.model import (
     GLOBAL_FILTER,
     KEY_RANGES_FILE,
     PAGE_MAP_FILE,
-    IndexEntry,
-    PageMapEntry,
     Version,
 )
 from zonebloom.catalog.versions import from_content, listed, listing_of, plain_name, to_content
@@ -53,7 +51,6 @@ from zonebloom.errors import (
     CommitConflict,
     CorruptIndex,
     IndexNotUsedWarning,
-    ZoneBloomError,
 )
 from zonebloom.storage.files import is_local
 
@@ -161,12 +158,8 @@ class Catalog:
 
     def commit(self, change: Callable[[Version], Version]) -> Version:
         """Put a change on top of the newest version."""
-        try:
+        with writing_to(self.folder):
             return self._commit(change)
-        except OSError as error:
-            if isinstance(error, ZoneBloomError):
-                raise
-            raise not_written(self.folder, error) from None
 
     def _commit(self, change: Callable[[Version], Version]) -> Version:
         synced: set[str] = set()
@@ -200,26 +193,20 @@ class Catalog:
 
     def files(self, version: Version) -> dict[str, int]:
         """The files of segments that a version names, with their sizes."""
-        files: dict[str, int] = {}
-        for page_map in version.page_maps:
-            files |= self._file_of(page_map)
+        files = {self.page_map_path(each.segment): each.num_bytes for each in version.page_maps}
         for entry in version.indices.values():
-            files |= self._files_of(entry)
+            for segment in entry.segments:
+                files[self.segment_path(segment.name, segment.layout)] = segment.num_bytes
+                if segment.ranges_bytes:
+                    files[self.ranges_path(segment.name)] = segment.ranges_bytes
+            stored = entry.global_filter
+            if stored is not None:
+                files[self.global_filter_path(stored.segment)] = stored.num_bytes
         return files
 
-    def _file_of(self, page_map: PageMapEntry) -> dict[str, int]:
-        return {self.page_map_path(page_map.segment): page_map.num_bytes}
-
-    def _files_of(self, entry: IndexEntry) -> dict[str, int]:
-        files = {}
-        for segment in entry.segments:
-            files[self.segment_path(segment.name, segment.layout)] = segment.num_bytes
-            if segment.ranges_bytes:
-                files[self.ranges_path(segment.name)] = segment.ranges_bytes
-        stored = entry.global_filter
-        if stored is not None:
-            files[self.global_filter_path(stored.segment)] = stored.num_bytes
-        return files
+    def _has(self, part: Version) -> bool:
+        """Whether all files are there that a version names."""
+        return missing(self.filesystem, self.files(part)) is None
 
     def _require(self, files: Mapping[str, int]) -> None:
         path = missing(self.filesystem, files)
@@ -241,8 +228,10 @@ class Catalog:
         if max(self._numbers(), default=0) <= version.number:
             return True
         newest = self.latest_for_writing()
-        if new:
-            is_in_it = new.items() <= self.files(newest).items()
+        # A newer build of the same files has page maps of its own.
+        tables = new.keys() - self.files(Version(page_maps=version.page_maps)).keys()
+        if tables:
+            is_in_it = tables <= self.files(newest).keys()
         else:
             try:
                 is_in_it = replace(change(newest), number=newest.number) == newest
@@ -266,14 +255,11 @@ class Catalog:
                 old = before.indices.get(name)
                 if entry == old or entry != version.indices.get(name):
                     indices[name] = entry
-                elif old is not None and missing(self.filesystem, self._files_of(old)) is None:
+                elif old is not None and self._has(Version(indices={name: old})):
                     indices[name] = old
-            page_maps = [
-                page_map
-                for page_map in newest.page_maps + before.page_maps
-                if missing(self.filesystem, self._file_of(page_map)) is None
-            ]
-            return replace(newest, page_maps=()).with_indices(indices, page_maps)
+            page_maps = newest.page_maps + before.page_maps
+            there = [each for each in page_maps if self._has(Version(page_maps=(each,)))]
+            return replace(newest, page_maps=()).with_indices(indices, there)
 
         # The conflict is what the user is to see: readers of the version scan the data meanwhile.
         with contextlib.suppress(OSError, CatalogError):

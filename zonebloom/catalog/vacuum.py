@@ -16,9 +16,8 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow.fs as pafs
 
-from zonebloom.catalog.folder import not_written
+from zonebloom.catalog.folder import writing_to
 from zonebloom.catalog.store import Catalog
-from zonebloom.errors import ZoneBloomError
 from zonebloom.storage.files import is_local
 
 _ASIDE = "."
@@ -35,12 +34,8 @@ class Vacuumed:
 
 def vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     """Delete what the newest version does not name."""
-    try:
+    with writing_to(catalog.folder):
         return _vacuum(catalog, older_than)
-    except OSError as error:
-        if isinstance(error, ZoneBloomError):
-            raise
-        raise not_written(catalog.folder, error) from None
 
 
 def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
