@@ -199,25 +199,19 @@ def test_filters_of_different_sizes_in_one_file_are_used_by_lance(tmp_path: Path
         assert same_row_numbers(theirs, f"key = {row}") == [row]
 
 
-def test_several_segments_are_written_as_one_file(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("slices", "indexed"),
+    [([(0, 2), (2, 4)], 3), ([(0, 4)], 2)],
+    ids=["several segments as one file", "fragments outside the table are read"],
+)
+def test_lance_answers_from_parts_of_a_table(tmp_path: Path, slices, indexed):
     rows = 3 * ROWS
     table = numbered(0, rows, key=pa.array(range(rows), pa.int64()))
     theirs, _, tables = both(tmp_path, table, "key")
     whole = tables[0].to_table()
-    parts = [zone_table(whole.slice(0, 2)), zone_table(whole.slice(2, 4))]
+    parts = [zone_table(whole.slice(*part)) for part in slices]
     theirs = lance.dataset(commit_to_lance(theirs, "key", parts, name="ours").uri)
-    assert theirs.describe_indices()[0].num_rows_indexed == rows
-    for row in [5, 15_000, 29_999]:
-        assert same_row_numbers(theirs, f"key = {row}") == [row]
-
-
-def test_fragments_outside_the_table_are_still_read_by_lance(tmp_path: Path):
-    rows = 3 * ROWS
-    table = numbered(0, rows, key=pa.array(range(rows), pa.int64()))
-    theirs, _, tables = both(tmp_path, table, "key")
-    first_two = zone_table(tables[0].to_table().slice(0, 4))
-    theirs = lance.dataset(commit_to_lance(theirs, "key", first_two).uri)
-    assert theirs.describe_indices()[0].num_rows_indexed == 2 * ROWS
+    assert theirs.describe_indices()[0].num_rows_indexed == indexed * ROWS
     for row in [5, 15_000, 29_999]:
         assert same_row_numbers(theirs, f"key = {row}") == [row]
 
