@@ -86,7 +86,7 @@ def test_overlaps_count_rows_and_values():
     assert found.num_keys == 4
     assert found.rows.tolist() == [[4, 3, 0, 0], [3, 3, 0, 0], [0] * 4, [0, 0, 0, 1]]
     assert found.values.tolist() == [[3, 2, 0, 0], [2, 2, 0, 0], [0] * 4, [0, 0, 0, 1]]
-    assert sorted(found.held_by(np.array([0, 1]))) == [1, 2, 2]
+    assert sorted(found.zone_counts(np.array([0, 1]))) == [1, 2, 2]
 
 
 @pytest.mark.parametrize("num_zones", [0, 1, 2, 10, 49, 50, 51, 60, 99, 100, 1000, 10**7])

@@ -103,21 +103,21 @@ def _leaves(schema: pa.Schema, name: str) -> Iterator[Column]:
     path = column_path(schema, name)
     if len(path) == 1:
         require_column(name, schema)
-    found = leaf_type(schema, path)
-    if found is None:
+    leaf = leaf_type(schema, path)
+    if leaf is None:
         if schema.names.count(path[0]) < 2:
             raise ColumnNotFound(no_column(name, schema))
         # Of several columns of one name none can be meant.
-        found = schema.field(schema.names.index(path[0])).type
-    yield from _below(path, found)
+        leaf = schema.field(schema.names.index(path[0])).type
+    yield from _below(path, leaf)
 
 
-def _below(path: tuple[str, ...], found: pa.DataType) -> Iterator[Column]:
-    if pa.types.is_struct(found) and found.num_fields:
-        for field in found:
+def _below(path: tuple[str, ...], kind: pa.DataType) -> Iterator[Column]:
+    if pa.types.is_struct(kind) and kind.num_fields:
+        for field in kind:
             yield from _below((*path, field.name), field.type)
     else:
-        yield Column(path, found)
+        yield Column(path, kind)
 
 
 def _refusal(column: Column, source: Source) -> tuple[str, str] | None:
@@ -200,13 +200,13 @@ class _Sample:
 
     def measure(self, columns: Sequence[Column]) -> dict[Column, Advice]:
         """Read columns, and judge each."""
-        found: dict[Column, Advice] = {}
+        advices: dict[Column, Advice] = {}
         paces: dict[Column, _Pace] = {}
         for column in columns:
             try:
                 paces[column] = self._pace(column)
             except (SchemaMismatch, FragmentUnreadable) as error:
-                found[column] = Advice(
+                advices[column] = Advice(
                     column.name, str(column.type), *_not_indexable(str(error)), *self.size
                 )
         if paces:
@@ -215,8 +215,8 @@ class _Sample:
                 values = table.column(column.path[0])
                 if len(column.path) > 1:
                     values = pc.struct_field(values, list(column.path[1:]))  # pyright: ignore[reportAttributeAccessIssue]
-                found[column] = self._judge(column, values, pace)
-        return found
+                advices[column] = self._judge(column, values, pace)
+        return advices
 
     def _read(self, names: list[str]) -> pa.Table:
         """The rows of the zones, one zone after another."""
@@ -244,16 +244,16 @@ class _Sample:
 
     def _judge(self, column: Column, values: pa.ChunkedArray, pace: _Pace) -> Advice:
         parts = self._cut(values)
-        found = overlaps([_hashes(part) for part in parts])
+        overlap = overlaps([_hashes(part) for part in parts])
         positions = np.array([zone.position for zone in self.zones], dtype=np.int64)
-        null_share = 1 - found.sizes.sum() / max(len(values), 1)
+        null_share = 1 - overlap.sizes.sum() / max(len(values), 1)
         limit = round(self.num_rows * (1 - null_share))
-        distinct = estimate_distinct(found, positions, self.num_zones, limit)
-        per_zone = float(found.distinct.mean()) if parts else 0.0
-        fpp = self._false_positives(found)
-        held = zones_holding(
-            found.rows / np.maximum(found.sizes, 1)[:, None],
-            found.sizes,
+        distinct = estimate_distinct(overlap, positions, self.num_zones, limit)
+        per_zone = float(overlap.distinct.mean()) if parts else 0.0
+        fpp = self._false_positives(overlap)
+        holding = zones_holding(
+            overlap.rows / np.maximum(overlap.sizes, 1)[:, None],
+            overlap.sizes,
             positions,
             self.num_zones,
         )
@@ -261,13 +261,13 @@ class _Sample:
         with_ranges = (
             None
             if by_range is None
-            else zones_holding(by_range, found.sizes, positions, self.num_zones)
+            else zones_holding(by_range, overlap.sizes, positions, self.num_zones)
         )
         figures = Figures(
             self.num_zones,
             float(null_share),
             distinct,
-            held + fpp * (self.num_zones - held),
+            holding + fpp * (self.num_zones - holding),
             per_zone * self.num_zones / max(distinct, 1),
             with_ranges,
             self._parquet,
@@ -295,11 +295,11 @@ class _Sample:
         starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).tolist()
         return [values.slice(start, size) for start, size in zip(starts, sizes, strict=False)]
 
-    def _false_positives(self, found: Overlaps) -> float:
+    def _false_positives(self, overlap: Overlaps) -> float:
         """Mean false positive probability of the zones' filters, filled as they would be."""
         size = self._parameters.filter_bytes
-        each = [false_positive_probability(int(count), size) for count in found.distinct]
-        return float(np.mean(each)) if each else 0.0
+        probabilities = [false_positive_probability(int(count), size) for count in overlap.distinct]
+        return float(np.mean(probabilities)) if probabilities else 0.0
 
     def _index_bytes(self, sizing: str) -> int:
         given = self._parameters
@@ -343,8 +343,8 @@ def _measure_pace(reader: ColumnsReader | TableColumns, parameters: ZoneParamete
 
 def _hashes(values: pa.ChunkedArray) -> np.ndarray:
     """Hashes of the values that are not null."""
-    found = [hash_array(chunk).valid() for chunk in values.chunks]
-    return np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
+    hashes = [hash_array(chunk).valid() for chunk in values.chunks]
+    return np.concatenate(hashes) if hashes else np.empty(0, dtype=np.uint64)
 
 
 def _range_shares(parts: list[pa.ChunkedArray]) -> np.ndarray | None:

@@ -204,21 +204,21 @@ def judge(figures: Figures) -> tuple[str, str]:
         return FEW_ROWS, f"there {_are(zones)}: there is nothing to skip"
     if figures.null_share == 1:
         return ONLY_NULLS, "no row looked at has a value: there is no key to look up"
-    kept, every = figures.zones_with_index, f"{zones:,} zones"
+    read, every = figures.zones_with_index, f"{zones:,} zones"
     values = f"{_rounded(figures.distinct):,} distinct {_plural('value', figures.distinct)}"
-    if kept > _MOST * zones:
+    if read > _MOST * zones:
         if figures.zones_per_value < _RARE * zones:
             return INDEX, (
                 f"for rare values: a value is in {_zones_text(figures.zones_per_value)} of {every} "
-                f"on average, that of a row drawn at random in {_zones_text(kept)}"
+                f"on average, that of a row drawn at random in {_zones_text(read)}"
             )
-        return FEW_VALUES, f"{values}; that of a row is in {_zones_text(kept)} of {every}"
+        return FEW_VALUES, f"{values}; that of a row is in {_zones_text(read)} of {every}"
     ranges = figures.zones_with_key_ranges
-    finding = f"a lookup reads {_zones_text(kept)} of {every}"
+    finding = f"a lookup reads {_zones_text(read)} of {every}"
     if ranges is None:
         return INDEX, f"{finding}; the type has no key ranges"
     left = f"key ranges alone leave {_zones_text(ranges)}"
-    if ranges > max(_AS_GOOD * kept, kept + _FEW_MORE):
+    if ranges > max(_AS_GOOD * read, read + _FEW_MORE):
         return INDEX, f"{finding}; {left}"
     if not figures.in_parquet:
         return INDEX, f"{finding}; {left}, but the files keep no key ranges"

@@ -72,7 +72,7 @@ class Overlaps:
         """Distinct values of all sampled zones together."""
         return int(self.keys.max()) + 1 if self.keys.size else 0
 
-    def held_by(self, among: np.ndarray) -> np.ndarray:
+    def zone_counts(self, among: np.ndarray) -> np.ndarray:
         """How many of some zones hold each value they hold, shape (values,)."""
         counts = np.bincount(self.keys[np.isin(self.zones, among)])
         return counts[counts > 0]
@@ -80,17 +80,17 @@ class Overlaps:
 
 def overlaps(hashes: list[np.ndarray]) -> Overlaps:
     """Compare zones."""
-    found = [np.unique(each, return_counts=True) for each in hashes]
-    distinct = np.array([values.size for values, _ in found], dtype=np.int64)
-    zones = np.repeat(np.arange(len(found)), distinct)
-    every = np.concatenate([values for values, _ in found]) if found else _NO_HASHES
-    counts = np.concatenate([counts for _, counts in found]) if found else _NO_HASHES
+    uniques = [np.unique(each, return_counts=True) for each in hashes]
+    distinct = np.array([values.size for values, _ in uniques], dtype=np.int64)
+    zones = np.repeat(np.arange(len(uniques)), distinct)
+    every = np.concatenate([values for values, _ in uniques]) if uniques else _NO_HASHES
+    counts = np.concatenate([counts for _, counts in uniques]) if uniques else _NO_HASHES
     # Stable: under one value the zones ascend.
     order = np.argsort(every, kind="stable")
     every, zones, counts = every[order], zones[order], counts[order]
     keys = np.cumsum(np.diff(every, prepend=every[:1]) > 0)
     sizes = np.array([each.size for each in hashes], dtype=np.int64)
-    return Overlaps(sizes, distinct, *_shared(keys, zones, counts, len(found)), keys, zones)
+    return Overlaps(sizes, distinct, *_shared(keys, zones, counts, len(uniques)), keys, zones)
 
 
 def _shared(
@@ -155,7 +155,7 @@ def _by_distance(
     return (np.bincount(bins, distances)[used] / count[used]), share
 
 
-def estimate_distinct(found: Overlaps, positions: np.ndarray, num_zones: int, limit: int) -> int:
+def estimate_distinct(overlap: Overlaps, positions: np.ndarray, num_zones: int, limit: int) -> int:
     """Distinct values of the dataset, estimated from sampled zones.
 
     A zone is a sampling unit, a value is met in it or not. The estimator is the lower bound of
@@ -169,17 +169,17 @@ def estimate_distinct(found: Overlaps, positions: np.ndarray, num_zones: int, li
     values are rare and a few are everywhere. Where a value fills neighbouring zones, only
     zones far apart are compared, and the result is divided by the zones such a run takes.
     """
-    seen = found.num_keys
+    seen = overlap.num_keys
     if positions.size in (0, num_zones) or not seen:
         return seen
     starts = np.flatnonzero(np.diff(positions, prepend=-(1 << 62)) > _span(positions))
-    run = _run_length(found, positions, num_zones)
+    run = _run_length(overlap, positions, num_zones)
     among = np.arange(positions.size) if run < _SCATTERED or starts.size < 2 else starts
-    held = found.held_by(among)
-    once, twice = int((held == 1).sum()), int((held == 2).sum())
+    per_value = overlap.zone_counts(among)
+    once, twice = int((per_value == 1).sum()), int((per_value == 2).sum())
     share = among.size / num_zones
     below = 2 * twice * among.size / (among.size - 1) + once * share / (1 - share)
-    estimate = (held.size + (once**2 / below if below else 0)) / run
+    estimate = (per_value.size + (once**2 / below if below else 0)) / run
     return round(min(max(estimate, seen), limit))
 
 
@@ -188,10 +188,10 @@ def _span(positions: np.ndarray) -> int:
     return max(1, int(positions[-1] - positions[0]) // (4 * _GROUPS))
 
 
-def _run_length(found: Overlaps, positions: np.ndarray, num_zones: int) -> float:
+def _run_length(overlap: Overlaps, positions: np.ndarray, num_zones: int) -> float:
     """Neighbouring zones that hold a value beyond what chance would have hold it."""
-    shares = found.values / np.maximum(found.distinct, 1)[:, None]
-    at, share = _by_distance(shares, found.distinct, positions)
+    shares = overlap.values / np.maximum(overlap.distinct, 1)[:, None]
+    at, share = _by_distance(shares, overlap.distinct, positions)
     span = 2 * _span(positions)
     near = at <= span
     far = float(share[~near].min()) if (~near).any() else 0.0

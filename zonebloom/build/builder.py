@@ -61,7 +61,7 @@ class Refreshed:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is to be done for an index: `missing` is read, `kept` stays of what there was.
+    """What is to be done for an index: `missing` is read, `segments` stay of what there was.
 
     `alive` are the fragments that are as they were indexed; `before` is None of an index that is
     made anew.
@@ -70,7 +70,7 @@ class _Work:
     spec: IndexSpec
     missing: tuple[PresentFragment, ...]
     before: IndexEntry | None = None
-    kept: tuple[Segment, ...] = ()
+    segments: tuple[Segment, ...] = ()
     alive: frozenset[int] = frozenset()
 
     def refreshed(self, now: IndexEntry) -> Refreshed:
@@ -163,13 +163,13 @@ class Builder:
         alive = coverage.live | self._elsewhere(base, entry.fragment_ids)
         items = entry.parameters.number_of_items
         zones = {k.fragment_id: -(-k.num_rows // items) for k in base.fragments.values()}
-        kept = tuple(_still_used(entry.segments, alive, coverage.live, zones))
-        left = {i for segment in kept for i in segment.fragment_ids}
+        segments = tuple(_still_used(entry.segments, alive, coverage.live, zones))
+        left = {i for segment in segments for i in segment.fragment_ids}
         missing = tuple(each for each in coverage.present if each.fragment_id not in left)
         stored = entry.global_filter
         size = None if stored is None else GlobalSize(stored.num_items, stored.probability)
         return _Work(
-            IndexSpec(entry.name, column, entry.parameters, size), missing, entry, kept, alive
+            IndexSpec(entry.name, column, entry.parameters, size), missing, entry, segments, alive
         )
 
     def _run(
@@ -187,16 +187,16 @@ class Builder:
         prefix = prefix or self._catalog.new_segment_prefix()
         with self._new_segments(prefix):
             trained = self._train_missing(prefix, work, engine, progress)
-            made: dict[str, IndexEntry] = {}
+            entries: dict[str, IndexEntry] = {}
             for number, (each, tasks) in enumerate(zip(work, trained, strict=True)):
                 added = [task.segments[place] for task, place in tasks]
                 name = f"{prefix}-{number}"
-                segments = arrange(self._catalog, f"{name}-all", [*each.kept, *added], layout)
+                segments = arrange(self._catalog, f"{name}-all", [*each.segments, *added], layout)
                 stored = self._global_filter(f"{name}-keys", each, tasks)
                 before = each.before
                 if before is None or (segments, stored) != (before.segments, before.global_filter):
-                    made[each.spec.name] = each.spec.entry(segments, stored)
-            if not made and not seen_again:
+                    entries[each.spec.name] = each.spec.entry(segments, stored)
+            if not entries and not seen_again:
                 return base
             identities = {e.fragment_id: e.identity for each in work for e in each.missing}
             done = {task.segments[0].name: task for tasks in trained for task, _ in tasks}.values()
@@ -207,7 +207,7 @@ class Builder:
                 for known in task.fragments
             }
             page_maps = base.with_indices(
-                {**base.indices, **made},
+                {**base.indices, **entries},
                 [task.page_map for task in done if task.page_map is not None],
             ).page_maps
             page_maps = merged_page_maps(self._catalog, f"{prefix}-pages", page_maps)
@@ -230,7 +230,7 @@ class Builder:
                     latest,
                     next_fragment_id=max(ids),
                     fragments={**latest.fragments, **again, **read},
-                ).with_indices({**others, **made}, new_maps)
+                ).with_indices({**others, **entries}, new_maps)
 
             return self._catalog.commit(change)
 

@@ -20,29 +20,29 @@ def compact(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool
     """
     base = catalog.latest_for_writing()
     prefix = catalog.new_segment_prefix()
-    made: dict[str, IndexEntry] = {}
+    entries: dict[str, IndexEntry] = {}
     try:
         for number, entry in enumerate(
             base.indices[name] for name in names if name in base.indices
         ):
             merged = _merged(catalog, f"{prefix}-{number}", entry.segments, everything)
             if merged != entry.segments:
-                made[entry.name] = replace(entry, segments=merged)
+                entries[entry.name] = replace(entry, segments=merged)
         page_maps = merged_page_maps(catalog, f"{prefix}-pages", base.page_maps)
         new_maps = [each for each in page_maps if each not in base.page_maps]
 
         def change(latest: Version) -> Version:
-            changed = [name for name in made if latest.indices.get(name) != base.indices[name]]
+            changed = [name for name in entries if latest.indices.get(name) != base.indices[name]]
             if changed:
                 raise CommitConflict(f"another writer changed index {changed[0]!r} meanwhile")
-            return latest.with_indices({**latest.indices, **made}, new_maps)
+            return latest.with_indices({**latest.indices, **entries}, new_maps)
 
-        if made:
+        if entries:
             catalog.commit(change)
     finally:
         # Whatever happened, what the newest version names stays.
         catalog.delete_unnamed([prefix])
-    return bool(made)
+    return bool(entries)
 
 
 def _merged(
@@ -53,8 +53,8 @@ def _merged(
     small = [segment for segment in segments if segment.num_zones < SLICED_ZONES]
     if len(small) < 2:
         return tuple(segments)
-    kept = [segment for segment in segments if segment not in small]
-    return (*kept, *arrange(catalog, name, small, "auto", most_tables=1))
+    large = [segment for segment in segments if segment not in small]
+    return (*large, *arrange(catalog, name, small, "auto", most_tables=1))
 
 
 def drop_for_good(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:

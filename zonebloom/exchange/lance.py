@@ -168,13 +168,13 @@ def _pylance() -> Any:
 
 
 def _shared_parameters(tables: Sequence[ZoneTable]) -> tuple[int, float]:
-    found = sorted({(table.number_of_items, table.probability) for table in tables})
-    if len(found) != 1:
+    pairs = sorted({(table.number_of_items, table.probability) for table in tables})
+    if len(pairs) != 1:
         raise InvalidArgument(
-            f"the tables have {len(found)} different parameters (number_of_items, probability) "
-            f"{found}; give one or more tables of one index"
+            f"the tables have {len(pairs)} different parameters (number_of_items, probability) "
+            f"{pairs}; give one or more tables of one index"
         )
-    return found[0]
+    return pairs[0]
 
 
 def _require_disjoint(tables: Sequence[ZoneTable]) -> None:
