@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from helpers import flipped_bits, rewrite_document, without_privileges
 
 from zonebloom.catalog import log as log_module
 from zonebloom.catalog import store as catalog_module
-from zonebloom.catalog.log import FORMAT_VERSION, now
+from zonebloom.catalog.log import FORMAT_VERSION, from_json, now
 from zonebloom.catalog.model import (
+    GlobalFilterEntry,
     IndexEntry,
     KnownFragment,
     PageMapEntry,
@@ -501,6 +503,30 @@ def test_a_version_that_does_not_hold_is_not_used(local, written_as, change):
     local.commit(adding("b"))
     forge(local, 2, change, written_as)
     check_falls_back(local, first)
+
+
+def replaced(value, other):
+    """A value of JSON with each part in turn another, and with a part nobody knows."""
+    yield other
+    if isinstance(value, dict):
+        yield {**value, "unknown": 1}
+    keys = range(len(value)) if isinstance(value, list) else value
+    for key in keys if isinstance(value, dict | list) else ():
+        for part in replaced(value[key], other):
+            changed = value.copy()
+            changed[key] = part
+            yield changed
+
+
+def test_records_are_read_back_as_they_were_or_not_at_all():
+    written = replace(entry(), global_filter=GlobalFilterEntry("g", 1, "00", (0,), 5, 0.5))
+    value = json.loads(json.dumps(asdict(written)))
+    assert from_json(IndexEntry, value) == written
+    assert from_json(IndexEntry, {**value, "global_filter": None}).global_filter is None
+    for other in (object(), b"", {"a": 1}, [[]]):
+        for changed in replaced(value, other):
+            with pytest.raises(ValueError):
+                from_json(IndexEntry, changed)
 
 
 def test_json_nested_beyond_reason_is_not_used(local):
