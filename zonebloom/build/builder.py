@@ -8,21 +8,20 @@ What fails leaves nothing behind: segments of a build are deleted unless its ver
 from __future__ import annotations
 
 import contextlib
-import posixpath
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zonebloom.build.layout import arrange
+from zonebloom.build.others import OtherDatasets
 from zonebloom.build.spec import IndexSpec
 from zonebloom.build.tasks import TrainedTask, cut_tasks
 from zonebloom.build.train import train_locally
 from zonebloom.catalog.coverage import Coverage, PresentFragment, cover
 from zonebloom.catalog.folder import writing_to
-from zonebloom.catalog.freshness import unchanged
 from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry, KnownFragment, Segment, Version
 from zonebloom.catalog.page_maps import merged_page_maps
-from zonebloom.errors import CommitConflict, HiddenColumnsWarning, IndexExists
+from zonebloom.errors import CommitConflict, HiddenColumnsWarning
 from zonebloom.index.global_filter import GlobalSize, merge_parts
 from zonebloom.opened import Opened
 from zonebloom.progress import Progress, reporting
@@ -93,6 +92,7 @@ class Builder:
         self._source = opened.source
         self._catalog = opened.catalog
         self._planner = opened.planner
+        self._others = OtherDatasets(opened.source, opened.catalog)
 
     def build(
         self,
@@ -112,21 +112,21 @@ class Builder:
         names = [spec.name for spec in specs]
 
         def check(latest: Version) -> None:
-            self._require_own(names, latest)
+            self._others.refuse(names, latest)
             taken = [name for name in names if name in latest.indices.keys() - base.indices.keys()]
             if taken and not replace_existing:
                 raise CommitConflict(
                     f"another writer made an index {taken[0]!r} meanwhile; give another name"
                 )
 
-        self._require_own(names, base)
+        self._others.refuse(names, base)
         work = [_Work(spec, coverage.present) for spec in specs]
         return self._run(base, work, layout, engine, progress, check, prefix=prefix)
 
     def own_indices(self) -> list[str]:
         """Names of the indices but those of other datasets' files alone."""
         version = self._planner.version
-        others = {each.fragment_id for each in self._of_others(version)}
+        others = {known.fragment_id for known in self._others.fragments(version)}
         covered = {name: entry.fragment_ids for name, entry in version.indices.items()}
         return [name for name, ids in covered.items() if not ids or ids - others]
 
@@ -160,7 +160,7 @@ class Builder:
         self, entry: IndexEntry, column: Column, base: Version, coverage: Coverage
     ) -> _Work:
         """What is to be done to bring an index up to date."""
-        alive = coverage.live | self._elsewhere(base, entry.fragment_ids)
+        alive = coverage.live | self._others.unchanged(base, entry.fragment_ids)
         items = entry.parameters.number_of_items
         zones = {k.fragment_id: -(-k.num_rows // items) for k in base.fragments.values()}
         segments = tuple(_still_used(entry.segments, alive, coverage.live, zones))
@@ -298,55 +298,6 @@ class Builder:
         parts = [part for task, place in tasks if (part := task.parts[place]) is not None]
         ids = list(dict.fromkeys([*ids, *(each.fragment_id for each in work.missing)]))
         return merge_parts(self._catalog, segment, work.spec.global_size, parts, ids, before)
-
-    # Files of other datasets, which may share the index folder
-
-    def _elsewhere(self, base: Version, covered: set[int]) -> set[int]:
-        """Indexed fragments that are none of this dataset's, but still are as they were.
-
-        A dataset of some files may share the index with one of all.
-        """
-        listed = self._listed()
-        return self._unchanged(
-            known
-            for known in base.fragments.values()
-            if known.fragment_id in covered and known.key not in listed
-        )
-
-    def _listed(self) -> set[str]:
-        return {fragment.key for fragment in self._source.fragments}
-
-    def _unchanged(self, fragments: Iterable[KnownFragment]) -> set[int]:
-        files = [(self._path(known.key), known) for known in fragments]
-        return unchanged(self._source.filesystem, files)
-
-    def _path(self, key: str) -> str:
-        """Where a fragment lies that the catalog knows by a key."""
-        # Of all or of none the key is the whole path, which need not begin with a slash.
-        if any(fragment.key == fragment.path for fragment in self._source.fragments[:1]):
-            return key
-        return posixpath.join(self._source.root, key)
-
-    def _of_others(self, version: Version) -> list[KnownFragment]:
-        """Fragments that are none of this dataset's and lie elsewhere: of another one's."""
-        listed, root = self._listed(), posixpath.join(self._source.root, "")
-        return [
-            known
-            for known in version.fragments.values()
-            if known.key not in listed and not self._path(known.key).startswith(root)
-        ]
-
-    def _require_own(self, names: Iterable[str], version: Version) -> None:
-        """Refuse to replace an index of another dataset, whose files are still there."""
-        taken = [version.indices[name] for name in names if name in version.indices]
-        others = self._of_others(version) if taken else []
-        for entry in taken:
-            covered = entry.fragment_ids
-            if self._unchanged(each for each in others if each.fragment_id in covered):
-                raise IndexExists(
-                    f"the index {entry.name!r} in {self._catalog.folder} is of another dataset, "
-                    "which shares the folder; give this one another name, or another index_dir"
-                )
 
 
 def _warn_of_hidden(columns: Mapping[str, str]) -> None:

@@ -212,10 +212,7 @@ def _gone(source: Source, version: Version, coverage: Coverage) -> list[str]:
     A dataset of some files may share the index with one of all.
     """
     present = {each.fragment.key for each in coverage.present}
-    # Known by their whole paths where the index has a folder apart.
-    whole = all(fragment.key == fragment.path for fragment in source.fragments)
-    root = "" if whole else source.root
-    paths = [posixpath.join(root, key) for key in version.fragments if key not in present]
+    paths = [source.path_of(key) for key in version.fragments if key not in present]
     now = identities(source.filesystem, paths)
     return [path for path, identity in zip(paths, now, strict=True) if identity is None]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
-
 import numpy as np
 import pyarrow as pa
 
@@ -150,7 +148,7 @@ def _stale(
     forgotten = covered.difference(known.fragment_id for known in version.fragments.values())
     gone += [f"fragment {i}" for i in sorted(forgotten)]
     # None of this dataset's, which may be of some files only.
-    paths = [posixpath.join(source.root, known.key) for known in unlisted]
+    paths = [source.path_of(known.key) for known in unlisted]
     now = identities(source.filesystem, paths)
     for known, path, identity in zip(unlisted, paths, now, strict=True):
         if identity is None:

@@ -100,6 +100,13 @@ class Source:
         named = tuple(replace(fragment, key=fragment.path) for fragment in self.fragments)
         return replace(self, fragments=named)
 
+    def path_of(self, key: str) -> str:
+        """Where a file lies, of this dataset or another in one catalog, that has a key there."""
+        # Of all or of none the key is the whole path, which need not begin with a slash.
+        if any(fragment.key == fragment.path for fragment in self.fragments[:1]):
+            return key
+        return posixpath.join(self.root, key)
+
     def partition_columns(self) -> set[str]:
         """Columns whose value the path of a file gives, whatever the file holds."""
         import pyarrow.dataset as pads
