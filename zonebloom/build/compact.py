@@ -60,18 +60,8 @@ def _merged(
 def drop_for_good(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:
     """Drop indices in one commit, and delete their segments.
 
-    Readers of older versions scan the data instead, with a warning.
-
-    Parameters
-    ----------
-    names : iterable of str
-    build : str, optional
-        Of these, only those with segments of the build of this prefix.
-
-    Warns
-    -----
-    ZoneBloomWarning
-        When segments cannot be deleted; the indices are gone nevertheless.
+    With the prefix of a build, only those with segments of that. Readers of older versions scan
+    the data instead, with a warning. Segments that cannot be deleted are warned of.
     """
     doomed = set(names)
     folders: set[str] = set() if build is None else {build}

@@ -46,17 +46,10 @@ class NewerFormat(ValueError):
 
 
 class VersionLog:
-    """The numbered documents of one folder.
+    """The numbered documents of one folder, which need not be there.
 
-    Parameters
-    ----------
-    filesystem : pyarrow.fs.FileSystem
-    folder : str
-        It need not be there.
-    first_keys : set of str
-        Of the content, as a document of format 1 has them at its top.
-    prepare : callable, optional
-        Takes the path of a file about to be written, and makes its folder.
+    `first_keys` are those of the content that a document of format 1 has at its top; `prepare`
+    makes the folder of a file about to be written.
     """
 
     def __init__(
@@ -90,15 +83,7 @@ class VersionLog:
         return sorted(int(name[1]) for name in names if name)
 
     def read(self, number: int) -> Any:
-        """The content of a document.
-
-        Raises
-        ------
-        NewerFormat
-        ValueError
-            When it is damaged.
-        OSError
-        """
+        """The content of a document; NewerFormat, ValueError when it is damaged, or OSError."""
         with self._filesystem.open_input_file(self.path(number)) as file:
             written_as, content = from_document(file.read(), self._first_keys)
         if written_as > FORMAT_VERSION:
@@ -174,10 +159,7 @@ def _checksum(head: bytes, tail: bytes) -> bytes:
 def from_json(kind: Any, value: Any) -> Any:
     """A value of JSON as a type: of records, tuples of one type, texts, numbers and flags.
 
-    Raises
-    ------
-    ValueError
-        When it is none, with the first part that is none.
+    ValueError says which part is of another.
     """
     if kind in (int, str, bool):
         return _of(kind, value)

@@ -20,13 +20,7 @@ _BYTES = 64 << 10
 
 
 class PageMaps:
-    """The page maps of a version, loaded when first asked.
-
-    Attributes
-    ----------
-    read_bytes : int
-        Of the maps loaded so far.
-    """
+    """The page maps of a version, loaded when first needed; `read_bytes` are of those loaded."""
 
     def __init__(self, catalog: Catalog, entries: Sequence[PageMapEntry]):
         self._catalog = catalog

@@ -59,13 +59,7 @@ def to_content(version: Version, listing: str, checksum: str) -> dict[str, Any]:
 
 
 def from_content(content: Any, fragments: dict[str, KnownFragment]) -> Version:
-    """The version a document holds.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        When it does not hold.
-    """
+    """The version a document holds; ValueError, KeyError or TypeError when it does not hold."""
     next_id = from_json(int, content["next_fragment_id"])
     if not 0 <= next_id <= _MAX_FRAGMENT_ID:
         raise ValueError(f"next_fragment_id is {next_id}")
