@@ -237,8 +237,10 @@ def test_types_of_the_dataset_other_than_the_files(tmp_path):
 
     assert (ask("i", pa.int64(), 300), ask("i", pa.int64(), 301)) == ([0], [])
     assert ask("i", pa.int64(), 2**40) == []
+    assert (ask("i", pa.float64(), 300.0), ask("i", pa.float64(), 44.0)) == ([0], [])
+    assert ask("i", pa.float64(), 1.5) == []
     # Narrower: an engine that wraps around would show 300 as 44.
-    for narrower in (pa.int8(), pa.int16(), pa.uint32(), pa.uint64(), pa.float64(), pa.string()):
+    for narrower in (pa.int8(), pa.int16(), pa.uint32(), pa.uint64(), pa.float32(), pa.string()):
         assert ask("i", narrower, 44) is None
     assert (ask("f", pa.float64(), 1.5), ask("f", pa.float64(), 2.5)) == ([0], [])
     assert ask("f", pa.float16(), 1.5) is None
