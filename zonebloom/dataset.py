@@ -46,17 +46,11 @@ from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MOST_BATCH_ROWS, Request, Sc
 from zonebloom.scan.recheck import Columns, gather
 from zonebloom.scan.scanner import Scanner
 from zonebloom.storage.delta import is_delta, open_delta
+from zonebloom.storage.discovery import Partitioning, Schema, open_source, require_no_schema
 from zonebloom.storage.iceberg import is_iceberg, open_iceberg
 from zonebloom.storage.memory import TableSource, open_table
 from zonebloom.storage.paths import absolute_path, is_uri
-from zonebloom.storage.source import (
-    Partitioning,
-    Schema,
-    Source,
-    Stale,
-    open_source,
-    require_no_schema,
-)
+from zonebloom.storage.source import Source, Stale
 from zonebloom.text import bytes_text, lines_html, table_html
 
 if TYPE_CHECKING:

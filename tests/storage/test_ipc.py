@@ -24,6 +24,7 @@ from zonebloom import errors
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity, ReadCounter, identities
 from zonebloom.storage.ipc import IpcRows
+from zonebloom.storage.random_access import FragmentFile
 
 LOCAL = pafs.LocalFileSystem()
 BATCHES, ROWS = 6, 100
@@ -63,7 +64,9 @@ def opened(
     (identity,) = identities(filesystem, [str(path)])
     assert identity is not None
     schema = table(0, 0).schema
-    return IpcRows(filesystem, str(path), identity, schema, {}, counter or ReadCounter())
+    return IpcRows(
+        FragmentFile(filesystem, str(path), identity, counter or ReadCounter()), schema, {}
+    )
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
@@ -124,7 +127,7 @@ def test_a_file_replaced_meanwhile_is_noticed(tmp_path: Path) -> None:
     assert identity is not None
     touch_later(path)
     with pytest.raises(errors.FragmentChanged):
-        IpcRows(LOCAL, str(path), identity, table(0, 0).schema, {}, ReadCounter())
+        IpcRows(FragmentFile(LOCAL, str(path), identity, ReadCounter()), table(0, 0).schema, {})
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -132,7 +135,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"ARROW1\0\0 not really")
     identity = FileIdentity(path.stat().st_size, path.stat().st_mtime_ns)
     with pytest.raises(errors.FragmentUnreadable, match=r"a\.arrow.*repair or remove"):
-        IpcRows(LOCAL, str(path), identity, table(0, 0).schema, {}, ReadCounter())
+        IpcRows(FragmentFile(LOCAL, str(path), identity, ReadCounter()), table(0, 0).schema, {})
 
 
 def test_lying_offsets_are_refused(tmp_path: Path) -> None:
@@ -147,7 +150,7 @@ def test_lying_offsets_are_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     status = os.stat(path)
     identity = FileIdentity(status.st_size, status.st_mtime_ns)
-    rows = IpcRows(LOCAL, str(path), identity, words.schema, {}, ReadCounter())
+    rows = IpcRows(FragmentFile(LOCAL, str(path), identity, ReadCounter()), words.schema, {})
     with pytest.raises(errors.FragmentUnreadable, match=r"a\.arrow"):
         rows.read(0, ["text"], RowRanges([(3, 4)]))
     rows.close()
@@ -199,7 +202,7 @@ def test_any_rows_of_any_type(tmp_path: Path, how: str) -> None:
     (identity,) = identities(where, [name])
     assert identity is not None
     counter = ReadCounter()
-    reader = IpcRows(where, name, identity, whole.schema, {}, counter)
+    reader = IpcRows(FragmentFile(where, name, identity, counter), whole.schema, {})
     rng = np.random.default_rng(5)
     sets = [[(0, 1)], [(0, len(whole))], [(299, 301)], [(13, 14), (600, 603), (1263, 1272)]]
     sets += [
@@ -230,7 +233,7 @@ def test_few_bytes_are_read_for_few_rows(tmp_path: Path) -> None:
     (identity,) = identities(LOCAL, [str(path)])
     assert identity is not None
     counter = ReadCounter()
-    reader = IpcRows(LOCAL, str(path), identity, table.schema, {}, counter)
+    reader = IpcRows(FragmentFile(LOCAL, str(path), identity, counter), table.schema, {})
     rows = RowRanges([(50_000, 50_100)])
     assert [number for number, *_ in reader.row_groups(rows)] == [0]
     for name, limit in (("id", 1000), ("text", 5000), ("list", 10 << 20)):

@@ -27,8 +27,9 @@ from zonebloom.storage.columns import ColumnsReader, Run, TableColumns, columns_
 from zonebloom.storage.digest import content_digest
 from zonebloom.storage.files import ReadCounter, is_local
 from zonebloom.storage.memory import TableSource
-from zonebloom.storage.parquet.pagemap import FooterPages, map_rows, page_map_file, read_footer
-from zonebloom.storage.ranges import RangeFile
+from zonebloom.storage.parquet.footer import read_footer
+from zonebloom.storage.parquet.pagemap import FooterPages, map_rows, page_map_file
+from zonebloom.storage.random_access import FragmentFile
 from zonebloom.threads import cores, in_order
 
 Progress = Callable[[int], None]
@@ -232,7 +233,7 @@ def _page_map(task: TrainTask) -> tuple[PageMapEntry | None, dict[str, str]]:
     for each in task.fragments:
         path = each.fragment.path
         try:
-            with RangeFile(task.source.filesystem, path, each.identity, ReadCounter()) as file:
+            with FragmentFile(task.source.filesystem, path, each.identity, ReadCounter()) as file:
                 pages = FooterPages(read_footer(file.num_bytes, file.read), file.read)
                 pages.load_all()
                 rows += map_rows(each.fragment_id, pages)

@@ -34,7 +34,7 @@ from zonebloom.sbbf.slices_numpy import (
     set_bits,
 )
 from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.pread import PositionedFile
+from zonebloom.storage.random_access import RandomAccessFile
 
 # Read at first: the whole directory of most tables in one request.
 _TAIL_BYTES = 16 << 10
@@ -79,7 +79,7 @@ class SlicedTable:
         self._report = report
         self._reported = False
         try:
-            self.file = PositionedFile(filesystem, path, self.counter)
+            self.file = RandomAccessFile(filesystem, path, self.counter)
             self._open(num_bytes, checksum)
         except (OSError, ValueError) as error:
             raise CorruptIndex(

@@ -10,7 +10,7 @@ import numpy as np
 
 from zonebloom.index.sliced_directory import Tile
 from zonebloom.sbbf.slices_numpy import block_numbers, set_bits
-from zonebloom.storage.pread import PositionedFile
+from zonebloom.storage.random_access import RandomAccessFile
 from zonebloom.threads import cores, in_order
 
 # Bytes of blocks a thread holds at a time. Locally what it reads should still be in the
@@ -34,7 +34,9 @@ class _Run:
     first_key: int
 
 
-def load_blocks(file: PositionedFile, tile: Tile, start: int, stop: int) -> tuple[np.ndarray, str]:
+def load_blocks(
+    file: RandomAccessFile, tile: Tile, start: int, stop: int
+) -> tuple[np.ndarray, str]:
     """Blocks of a tile, damaged rows filled with ones, and what is wrong with them if anything."""
     from zonebloom.sbbf import slices
 
@@ -49,7 +51,7 @@ def load_blocks(file: PositionedFile, tile: Tile, start: int, stop: int) -> tupl
     return blocks, f"{damaged} bit rows are damaged" if damaged else ""
 
 
-def _runs(file: PositionedFile, tiles: Sequence[Tile], hashes: np.ndarray) -> Iterator[_Run]:
+def _runs(file: RandomAccessFile, tiles: Sequence[Tile], hashes: np.ndarray) -> Iterator[_Run]:
     for tile in tiles:
         size = tile.block_words * 8
         longest = max(1, (_LOCAL_RUN if file.is_local else _REMOTE_RUN) // size)
@@ -75,7 +77,7 @@ def _runs(file: PositionedFile, tiles: Sequence[Tile], hashes: np.ndarray) -> It
 class _Search:
     """The pairs of one run, as many at a time as there is room for."""
 
-    def __init__(self, file: PositionedFile, run: _Run):
+    def __init__(self, file: RandomAccessFile, run: _Run):
         self._run = run
         self._state = np.zeros(2, dtype=np.int64)
         self._blocks, self.damage = load_blocks(file, run.tile, run.start, run.stop)
@@ -106,12 +108,12 @@ class _Search:
         return keys[:count] + run.first_key, zones[:count] + tile.first
 
 
-def _threads(file: PositionedFile) -> int:
+def _threads(file: RandomAccessFile) -> int:
     return cores() if file.is_local else _REMOTE_THREADS
 
 
 def find_pairs(
-    file: PositionedFile,
+    file: RandomAccessFile,
     tiles: Sequence[Tile],
     hashes: np.ndarray,
     report: Callable[[str], None],
@@ -133,7 +135,7 @@ def find_pairs(
 
 
 def find_any(
-    file: PositionedFile,
+    file: RandomAccessFile,
     tiles: Sequence[Tile],
     hashes: np.ndarray,
     report: Callable[[str], None],

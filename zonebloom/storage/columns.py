@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from zonebloom.errors import FragmentUnreadable, SchemaMismatch
+from zonebloom.errors import SchemaMismatch
+from zonebloom.storage.files import reading
 from zonebloom.storage.memory import TableSource
 from zonebloom.storage.parquet.footer import ENCRYPTED_MAGIC, TAIL_BYTES
 from zonebloom.storage.source import Source, is_plain_parquet
@@ -30,13 +32,7 @@ _RUN_ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Rows of one fragment that one thread reads.
-
-    Attributes
-    ----------
-    first_row, num_rows : int
-    row_groups : tuple of int, or None for a fragment read as a whole
-    """
+    """Rows of one fragment that one thread reads; no row groups where it is read as a whole."""
 
     first_row: int
     num_rows: int | None
@@ -94,10 +90,7 @@ class ColumnsReader:
         return runs
 
     def read(self, run: Run) -> Iterator[list[pa.Array]]:
-        """The values of a run, in row order.
-
-        One for each column, of as many rows each.
-        """
+        """The values of a run in row order, an array for each column."""
         with self._reading():
             batches = self._fragment() if run.row_groups is None else self._row_groups(run)
             while (batch := next(batches, None)) is not None:
@@ -106,8 +99,8 @@ class ColumnsReader:
                     for values, column in zip(batch, self._columns, strict=True)
                 ]
 
-    def _reading(self) -> _Reading:
-        return _Reading(self._path)
+    def _reading(self) -> AbstractContextManager[None]:
+        return reading(self._path, "repair or remove the file, then build again")
 
     def _plain_metadata(self) -> pq.FileMetaData | None:
         """The footer of a file; None of an encrypted one, to which the format may hold the keys."""
@@ -234,21 +227,3 @@ def leaf_of(values: pa.Array, path: tuple[str, ...]) -> pa.Array:
         # Unlike StructArray.field, a null struct makes its leaf null.
         values = pc.struct_field(values, name)  # pyright: ignore[reportAttributeAccessIssue]
     return values
-
-
-class _Reading:
-    """Turns what pyarrow raises while a file is read into an error that names the file."""
-
-    def __init__(self, path: str):
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, FragmentUnreadable | SchemaMismatch):
-            return
-        if isinstance(error, pa.ArrowException | OSError):
-            raise FragmentUnreadable(
-                f"cannot read {self._path}: {error}; repair or remove the file, then build again"
-            ) from None

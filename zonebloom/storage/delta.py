@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.errors import SourceError
+from zonebloom.storage.discovery import as_arrow_filesystem
 from zonebloom.storage.paths import absolute_path, is_uri, split_path
 from zonebloom.storage.snapshot import DataFile, SnapshotSource, snapshot_source
-from zonebloom.storage.source import as_arrow_filesystem
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

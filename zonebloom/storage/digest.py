@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import stat
 
+import pyarrow.fs as pafs
 import xxhash
+
+from zonebloom.storage.random_access import RandomAccessFile
 
 # Files up to this size are read whole, so their digest tells every change.
 WHOLE_BYTES = 1 << 20
@@ -25,33 +28,23 @@ def content_digest(path: str) -> str:
     differ in it as a rule; files without compression may not, hence the samples. Equal digests
     of large files are no proof that all their bytes are equal.
     """
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            return ""
-        size = status.st_size
-        digest = xxhash.xxh3_128(size.to_bytes(8, "little"))
-        tail = size if size <= WHOLE_BYTES else _tail_bytes(handle, size)
-        for at in range(size - tail, size, _READ_BYTES):
-            digest.update(_read(handle, at, min(_READ_BYTES, size - at)))
-        if tail < size:
-            for number in range(_SAMPLES):
-                at = number * (size - tail) // _SAMPLES
-                digest.update(_read(handle, at, _SAMPLE_BYTES))
-        return digest.hexdigest()
-    finally:
-        os.close(handle)
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        return ""
+    file = RandomAccessFile(pafs.LocalFileSystem(), path)
+    size = file.num_bytes
+    digest = xxhash.xxh3_128(size.to_bytes(8, "little"))
+    tail = size if size <= WHOLE_BYTES else _tail_bytes(file)
+    ranges = [(at, min(at + _READ_BYTES, size)) for at in range(size - tail, size, _READ_BYTES)]
+    if tail < size:
+        starts = (number * (size - tail) // _SAMPLES for number in range(_SAMPLES))
+        ranges += [(start, start + _SAMPLE_BYTES) for start in starts]
+    for each in ranges:
+        digest.update(file.read([each])[0])
+    file.close()
+    return digest.hexdigest()
 
 
-def _tail_bytes(handle: int, size: int) -> int:
-    end = _read(handle, size - 8, 8)
+def _tail_bytes(file: RandomAccessFile) -> int:
+    (end,) = file.read([(file.num_bytes - 8, file.num_bytes)])
     footer = int.from_bytes(end[:4], "little") + 8 if end[4:] in _PARQUET_ENDS else 0
-    return min(size, max(footer, _TAIL_BYTES))
-
-
-def _read(handle: int, at: int, count: int) -> bytes:
-    if hasattr(os, "pread"):
-        return os.pread(handle, count, at)
-    os.lseek(handle, at, os.SEEK_SET)
-    return os.read(handle, count)
+    return min(file.num_bytes, max(footer, _TAIL_BYTES))

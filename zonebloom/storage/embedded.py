@@ -15,7 +15,7 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.predicates.ast import Predicate, columns
 from zonebloom.storage.files import FileIdentity, ReadCounter, counted
 from zonebloom.storage.parquet.bloom import EmbeddedColumn, EmbeddedFilters
-from zonebloom.storage.ranges import RangeFile
+from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.source import Fragment, Source
 
 # Predicates remembered as not helped; a service asks any number of them.
@@ -87,7 +87,7 @@ class FragmentFilters:
 
         def read(ranges):
             # Opened anew: a file kept open for each fragment would be too many.
-            with RangeFile(source.filesystem, fragment.path, identity, counter) as file:
+            with FragmentFile(source.filesystem, fragment.path, identity, counter) as file:
                 return file.read(ranges)
 
         try:

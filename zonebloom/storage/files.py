@@ -1,4 +1,4 @@
-"""Where bytes come from: file systems whose reads are counted, and what identifies a file."""
+"""Files: what identifies one, reads that are counted, and errors that name it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -17,34 +17,24 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.errors import FragmentUnreadable
+from zonebloom.errors import FragmentUnreadable, SourceError
 
 # Of a file whose file system does not say when it was written: nothing known of it can be
 # trusted later.
 UNKNOWN_MTIME = -1
+# Requests side by side, where each is a round trip and little else.
+REMOTE_THREADS = 16
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 # What stores call a name of an object's content, or of one version of it.
 _TAGS = ("etag", "generation", "versionid", "version_id")
-_REMOTE_THREADS = 16
 
 
 class FileIdentity(NamedTuple):
     """What a file is known by without reading it.
 
-    Attributes
-    ----------
-    size : int
-        Bytes.
-    mtime_ns : int
-        `UNKNOWN_MTIME` where the file system does not say.
-    ctime_ns : int
-        When it was last written, renamed or changed in its attributes; nobody can set it. 0
-        where that is not known.
-    tag : str
-        An object store's own name of the content, such as its ETag; empty where there is none.
-    inode : int
-        0 where it is not known.
+    The change time is 0 where it is not known, and so is the inode; nobody can set either. The
+    tag is an object store's own name of the content, such as its ETag, or empty.
     """
 
     size: int
@@ -68,6 +58,17 @@ class FileIdentity(NamedTuple):
     def __reduce__(self) -> tuple[Any, ...]:
         # Another machine may see the same file under another inode.
         return FileIdentity, (self.size, self.mtime_ns, self.ctime_ns, self.tag)
+
+
+@contextlib.contextmanager
+def reading(path: str, advice: str = "repair or remove the file") -> Iterator[None]:
+    """Names the file in what pyarrow or the system raises while it is read."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise FragmentUnreadable(f"cannot read {path}: {error}; {advice}") from None
 
 
 class ReadCounter:
@@ -109,6 +110,9 @@ class _CountedFile:
         self._counter = counter
         _open_files.add(self)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
     def read(self, num_bytes: int = -1) -> bytes:
         data = self._native.read(num_bytes if num_bytes >= 0 else None)
         self._counter.add(len(data))
@@ -118,31 +122,6 @@ class _CountedFile:
         data = self._native.read_buffer(num_bytes if num_bytes >= 0 else None)
         self._counter.add(data.size)
         return data
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        return self._native.seek(position, whence)
-
-    def tell(self) -> int:
-        return self._native.tell()
-
-    def size(self) -> int:
-        return self._native.size()
-
-    def close(self) -> None:
-        self._native.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._native.closed
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return True
 
 
 class _CountingHandler(pafs.FileSystemHandler):
@@ -202,30 +181,32 @@ def identities(filesystem: pafs.FileSystem, paths: Iterable[str]) -> list[FileId
     if is_local(filesystem):
         return [_local_identity(path) for path in paths]
     paths = list(paths)
-    handler = getattr(filesystem, "handler", None)
-    is_async = isinstance(handler, pafs.FSSpecHandler) and getattr(handler.fs, "async_impl", False)
-    if len(paths) < 2 or not (is_async or _is_object_store(filesystem)):
+    fsspec = _fsspec(filesystem)
+    is_slow = getattr(fsspec, "async_impl", False) or _is_object_store(filesystem)
+    if len(paths) < 2 or not is_slow:
         return [_remote_identity(filesystem, path) for path in paths]
-    with ThreadPoolExecutor(min(_REMOTE_THREADS, len(paths))) as pool:
+    with ThreadPoolExecutor(min(REMOTE_THREADS, len(paths))) as pool:
         return list(pool.map(lambda path: _remote_identity(filesystem, path), paths))
 
 
 def opened_identity(
     filesystem: pafs.FileSystem, path: str, file: pa.NativeFile
 ) -> FileIdentity | None:
-    """What a file that is open is, without another request where its store told on opening."""
-    if _is_object_store(filesystem):
-        told = _told(file)
-        if told is not None:
-            return told
-    return identities(filesystem, [path])[0]
+    """What a file that is open is, without another request where its store said so on opening."""
+    tagged = _tagged_identity(file) if _is_object_store(filesystem) else None
+    return tagged or identities(filesystem, [path])[0]
 
 
 def forget_listings(filesystem: pafs.FileSystem) -> None:
     """Have a file system list anew what it would answer from memory."""
+    fsspec = _fsspec(filesystem)
+    if fsspec is not None:
+        fsspec.invalidate_cache()
+
+
+def _fsspec(filesystem: pafs.FileSystem) -> Any:
     handler = getattr(filesystem, "handler", None)
-    if isinstance(handler, pafs.FSSpecHandler):
-        handler.fs.invalidate_cache()
+    return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
 
 
 def _is_object_store(filesystem: pafs.FileSystem) -> bool:
@@ -235,15 +216,15 @@ def _is_object_store(filesystem: pafs.FileSystem) -> bool:
 
 
 def _remote_identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
-    handler = getattr(filesystem, "handler", None)
+    fsspec = _fsspec(filesystem)
     try:
-        if isinstance(handler, pafs.FSSpecHandler):
-            return _fsspec_identity(handler.fs, path)
+        if fsspec is not None:
+            return _fsspec_identity(fsspec, path)
         if _is_object_store(filesystem):
             with filesystem.open_input_file(path) as file:
-                told = _told(file)
-            if told is not None:
-                return told
+                tagged = _tagged_identity(file)
+            if tagged is not None:
+                return tagged
         info = filesystem.get_file_info(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -252,19 +233,21 @@ def _remote_identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | N
     if info.type == pafs.FileType.NotFound:
         return None
     _require_file(path, info.type == pafs.FileType.File)
-    mtime_ns = UNKNOWN_MTIME if info.mtime_ns is None else info.mtime_ns
-    return FileIdentity(info.size or 0, mtime_ns)
+    return FileIdentity(info.size or 0, UNKNOWN_MTIME if info.mtime_ns is None else info.mtime_ns)
 
 
-def _told(file: pa.NativeFile) -> FileIdentity | None:
+def _tag(metadata: dict[str, Any]) -> str:
+    return next((str(metadata[key]) for key in _TAGS if metadata.get(key)), "")
+
+
+def _tagged_identity(file: pa.NativeFile) -> FileIdentity | None:
     """What an object store said of an object when it was opened; None without a tag."""
-    said = {key.lower(): value.decode() for key, value in (file.metadata() or {}).items()}
-    tag = next((said[key] for key in _TAGS if said.get(key)), None)
-    if tag is None:
+    metadata = {key.lower(): value.decode() for key, value in (file.metadata() or {}).items()}
+    tag, mtime_ns = _tag(metadata), UNKNOWN_MTIME
+    if not tag:
         return None
-    mtime_ns = UNKNOWN_MTIME
     with contextlib.suppress(KeyError, ValueError):
-        written = datetime.fromisoformat(said["last-modified"])
+        written = datetime.fromisoformat(metadata["last-modified"])
         mtime_ns = int(written.timestamp()) * 10**9 + written.microsecond * 1000
     return FileIdentity(file.size(), mtime_ns, 0, tag)
 
@@ -274,17 +257,14 @@ def _fsspec_identity(filesystem: Any, path: str) -> FileIdentity:
     filesystem.invalidate_cache(path)
     info = filesystem.info(path)
     _require_file(path, info["type"] == "file")
-    size = info["size"] or 0
-    said = {key.lower(): value for key, value in info.items() if isinstance(key, str)}
-    tag = next((str(said[key]) for key in _TAGS if said.get(key)), None)
-    if tag is not None:
-        return FileIdentity(size, UNKNOWN_MTIME, 0, tag)
-    mtime_ns = pafs.FileInfo(path, mtime=info.get("mtime")).mtime_ns
+    tag = _tag({key.lower(): value for key, value in info.items() if isinstance(key, str)})
+    mtime_ns = None if tag else pafs.FileInfo(path, mtime=info.get("mtime")).mtime_ns
     if mtime_ns is not None:
-        return FileIdentity(size, mtime_ns)
-    # All that it says is another once the file is written again.
-    all_said = str(sorted(info.items(), key=str)).encode()
-    return FileIdentity(size, UNKNOWN_MTIME, 0, xxhash.xxh3_64_hexdigest(all_said))
+        return FileIdentity(info["size"] or 0, mtime_ns)
+    # Without either, all that it says is another once the file is written again.
+    whole = str(sorted(info.items(), key=str)).encode()
+    tag = tag or xxhash.xxh3_64_hexdigest(whole)
+    return FileIdentity(info["size"] or 0, UNKNOWN_MTIME, 0, tag)
 
 
 def _require_file(path: str, is_file: bool) -> None:
@@ -306,12 +286,11 @@ def _not_looked_at(path: str, error: Exception) -> FragmentUnreadable:
 
 def _local_identity(path: str) -> FileIdentity | None:
     try:
-        status = os.stat(path)
+        return status_identity(os.stat(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise _not_looked_at(path, error) from None
-    return status_identity(status)
 
 
 def status_identity(status: os.stat_result) -> FileIdentity:

@@ -16,9 +16,10 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.errors import FragmentUnreadable, NoFragments, SourceError
+from zonebloom.errors import NoFragments, SourceError
+from zonebloom.storage.discovery import as_arrow_filesystem
+from zonebloom.storage.files import REMOTE_THREADS, reading
 from zonebloom.storage.snapshot import DataFile, SnapshotSource, snapshot_source
-from zonebloom.storage.source import as_arrow_filesystem
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.name_mapping import MappedField
     from pyiceberg.types import IcebergType, NestedField
-
-# Footers read side by side: each is a round trip and little else.
-_READERS = 16
 
 _Path = tuple[str, ...]
 
@@ -198,13 +196,10 @@ def _check_files(
     named = table.name_mapping() is not None and _mapping_is_plain(table, current)
 
     def stored(path: str) -> dict[_Path, int | None]:
-        try:
-            with filesystem.open_input_file(path) as file:
-                return dict(_stored_ids(pq.read_schema(file)))
-        except (pa.ArrowException, OSError) as error:
-            raise FragmentUnreadable(f"cannot read {path} of the {name}: {error}") from None
+        with reading(f"{path} of the {name}"), filesystem.open_input_file(path) as file:
+            return dict(_stored_ids(pq.read_schema(file)))
 
-    with ThreadPoolExecutor(_READERS) as pool:
+    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
         for path, names in zip(paths, pool.map(stored, paths), strict=True):
             for column in needed:
                 if (column,) not in names:

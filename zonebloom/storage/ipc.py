@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
-from zonebloom.storage.files import FileIdentity, ReadCounter
+from zonebloom.storage.files import reading
 from zonebloom.storage.ipc_layout import (
     BatchHead,
     FlatRows,
@@ -24,7 +22,8 @@ from zonebloom.storage.ipc_layout import (
     parse_head,
     read_blocks,
 )
-from zonebloom.storage.ranges import RangeFile
+from zonebloom.storage.random_access import FragmentFile
+from zonebloom.storage.source import dataset_columns
 
 # Rows between two ranges below which they are read as one.
 _GAP_ROWS = 512
@@ -35,24 +34,17 @@ class IpcRows:
 
     def __init__(
         self,
-        filesystem: pafs.FileSystem,
-        path: str,
-        identity: FileIdentity,
+        file: FragmentFile,
         schema: pa.Schema,
         constants: Mapping[str, object],
-        counter: ReadCounter,
     ):
         self._schema = schema
         self._constants = constants
-        self._path = path
-        self._file = RangeFile(filesystem, path, identity, counter)
-        try:
-            with self._reading():
-                self._blocks, is_little = read_blocks(self._exactly, self._file.num_bytes)
-                self._stored = pa.ipc.open_file(self._as_file()).schema
-        except BaseException:
-            self._file.close()
-            raise
+        self._path = file.path
+        self._file = file
+        with reading(self._path):
+            self._blocks, is_little = read_blocks(self._one, self._file.num_bytes)
+            self._stored = pa.ipc.open_file(self._as_file()).schema
         self._flat = flat_places(self._stored) if is_little else {}
         self._heads: dict[int, BatchHead] = {}
         self._last: tuple[tuple[int, tuple[int, ...]], pa.RecordBatch] | None = None
@@ -69,46 +61,21 @@ class IpcRows:
                 yield number, first, inside
             first += count
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except FragmentUnreadable:
-            raise
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise FragmentUnreadable(
-                f"cannot read {self._path}: {error}; repair or remove the file"
-            ) from None
-
     def _head(self, number: int) -> BatchHead:
         if number not in self._heads:
-            with self._reading():
+            with reading(self._path):
                 block = self._blocks[number]
-                self._heads[number] = parse_head(self._exactly(block.start, block.body))
+                self._heads[number] = parse_head(self._one(block.start, block.body))
         return self._heads[number]
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
         """Some columns at some rows of a batch, with the dataset's types."""
         stored = [name for name in names if self._is_stored(name)]
         flat = [] if self._head(row_group).is_compressed else [n for n in stored if n in self._flat]
-        with self._reading():
-            found = self._some_rows(row_group, flat, rows)
-            found |= self._whole(row_group, [n for n in stored if n not in found], rows)
-        columns = []
-        for name in names:
-            wanted = self._schema.field(name).type
-            if name in self._constants:
-                values = pa.repeat(pa.scalar(self._constants[name], wanted), len(rows))
-            elif name not in found:
-                values = pa.nulls(len(rows), wanted)
-            else:
-                values = found[name]
-                if values.type != wanted:
-                    with self._reading():
-                        values = values.cast(wanted)
-            columns.append(values)
-        kept = pa.schema([self._schema.field(name) for name in names])
-        return pa.Table.from_arrays(columns, schema=kept)
+        with reading(self._path):
+            columns = self._some_rows(row_group, flat, rows)
+            columns |= self._whole(row_group, [n for n in stored if n not in columns], rows)
+            return dataset_columns(self._schema, names, len(rows), self._constants, columns)
 
     def _is_stored(self, name: str) -> bool:
         count = len(self._stored.get_all_field_indices(name))
@@ -161,24 +128,21 @@ class IpcRows:
     def _in_turn(self, wanted: Sequence[Sequence[tuple[int, int]]]) -> list[list[bytes]]:
         """The ranges of several columns, read together."""
         ranges = [each for ranges in wanted for each in ranges]
-        found = iter(self._file.read(ranges) if ranges else [])
-        return [[self._all_of(next(found), each) for each in ranges] for ranges in wanted]
+        pieces = iter(self._exactly(ranges))
+        return [[next(pieces) for _ in ranges] for ranges in wanted]
 
-    def _exactly(self, start: int, stop: int) -> bytes:
-        return self._all_of(self._file.read([(start, stop)])[0], (start, stop))
+    def _one(self, start: int, stop: int) -> bytes:
+        return self._exactly([(start, stop)])[0]
 
-    def _all_of(self, data: bytes, wanted: tuple[int, int]) -> bytes:
-        start, stop = wanted
-        while len(data) < stop - start:
-            # The system reads 2 GiB at a time at most.
-            more = self._file.read([(start + len(data), stop)])[0]
-            if not more:
+    def _exactly(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        pieces = self._file.read(ranges) if ranges else []
+        for (start, stop), data in zip(ranges, pieces, strict=True):
+            if len(data) < stop - start:
                 raise ValueError(f"it ends at {start + len(data):,} bytes; {stop:,} were there")
-            data += more
-        return data
+        return pieces
 
     def _as_file(self) -> pa.PythonFile:
-        return pa.PythonFile(_AsFile(self._exactly, self._file.num_bytes), mode="r")
+        return pa.PythonFile(_AsFile(self._one, self._file.num_bytes), mode="r")
 
     def close(self) -> None:
         """Close the file; tables handed out need nothing of it."""

@@ -147,60 +147,51 @@ def flat_places(schema: pa.Schema) -> dict[str, tuple[int, int]]:
 
     Columns after one of a type not known here are left out.
     """
-    found: dict[str, tuple[int, int]] = {}
+    places: dict[str, tuple[int, int]] = {}
     node = buffer = 0
     for field in schema:
-        if _is_flat(field.type):
-            found[field.name] = node, buffer
+        if _is_text(field.type) or _bit_width(field.type):
+            places[field.name] = node, buffer
         counts = _counts(field.type)
         if counts is None:
             break
         node, buffer = node + counts[0], buffer + counts[1]
-    return found
+    return places
 
 
-def _is_flat(arrow_type: pa.DataType) -> bool:
-    return _is_text(arrow_type) or bool(_bit_width(arrow_type))
-
-
-def _is_text(arrow_type: pa.DataType) -> bool:
-    t = arrow_type
+def _is_text(t: pa.DataType) -> bool:
     return pt.is_string(t) or pt.is_binary(t) or _is_large(t)
 
 
-def _is_large(arrow_type: pa.DataType) -> bool:
-    return pt.is_large_string(arrow_type) or pt.is_large_binary(arrow_type)
+def _is_large(t: pa.DataType) -> bool:
+    return pt.is_large_string(t) or pt.is_large_binary(t)
 
 
-def _bit_width(arrow_type: pa.DataType) -> int:
-    t = arrow_type
-    if pt.is_boolean(t) or pt.is_integer(t) or pt.is_floating(t) or pt.is_temporal(t):
-        return 0 if pt.is_interval(t) else t.bit_width
-    return t.bit_width if pt.is_decimal(t) or pt.is_fixed_size_binary(t) else 0
+def _bit_width(t: pa.DataType) -> int:
+    """Bits of a value, 0 where values have no fixed width."""
+    is_number = pt.is_boolean(t) or pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t)
+    is_time = pt.is_temporal(t) and not pt.is_interval(t)
+    return t.bit_width if is_number or is_time or pt.is_fixed_size_binary(t) else 0
 
 
-def _counts(arrow_type: pa.DataType) -> tuple[int, int] | None:
+def _counts(t: pa.DataType) -> tuple[int, int] | None:
     """How many nodes and buffers an array of a type has with its children; None if not known."""
-    t = arrow_type
     if pt.is_null(t):
         return 1, 0
     if _bit_width(t) or pt.is_dictionary(t):
         return 1, 2
     if _is_text(t):
         return 1, 3
-    if pt.is_struct(t):
-        own, children = 1, [field.type for field in t]
-    elif pt.is_fixed_size_list(t):
-        own, children = 1, [t.value_type]
-    elif pt.is_list(t) or pt.is_large_list(t):
-        own, children = 2, [t.value_type]
-    else:
+    is_list = pt.is_list(t) or pt.is_large_list(t)
+    if not (is_list or pt.is_struct(t) or pt.is_fixed_size_list(t)):
         return None
-    counts = [_counts(child) for child in children]
-    known = [each for each in counts if each is not None]
-    if len(known) < len(counts):
-        return None
-    return 1 + sum(nodes for nodes, _ in known), own + sum(buffers for _, buffers in known)
+    nodes, buffers = 1, 2 if is_list else 1
+    for at in range(t.num_fields):
+        inner = _counts(t.field(at).type)
+        if inner is None:
+            return None
+        nodes, buffers = nodes + inner[0], buffers + inner[1]
+    return nodes, buffers
 
 
 class FlatRows:

@@ -26,28 +26,13 @@ class TableSource(Source):
 
     def open(self, fragment: Fragment, filesystem: pafs.FileSystem) -> Any:
         """The table as a pyarrow fragment."""
-        import pyarrow.dataset as pads
-
-        return next(iter(pads.InMemoryDataset(self.table).get_fragments()))
+        return next(iter(self.scan_whole([], filesystem).get_fragments()))
 
     def scan_whole(self, fragments: Sequence[Any], filesystem: pafs.FileSystem) -> Any:
         """The table as a pyarrow dataset."""
         import pyarrow.dataset as pads
 
         return pads.InMemoryDataset(self.table)
-
-    def constants(self, fragment: Fragment) -> dict[str, Any]:
-        """No path gives a column."""
-        return {}
-
-    def partition_columns(self) -> set[str]:
-        """No path gives a column."""
-        return set()
-
-    @property
-    def is_parquet(self) -> bool:
-        """No."""
-        return False
 
     @property
     def is_ipc(self) -> bool:

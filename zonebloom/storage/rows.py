@@ -13,7 +13,7 @@ from zonebloom.storage.ipc import IpcRows
 from zonebloom.storage.memory import TableRows, TableSource
 from zonebloom.storage.parquet.pagemap import FilePages
 from zonebloom.storage.parquet.rows import ParquetRows
-from zonebloom.storage.ranges import RangeFile
+from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.source import Fragment, Source
 
 
@@ -47,15 +47,13 @@ def open_rows(
     if isinstance(source, TableSource):
         return TableRows(source.table)
     constants = source.constants(fragment)
-    if source.is_parquet:
-        file = RangeFile(source.filesystem, fragment.path, identity, counter)
-        try:
+    if not (source.is_parquet or source.is_ipc):
+        return None
+    file = FragmentFile(source.filesystem, fragment.path, identity, counter)
+    try:
+        if source.is_parquet:
             return ParquetRows(file, pages, source.schema, constants)
-        except BaseException:
-            file.close()
-            raise
-    if source.is_ipc:
-        return IpcRows(
-            source.filesystem, fragment.path, identity, source.schema, constants, counter
-        )
-    return None
+        return IpcRows(file, source.schema, constants)
+    except BaseException:
+        file.close()
+        raise

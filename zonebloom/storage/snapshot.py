@@ -24,15 +24,7 @@ from zonebloom.storage.source import Fragment, Source
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a snapshot.
-
-    Attributes
-    ----------
-    path : str
-        In the source's file system.
-    values : mapping of str to pyarrow.Scalar
-        Partition columns, with the value that holds for every row of it.
-    """
+    """A file of a snapshot; the values of partition columns hold for every row of it."""
 
     path: str
     values: Mapping[str, pa.Scalar]
@@ -40,18 +32,10 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSource(Source):
-    """A source of which a table format knows the files and their partition values.
+    """A source of which a table format knows the files and their partition values."""
 
-    Attributes
-    ----------
-    name : str
-        Of the table and its snapshot, for messages.
-    values : mapping of path to mapping of str to pyarrow.Scalar
-        Of each file, as the table's metadata says; what the paths look like does not matter.
-    """
-
-    name: str
-    values: Mapping[str, Mapping[str, pa.Scalar]]
+    name: str  # of the table and its snapshot, for messages
+    values: Mapping[str, Mapping[str, pa.Scalar]]  # by path, as the table's metadata says
 
     def partition_columns(self) -> set[str]:
         """Columns whose value the metadata gives for some file at least."""

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, SourceError
-from zonebloom.storage.files import is_local
+from zonebloom.storage.files import REMOTE_THREADS, is_local
 
 # Folders below the data's own that are looked at where each is some round trips.
 _REMOTE_FOLDERS = 24
-_REMOTE_THREADS = 16
 
 _DELTA, _ICEBERG, _HUDI = "_delta_log", "metadata", ".hoodie"
 
@@ -69,12 +68,12 @@ def _refuse_table(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> None:
 
 def _above(folders: Iterable[str]) -> set[str]:
     """Some folders and all above them."""
-    found: set[str] = set()
+    above: set[str] = set()
     for folder in folders:
-        while folder.strip("/") and folder not in found:
-            found.add(folder)
+        while folder.strip("/") and folder not in above:
+            above.add(folder)
             folder = posixpath.dirname(folder)
-    return found
+    return above
 
 
 def _infos(
@@ -96,5 +95,5 @@ def _infos(
 
     if is_local(filesystem) or len(paths) < 2:
         return [info(path) for path in paths]
-    with ThreadPoolExecutor(_REMOTE_THREADS) as pool:
+    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
         return list(pool.map(info, paths))

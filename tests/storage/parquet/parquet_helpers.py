@@ -19,9 +19,9 @@ from zonebloom.storage.parquet.footer import (
     parse_footer,
     parse_offset_index,
 )
+from zonebloom.storage.parquet.headers import walk_pages
 from zonebloom.storage.parquet.layout import Footer, Pages
 from zonebloom.storage.parquet.pages import RowGroupReader
-from zonebloom.storage.parquet.walk import walk_pages
 
 # Decimals of 76 digits are more than the default context keeps.
 _WIDE = Context(prec=80)

@@ -12,11 +12,10 @@ from storage.parquet.parquet_helpers import File, sample, written
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
-from zonebloom.storage.parquet.headers import page_header
+from zonebloom.storage.parquet.headers import page_header, walk_pages
 from zonebloom.storage.parquet.layout import Pages
 from zonebloom.storage.parquet.pages import RowGroupReader
 from zonebloom.storage.parquet.thrift import I32, STRUCT, integer, struct
-from zonebloom.storage.parquet.walk import walk_pages
 
 VERSIONS = ["1.0", "2.0"]
 

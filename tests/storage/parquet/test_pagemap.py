@@ -14,15 +14,15 @@ import pytest
 
 from zonebloom.errors import CorruptIndex, FragmentUnreadable
 from zonebloom.storage.files import ReadCounter, identities
+from zonebloom.storage.parquet.footer import read_footer
 from zonebloom.storage.parquet.pagemap import (
     FilePages,
     FooterPages,
     PageMap,
     map_rows,
     page_map_file,
-    read_footer,
 )
-from zonebloom.storage.ranges import RangeFile
+from zonebloom.storage.random_access import FragmentFile
 
 LEAVES, GROUPS = 3, 4
 LOCAL = pafs.LocalFileSystem()
@@ -31,7 +31,7 @@ LOCAL = pafs.LocalFileSystem()
 def footer_pages(path: Path) -> tuple[FilePages, int]:
     (identity,) = identities(LOCAL, [str(path)])
     assert identity is not None
-    with RangeFile(LOCAL, str(path), identity, ReadCounter()) as file:
+    with FragmentFile(LOCAL, str(path), identity, ReadCounter()) as file:
         pages = FooterPages(read_footer(file.num_bytes, file.read), file.read)
         pages.load_all()
     return pages, identity.size

@@ -30,9 +30,10 @@ from zonebloom.scan.search import NoIndex
 from zonebloom.spark.names import files_hiding
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.spark.rebase import without_old_times
+from zonebloom.storage.discovery import open_files
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.paths import filesystem_of, plain_path
-from zonebloom.storage.source import Fragment, Source, open_files
+from zonebloom.storage.source import Fragment, Source
 
 T = TypeVar("T")
 

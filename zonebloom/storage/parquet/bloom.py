@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.predicates.ast import Constant, Equals, IsIn, Leaf, Predicate, fold
-from zonebloom.sbbf.filter import Sbbf
-from zonebloom.storage.parquet.bloom_bytes import MALFORMED, FilterBytes, ReadRanges, not_used
+from zonebloom.storage.parquet.bloom_bytes import MALFORMED, FilterBytes, not_used
+from zonebloom.storage.parquet.layout import ReadRanges
 from zonebloom.storage.parquet.physical import PhysicalLeaf, leaves_of
 from zonebloom.values.columns import leaf_type
 
@@ -30,16 +30,7 @@ _Bounds: TypeAlias = tuple[_Bound | None, _Bound | None]
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedColumn:
-    """A leaf column that has filters.
-
-    Attributes
-    ----------
-    path : tuple of str
-    row_groups : int
-        How many row groups have a filter that can be used.
-    num_bytes : int
-        Of their blocks, together.
-    """
+    """A leaf column that has filters: in how many row groups, and the bytes of their blocks."""
 
     path: tuple[str, ...]
     row_groups: int
@@ -52,7 +43,6 @@ class EmbeddedFilters:
     def __init__(self, metadata: pq.FileMetaData, file_bytes: int, read: ReadRanges):
         self._metadata = metadata
         self._bytes = FilterBytes(metadata, file_bytes, read)
-        self._filters: dict[tuple[int, int], Sbbf] = {}
         self._leaves: list[PhysicalLeaf] = []
         try:
             self._leaves = leaves_of(metadata)
@@ -64,26 +54,12 @@ class EmbeddedFilters:
 
     def columns(self) -> list[EmbeddedColumn]:
         """The leaf columns that have filters, in file order; reads the headers."""
-        found = []
+        columns = []
         for leaf in self._leaves:
-            blocks = [each for each in self._bytes.located(leaf) if each is not None]
-            if blocks:
-                num_bytes = sum(each.num_bytes for each in blocks)
-                found.append(EmbeddedColumn(leaf.path, len(blocks), num_bytes))
-        return found
-
-    def filter(self, row_group: int, path: tuple[str, ...]) -> Sbbf | None:
-        """The filter of a column chunk, None where there is none that can be used."""
-        leaf = self._by_path.get(path)
-        if leaf is None or not 0 <= row_group < self._metadata.num_row_groups:
-            return None
-        key = leaf.number, row_group
-        if key not in self._filters:
-            words = self._bytes.words(leaf, row_group)
-            if words is None:
-                return None
-            self._filters[key] = Sbbf.from_bytes(words.view(np.uint8))
-        return self._filters[key]
+            sizes = [span[1] - span[0] for span in self._bytes.located(leaf) if span is not None]
+            if sizes:
+                columns.append(EmbeddedColumn(leaf.path, len(sizes), sum(sizes)))
+        return columns
 
     def row_groups(self, predicate: Predicate, schema: pa.Schema) -> list[int] | None:
         """Which row groups may hold a row for which a predicate is true.

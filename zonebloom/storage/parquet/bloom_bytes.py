@@ -14,7 +14,6 @@ exception nobody catches, on encrypted columns and on statistics of a wrong size
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,13 +25,14 @@ from zonebloom.sbbf.blocks_numpy import SALT, WORDS_PER_BLOCK, check_one
 from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header
 from zonebloom.sbbf.sizing import BYTES_PER_BLOCK
 from zonebloom.storage.parquet.footer import TAIL_BYTES, footer_length
+from zonebloom.storage.parquet.layout import ReadRanges
 from zonebloom.storage.parquet.physical import PhysicalLeaf, witnesses
 from zonebloom.storage.parquet.thrift import Reader, Struct
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-ReadRanges: TypeAlias = Callable[[Sequence[tuple[int, int]]], list[bytes]]
+_Span: TypeAlias = tuple[int, int]
 # What reading a malformed footer raises.
 MALFORMED = (
     pa.ArrowException,
@@ -60,14 +60,6 @@ class Claim:
     statistics: Struct | None
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Where the blocks of one filter lie."""
-
-    start: int
-    num_bytes: int
-
-
 class FilterBytes:
     """The filters of one file, as bytes; parameters as of `EmbeddedFilters`."""
 
@@ -77,7 +69,7 @@ class FilterBytes:
         self._stop = file_bytes - TAIL_BYTES
         self._read_ranges = read
         self._claims: list[list[Claim | None]] | None = None
-        self._blocks: dict[int, list[Blocks | None]] = {}
+        self._blocks: dict[int, list[_Span | None]] = {}
         self._verified: set[tuple[int, int]] = set()
 
     def may_hold(self, leaf: PhysicalLeaf, hashes: np.ndarray, among: np.ndarray) -> np.ndarray:
@@ -87,49 +79,42 @@ class FilterBytes:
             kept[:] = False
             return kept
         blocks = self.located(leaf)
-        asked = [group for group in np.flatnonzero(among).tolist() if blocks[group] is not None]
+        spans = {g: span for g in np.flatnonzero(among).tolist() if (span := blocks[g]) is not None}
         if hashes.size > _BLOCK_READS:
-            for group in asked:
-                words = self.words(leaf, group)
+            for group, span in spans.items():
+                words = self._words(leaf, group, span)
                 kept[group] = words is None or _holds_any(words, hashes)
             return kept
-        if not asked:
-            return kept
         # A filter not yet verified is asked for its witnesses too, in the same read.
-        hashed = {group: [*self._witnesses(leaf, group), *hashes.tolist()] for group in asked}
-        pairs = [(_block_range(blocks[g], each), each) for g in asked for each in hashed[g]]
-        found = self._blocks_hold([at for at, _ in pairs], [each for _, each in pairs], leaf)
-        if found is None:
+        hashed = {group: [*self._witnesses(leaf, group), *hashes.tolist()] for group in spans}
+        pairs = [(_block_range(spans[g], each), each) for g in spans for each in hashed[g]]
+        held = self._blocks_hold(pairs, leaf) if pairs else None
+        if held is None:
             return kept
         at = 0
-        for group in asked:
-            answers = found[at : at + len(hashed[group])]
+        for group in spans:
+            answers = held[at : at + len(hashed[group])]
             at += len(answers)
             count = len(answers) - hashes.size
             if self._verify(leaf, group, answers[:count]):
                 kept[group] = answers[count:].any()
         return kept
 
-    def _blocks_hold(
-        self, ranges: list[tuple[int, int]], hashes: list[int], leaf: PhysicalLeaf
-    ) -> np.ndarray | None:
-        """Tell for each hash whether the block at its range may hold it."""
-        distinct = sorted(set(ranges))
+    def _blocks_hold(self, pairs: list[tuple[_Span, int]], leaf: PhysicalLeaf) -> np.ndarray | None:
+        """Tell of ranges and hashes whether the block at the range may hold the hash."""
+        distinct = sorted({span for span, _ in pairs})
         data = self._read(distinct, leaf)
         if data is None:
             return None
         read = dict(zip(distinct, data, strict=True))
-        words = np.frombuffer(b"".join(read[each] for each in ranges), dtype="<u4")
-        low = np.array([each & 0xFFFFFFFF for each in hashes], dtype=np.uint32)
+        words = np.frombuffer(b"".join(read[span] for span, _ in pairs), dtype="<u4")
+        low = np.array([hashed & 0xFFFFFFFF for _, hashed in pairs], dtype=np.uint32)
         mask = np.uint32(1) << ((low[:, None] * SALT) >> np.uint32(27))
         return ((words.reshape(-1, WORDS_PER_BLOCK) & mask) == mask).all(axis=1)
 
-    def words(self, leaf: PhysicalLeaf, group: int) -> np.ndarray | None:
+    def _words(self, leaf: PhysicalLeaf, group: int, span: _Span) -> np.ndarray | None:
         """All blocks of one filter, verified."""
-        blocks = self.located(leaf)[group]
-        if blocks is None:
-            return None
-        data = self._read([(blocks.start, blocks.start + blocks.num_bytes)], leaf)
+        data = self._read([span], leaf)
         if data is None:
             return None
         words = np.frombuffer(data[0], dtype="<u4")
@@ -180,13 +165,13 @@ class FilterBytes:
             raise InvalidArgument("it is not the one that was opened")
         return claims
 
-    def located(self, leaf: PhysicalLeaf) -> list[Blocks | None]:
+    def located(self, leaf: PhysicalLeaf) -> list[_Span | None]:
         """The blocks of each row group's filter, their headers read and found sound."""
         if leaf.number in self._blocks:
             return self._blocks[leaf.number]
         claims = self.claims(leaf)
-        located: list[Blocks | None] = [None] * len(claims)
-        ranges: dict[int, tuple[int, int]] = {}
+        located: list[_Span | None] = [None] * len(claims)
+        ranges: dict[int, _Span] = {}
         for group, claim in enumerate(claims):
             if claim is None:
                 continue
@@ -209,31 +194,27 @@ class FilterBytes:
             if length > stop - start or (claim and claim.length not in (None, length)):
                 not_used(f"the filter of row group {group} is not as long as it claims", leaf)
             else:
-                located[group] = Blocks(start + header_bytes, num_bytes)
+                located[group] = start + header_bytes, start + length
         self._blocks[leaf.number] = self._without_overlaps(located, leaf)
         return self._blocks[leaf.number]
 
     def _without_overlaps(
-        self, located: list[Blocks | None], leaf: PhysicalLeaf
-    ) -> list[Blocks | None]:
+        self, located: list[_Span | None], leaf: PhysicalLeaf
+    ) -> list[_Span | None]:
         """Of filters that share bytes one at least is another row group's: none is used."""
-        order = sorted(
-            (each.start, group) for group, each in enumerate(located) if each is not None
-        )
+        order = sorted((span, group) for group, span in enumerate(located) if span is not None)
         shared: set[int] = set()
-        stop, last = 0, -1
-        for start, group in order:
-            if start < stop:
-                shared |= {last, group}
-            blocks = located[group]
-            assert blocks is not None
-            if start + blocks.num_bytes > stop:
-                stop, last = start + blocks.num_bytes, group
+        furthest, owner = 0, -1
+        for (start, stop), group in order:
+            if start < furthest:
+                shared |= {owner, group}
+            if stop > furthest:
+                furthest, owner = stop, group
         if shared:
             not_used(f"the filters of row groups {sorted(shared)} overlap", leaf)
         return [None if group in shared else each for group, each in enumerate(located)]
 
-    def _read(self, ranges: list[tuple[int, int]], leaf: PhysicalLeaf) -> list[bytes] | None:
+    def _read(self, ranges: list[_Span], leaf: PhysicalLeaf) -> list[bytes] | None:
         try:
             data = self._read_ranges(ranges)
         except (OSError, ZoneBloomError) as error:
@@ -266,10 +247,9 @@ def not_used(reason: str, leaf: PhysicalLeaf | None = None) -> None:
     )
 
 
-def _block_range(blocks: Blocks | None, hashed: int) -> tuple[int, int]:
-    assert blocks is not None
-    block = (hashed >> 32) * (blocks.num_bytes // BYTES_PER_BLOCK) >> 32
-    start = blocks.start + block * BYTES_PER_BLOCK
+def _block_range(span: _Span, hashed: int) -> _Span:
+    block = (hashed >> 32) * ((span[1] - span[0]) // BYTES_PER_BLOCK) >> 32
+    start = span[0] + block * BYTES_PER_BLOCK
     return start, start + BYTES_PER_BLOCK
 
 

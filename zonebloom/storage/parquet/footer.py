@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.storage.parquet.layout import Chunk, FileSchema, Footer, Leaf, Pages, RowGroup
+from zonebloom.storage.parquet.layout import (
+    Chunk,
+    FileSchema,
+    Footer,
+    Leaf,
+    Pages,
+    ReadRanges,
+    RowGroup,
+)
 from zonebloom.storage.parquet.thrift import Reader, Struct
 
 MAGIC = b"PAR1"
@@ -61,6 +69,20 @@ def parse_footer(data: bytes, file_bytes: int) -> Footer:
     if first_row != claimed:
         raise FragmentUnreadable(f"its row groups have {first_row} rows, it claims {claimed}")
     return Footer(schema, tuple(groups), first_row)
+
+
+def read_footer(file_bytes: int, read: ReadRanges) -> Footer:
+    """Read and parse the footer of a file in one request, or two when it is large."""
+    if file_bytes < TAIL_BYTES:
+        raise FragmentUnreadable(f"it has {file_bytes} bytes: it is not a Parquet file")
+    first = max(0, file_bytes - FIRST_READ_BYTES)
+    (end,) = read([(first, file_bytes)])
+    length = footer_length(end[-TAIL_BYTES:], file_bytes)
+    if length + TAIL_BYTES <= len(end):
+        return parse_footer(end[len(end) - TAIL_BYTES - length : -TAIL_BYTES], file_bytes)
+    start = file_bytes - TAIL_BYTES - length
+    (data,) = read([(start, file_bytes - TAIL_BYTES)])
+    return parse_footer(data, file_bytes)
 
 
 def _integer(raw: Struct, field: int, high: int = _MAX_INTEGER, default: int | None = None) -> int:

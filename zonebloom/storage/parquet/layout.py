@@ -2,91 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+
+# Reads some (start, stop) ranges of a file; fewer bytes where it ends before.
+ReadRanges: TypeAlias = Callable[[Sequence[tuple[int, int]]], list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf column of the schema, in the order of column chunks.
-
-    Attributes
-    ----------
-    path : tuple of str
-    field : int
-        Which top-level field it is under.
-    physical_type : int
-        As in parquet.thrift.
-    repeated : bool
-        Whether a row can hold more or fewer than one value.
-    """
+    """A leaf column of the schema, in the order of column chunks."""
 
     path: tuple[str, ...]
-    field: int
-    physical_type: int
-    repeated: bool
+    field: int  # which top-level field it is under
+    physical_type: int  # as in parquet.thrift
+    repeated: bool  # whether a row can hold more or fewer than one value
 
 
 # Compared by identity: what is cached by a schema must not hash all of a wide one.
 @dataclass(frozen=True, slots=True, eq=False)
 class FileSchema:
-    """The schema of a file, its parts as the bytes they are written as.
+    """The schema of a file, its parts as the bytes they are written as."""
 
-    Attributes
-    ----------
-    elements : tuple of bytes
-        Encoded SchemaElements, depth first, the root first.
-    fields : tuple of (int, int)
-        For each top-level field, the range of its elements.
-    names : tuple of str
-        Names of the top-level fields.
-    leaves : tuple of Leaf
-    field_leaves : tuple of range
-        For each top-level field, the numbers of its leaves.
-    arrow_schema : bytes or None
-        The "ARROW:schema" entry of the metadata.
-    version : int
-    created_by : bytes or None
-    """
-
-    elements: tuple[bytes, ...]
-    fields: tuple[tuple[int, int], ...]
-    names: tuple[str, ...]
+    elements: tuple[bytes, ...]  # encoded SchemaElements, depth first, the root first
+    fields: tuple[tuple[int, int], ...]  # for each top-level field, the range of its elements
+    names: tuple[str, ...]  # of the top-level fields
     leaves: tuple[Leaf, ...]
-    field_leaves: tuple[range, ...]
-    arrow_schema: bytes | None
+    field_leaves: tuple[range, ...]  # for each top-level field, the numbers of its leaves
+    arrow_schema: bytes | None  # the "ARROW:schema" entry of the metadata
     version: int
     created_by: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One column chunk.
-
-    Attributes
-    ----------
-    physical_type, codec : int
-        As in parquet.thrift.
-    encodings : tuple of int
-    num_values : int
-    start, stop : int
-        All its pages, dictionary included.
-    data_start : int
-        Its first data page.
-    index_start, index_bytes : int
-        Its OffsetIndex; 0 bytes when it has none.
-    """
+    """One column chunk."""
 
     physical_type: int
     codec: int
     encodings: tuple[int, ...]
     num_values: int
-    start: int
+    start: int  # of its first page, the dictionary or a data page
     stop: int
-    data_start: int
-    index_start: int
-    index_bytes: int
+    data_start: int  # of its first data page, as the writer says
+    index_start: int  # of its OffsetIndex
+    index_bytes: int  # 0 when it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +72,9 @@ class Footer:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The data pages of one chunk.
+    """The data pages of one chunk: where they lie, headers included, and their rows.
 
-    Attributes
-    ----------
-    starts, sizes : int64 array, shape (n,)
-        Where each page lies in the file, header included.
-    first_rows : int64 array, shape (n + 1,)
-        First row of each page in its row group, and the group's number of rows.
+    ``first_rows`` counts from the row group's first, and ends with its number of rows.
     """
 
     starts: np.ndarray

@@ -14,7 +14,7 @@ A leaf with 0 pages has no known locations: its chunk is read whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -23,31 +23,17 @@ import pyarrow as pa
 
 from zonebloom.errors import CorruptIndex, FragmentUnreadable
 from zonebloom.ranges import RowRanges
-from zonebloom.storage.parquet.footer import (
-    FIRST_READ_BYTES,
-    TAIL_BYTES,
+from zonebloom.storage.parquet.footer import checked_pages, parse_footer, parse_offset_index
+from zonebloom.storage.parquet.headers import walk_pages
+from zonebloom.storage.parquet.layout import (
     Chunk,
     FileSchema,
     Footer,
     Pages,
+    ReadRanges,
     RowGroup,
-    checked_pages,
-    footer_length,
-    parse_footer,
-    parse_offset_index,
 )
-from zonebloom.storage.parquet.thrift import (
-    BINARY,
-    I32,
-    I64,
-    LIST,
-    STRUCT,
-    binary,
-    integer,
-    listed,
-    struct,
-)
-from zonebloom.storage.parquet.walk import walk_pages
+from zonebloom.storage.parquet.synthetic import file_metadata, metadata_ends
 
 SCHEMA = pa.schema(
     [
@@ -65,18 +51,9 @@ _CHUNK_INTS = 8
 # Offset indices of more than this are read one at a time.
 _MAX_INDEX_BYTES = 256 << 20
 
-ReadRanges = Callable[[Sequence[tuple[int, int]]], list[bytes]]
-
 
 class FilePages:
-    """The pages of one file.
-
-    Attributes
-    ----------
-    schema : FileSchema
-    row_groups : tuple of RowGroup
-    num_rows : int
-    """
+    """The pages of one file."""
 
     def __init__(self, schema: FileSchema, row_groups: tuple[RowGroup, ...]):
         self.schema = schema
@@ -133,10 +110,7 @@ class FooterPages(FilePages):
         Offset indices lie one after another, so that is one request; a chunk without one is
         walked from page header to page header.
         """
-        self._walk()
         self._load_indices()
-
-    def _walk(self) -> None:
         for number, group in enumerate(self.row_groups):
             for leaf, chunk in enumerate(group.chunks):
                 if not chunk.index_bytes and group.num_rows:
@@ -174,25 +148,8 @@ class FooterPages(FilePages):
                 self._pages[number, leaf] = checked_pages(starts, sizes, first_rows, chunk)
 
 
-def read_footer(file_bytes: int, read: ReadRanges) -> Footer:
-    """Read and parse the footer of a file in one request, or two when it is large."""
-    if file_bytes < TAIL_BYTES:
-        raise FragmentUnreadable(f"it has {file_bytes} bytes: it is not a Parquet file")
-    first = max(0, file_bytes - FIRST_READ_BYTES)
-    (end,) = read([(first, file_bytes)])
-    length = footer_length(end[-TAIL_BYTES:], file_bytes)
-    if length + TAIL_BYTES <= len(end):
-        return parse_footer(end[len(end) - TAIL_BYTES - length : -TAIL_BYTES], file_bytes)
-    start = file_bytes - TAIL_BYTES - length
-    (data,) = read([(start, file_bytes - TAIL_BYTES)])
-    return parse_footer(data, file_bytes)
-
-
 def map_rows(fragment_id: int, pages: FilePages) -> list[dict[str, object]]:
-    """The rows of the map for one file.
-
-    One for each row group, with the columns of `SCHEMA`.
-    """
+    """The rows of the map for one file, one for each row group."""
     head = _file_head(pages.schema)
     rows: list[dict[str, object]] = []
     for number, group in enumerate(pages.row_groups):
@@ -226,36 +183,23 @@ def _joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
 
 def page_map_file(rows: Sequence[dict[str, object]]) -> pa.Buffer:
     """The bytes of ``pages.arrow``."""
-    columns = []
-    for each in SCHEMA:
-        values = [row[each.name] for row in rows]
-        if pa.types.is_dictionary(each.type):
-            columns.append(pa.array(values, pa.binary()).dictionary_encode())
-        else:
-            columns.append(pa.array(values, each.type))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, SCHEMA) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
-    return sink.getvalue()
+    return _written(pa.Table.from_pylist(rows, schema=SCHEMA))
 
 
 def merged_page_map(tables: Sequence[pa.Table]) -> pa.Buffer:
     """The bytes of one ``pages.arrow`` with the rows of several."""
-    whole = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    return _written(pa.concat_tables(tables).unify_dictionaries().combine_chunks())
+
+
+def _written(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, SCHEMA) as writer:
-        writer.write_table(whole)
+        writer.write_table(table)
     return sink.getvalue()
 
 
 class PageMap:
-    """The map of a segment's fragments, over the bytes of its file.
-
-    Attributes
-    ----------
-    table : pyarrow.Table
-        Of `SCHEMA`.
-    """
+    """The map of a segment's fragments, over the bytes of its file; ``table`` is of `SCHEMA`."""
 
     def __init__(self, buffer: pa.Buffer, where: str):
         try:
@@ -343,15 +287,4 @@ def _parsed_head(head: bytes) -> FileSchema:
 
 def _file_head(schema: FileSchema) -> bytes:
     """A FileMetaData with this schema and no row groups."""
-    fields = [
-        (1, I32, integer(schema.version)),
-        (2, LIST, listed(STRUCT, schema.elements)),
-        (3, I64, integer(0)),
-        (4, LIST, listed(STRUCT, [])),
-    ]
-    if schema.arrow_schema is not None:
-        entry = [(1, BINARY, binary(b"ARROW:schema")), (2, BINARY, binary(schema.arrow_schema))]
-        fields.append((5, LIST, listed(STRUCT, [struct(entry)])))
-    if schema.created_by is not None:
-        fields.append((6, BINARY, binary(schema.created_by)))
-    return struct(fields)
+    return file_metadata(*metadata_ends(schema, schema.elements, schema.arrow_schema), 0, [])

@@ -8,7 +8,8 @@ is read as if it were one page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +17,9 @@ import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
-from zonebloom.storage.parquet.fetched import Fetched, ReadRanges
-from zonebloom.storage.parquet.headers import check_dictionary, data_page
-from zonebloom.storage.parquet.layout import Chunk, FileSchema, Pages, RowGroup
+from zonebloom.storage.parquet.headers import check_dictionary, data_page, whole_chunk
+from zonebloom.storage.parquet.layout import Chunk, FileSchema, Pages, ReadRanges, RowGroup
 from zonebloom.storage.parquet.synthetic import CopiedChunk, synthetic_file
-from zonebloom.storage.parquet.walk import whole_chunk
 
 # Reads with less than this between them become one, bytes.
 COALESCE_BYTES = 4096
@@ -58,13 +57,7 @@ class _Run:
 
 
 class RowGroupReader:
-    """Reads rows of one row group.
-
-    Attributes
-    ----------
-    whole : dict of int to str
-        Fields whose column chunks were read whole, and why.
-    """
+    """Reads rows of one row group; ``whole`` says which fields' chunks it read whole, and why."""
 
     def __init__(
         self,
@@ -82,10 +75,7 @@ class RowGroupReader:
         self.whole: dict[int, str] = {}
 
     def read(self, fields: Sequence[int], rows: RowRanges) -> dict[int, pa.ChunkedArray]:
-        """The values of some top-level fields at some rows.
-
-        By field, in row order.
-        """
+        """The values of some top-level fields at some rows, by field, in row order."""
         cuts: dict[bytes, _Cut] = {}
         runs = {field: self._runs(field, rows, cuts) for field in sorted(set(fields))}
         copied = self._copied([run for each in runs.values() for run in each])
@@ -138,7 +128,7 @@ class RowGroupReader:
 
     def _copied(self, runs: Sequence[_Run]) -> dict[int, CopiedChunk]:
         """What goes into synthetic files, by leaf; every page held against its header."""
-        fetched = Fetched(self._read, self._coalesce)
+        fetched = _Fetched(self._read, self._coalesce)
         small = [run.dictionary for run in runs if 0 < _length(run.dictionary) <= self._coalesce]
         fetched.fetch([span for run in runs for span in run.spans] + small)
         checked = [_checked(fetched, run) for run in runs]
@@ -181,6 +171,44 @@ class RowGroupReader:
         return table
 
 
+class _Fetched:
+    """Byte ranges of a file: read in few requests, handed out as views."""
+
+    def __init__(self, read: ReadRanges, coalesce: int):
+        self._read = read
+        self._coalesce = coalesce
+        # Of each fetch, its spans in order. Those of one fetch are apart from each other;
+        # those of two can overlap.
+        self._fetches: list[tuple[list[int], list[memoryview]]] = []
+
+    def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
+        merged: list[tuple[int, int]] = []
+        for start, stop in sorted(ranges):
+            if merged and start - merged[-1][1] <= self._coalesce:
+                merged[-1] = merged[-1][0], max(merged[-1][1], stop)
+            else:
+                merged.append((start, stop))
+        if not merged:
+            return
+        views = []
+        for (start, stop), data in zip(merged, self._read(merged), strict=True):
+            if len(data) != stop - start:
+                raise FragmentUnreadable(
+                    f"bytes {start}-{stop} were asked for, {len(data)} came: the file was cut"
+                )
+            # Cast: the view of an Arrow buffer is one of signed bytes.
+            views.append(memoryview(data).cast("B"))
+        self._fetches.append(([start for start, _ in merged], views))
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """The bytes of a range that was fetched, alone or within another."""
+        for starts, views in self._fetches:
+            at = bisect_right(starts, start) - 1
+            if at >= 0 and stop - starts[at] <= len(views[at]):
+                return views[at][start - starts[at] : stop - starts[at]]
+        raise LookupError(f"bytes {start}-{stop} were not fetched")
+
+
 def _cut(first_rows: np.ndarray, rows: RowRanges) -> _Cut:
     """The pages that overlap the wanted rows."""
     firsts, stops = first_rows[:-1], first_rows[1:]
@@ -194,7 +222,7 @@ def _cut(first_rows: np.ndarray, rows: RowRanges) -> _Cut:
     return _Cut(pages, firsts, stops, bounds, int((stops - firsts).sum()))
 
 
-def _checked(fetched: Fetched, run: _Run) -> tuple[list[memoryview], int, bool]:
+def _checked(fetched: _Fetched, run: _Run) -> tuple[list[memoryview], int, bool]:
     """Pages, number of values, and whether a dictionary is to come before them."""
     pages = [fetched.view(start, stop) for start, stop in run.spans]
     if run.whole:

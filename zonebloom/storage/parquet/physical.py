@@ -39,35 +39,20 @@ _UTC = "UTC"
 
 @dataclass(frozen=True, slots=True)
 class PhysicalLeaf:
-    """A leaf column of a file.
+    """A leaf column of a file."""
 
-    Attributes
-    ----------
-    number : int
-        Of its column chunks in each row group.
-    path : tuple of str
-    arrow_type : pyarrow.DataType or None
-        Type the file's values are read as; None when it is not certain what was hashed.
-    stored : pyarrow.DataType or None
-        Type whose bytes are those hashed (for decimals in a FIXED_LEN_BYTE_ARRAY: whose
-        value is the one hashed, big-endian); None as above.
-    physical_type : str
-    length : int
-        Bytes of a FIXED_LEN_BYTE_ARRAY.
-    """
-
-    number: int
+    number: int  # of its column chunks in each row group
     path: tuple[str, ...]
+    # What the file's values are read as; None when it is not certain what was hashed.
     arrow_type: pa.DataType | None
+    # Whose bytes are those hashed (for decimals in a FIXED_LEN_BYTE_ARRAY: whose value is the one
+    # hashed, big-endian); None as above.
     stored: pa.DataType | None
     physical_type: str
-    length: int
+    length: int  # bytes of a FIXED_LEN_BYTE_ARRAY
 
     def hashes(self, wanted: pa.DataType, values: pa.Scalar | pa.Array) -> np.ndarray | None:
-        """Hashes under which values were inserted.
-
-        Empty when no row can be equal to any; None when every row may be.
-        """
+        """Hashes under which values were inserted; None when every row may be equal to one."""
         if self.arrow_type is None or self.stored is None:
             return None
         # Values may change on their way from the file's type to the dataset's.

@@ -8,23 +8,20 @@ import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
-from zonebloom.storage.parquet.pagemap import FilePages, FooterPages, read_footer
+from zonebloom.storage.files import reading
+from zonebloom.storage.parquet.footer import read_footer
+from zonebloom.storage.parquet.pagemap import FilePages, FooterPages
 from zonebloom.storage.parquet.pages import RowGroupReader
-from zonebloom.storage.ranges import RangeFile
+from zonebloom.storage.random_access import FragmentFile
+from zonebloom.storage.source import dataset_columns
 
 
 class ParquetRows:
-    """Reads some rows of a fragment.
-
-    Attributes
-    ----------
-    whole : dict of str to str
-        Columns whose chunks were read whole, and why.
-    """
+    """Reads some rows of a fragment; ``whole`` says which chunks it read whole, and why."""
 
     def __init__(
         self,
-        file: RangeFile,
+        file: FragmentFile,
         pages: FilePages | None,
         schema: pa.Schema,
         constants: Mapping[str, object],
@@ -47,10 +44,7 @@ class ParquetRows:
                 yield number, group.first_row, inside
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
-        """Some columns at some rows of a row group.
-
-        With the dataset's types; a column the file does not have is null.
-        """
+        """Some columns at some rows of a row group, with the dataset's types."""
         pages = self._pages
         reader = RowGroupReader(
             pages.schema,
@@ -64,31 +58,13 @@ class ParquetRows:
             for name in names
             if name in self._fields and name not in self._constants
         ]
-        found = reader.read(stored, rows) if stored else {}
+        values = reader.read(stored, rows) if stored else {}
         for field, why in reader.whole.items():
             self.whole[pages.schema.names[field]] = why
-        count = len(rows)
-        columns = []
-        for name in names:
-            wanted = self._schema.field(name).type
-            if name in self._constants:
-                scalar = pa.scalar(self._constants[name], wanted)
-                columns.append(pa.chunked_array([pa.repeat(scalar, count)], wanted))
-            elif name not in self._fields:
-                columns.append(pa.chunked_array([pa.nulls(count, wanted)], wanted))
-            else:
-                values = found[self._fields[name]]
-                columns.append(values if values.type == wanted else _cast(values, wanted, name))
-        kept = pa.schema([self._schema.field(name) for name in names])
-        return pa.Table.from_arrays(columns, schema=kept)
+        columns = {pages.schema.names[field]: column for field, column in values.items()}
+        with reading(self._file.path):
+            return dataset_columns(self._schema, names, len(rows), self._constants, columns)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _cast(values: pa.ChunkedArray, wanted: pa.DataType, name: str) -> pa.ChunkedArray:
-    try:
-        return values.cast(wanted)
-    except pa.ArrowException as error:
-        raise FragmentUnreadable(f"column {name!r} is no {wanted} in it: {error}") from None

@@ -36,32 +36,18 @@ from zonebloom.storage.parquet.thrift import (
 )
 from zonebloom.storage.parquet.thrift import struct as encode_struct
 
-_NEXT_I64 = bytes([0x10 | I64])
-_NEXT_BUT_ONE_I64 = bytes([0x20 | I64])
 _TWO_STOPS = bytes([STOP, STOP])
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedChunk:
-    """Pages of one chunk, to be put into a synthetic file.
-
-    Attributes
-    ----------
-    chunk : Chunk
-    path : tuple of str
-    dictionary : bytes
-        Its dictionary page, empty when no page here needs it.
-    pages : sequence of bytes
-        Its data pages, one after another.
-    num_values : int
-        Values in those pages, nulls and repetitions included.
-    """
+    """Pages of one chunk, to be put into a synthetic file."""
 
     chunk: Chunk
     path: tuple[str, ...]
-    dictionary: Bytes
-    pages: Sequence[Bytes]
-    num_values: int
+    dictionary: Bytes  # its page, empty when no page here needs it
+    pages: Sequence[Bytes]  # data pages, one after another
+    num_values: int  # in those pages, nulls and repetitions included
 
 
 def synthetic_file(
@@ -84,19 +70,7 @@ def synthetic_file(
             (3, I64, integer(num_rows)),
         ]
     )
-    head, tail = _fixed_parts(schema, fields)
-    # FileMetaData: version 1, schema 2, num_rows 3, row_groups 4, key_value_metadata 5,
-    # created_by 6. Each field but the first is one after the last: delta 1.
-    footer = b"".join(
-        (
-            head,
-            _NEXT_I64,
-            integer(num_rows),
-            bytes([0x10 | LIST]),
-            listed(STRUCT, [group]),
-            tail,
-        )
-    )
+    footer = file_metadata(*_fixed_parts(schema, fields), num_rows, [group])
     parts += (footer, struct.pack("<I", len(footer)), MAGIC)
     return pa.py_buffer(b"".join(parts))
 
@@ -106,21 +80,16 @@ def _column_chunk(copied: CopiedChunk, size: int, at: int) -> bytes:
     # ColumnMetaData: num_values 5, total_uncompressed_size 6, total_compressed_size 7,
     # data_page_offset 9, dictionary_page_offset 11. No page read needs the true field 6.
     encoded_size = integer(size)
-    parts = [
-        _constant_part(chunk.physical_type, chunk.encodings, copied.path, chunk.codec),
-        _NEXT_I64,
-        integer(copied.num_values),
-        _NEXT_I64,
-        encoded_size,
-        _NEXT_I64,
-        encoded_size,
-        _NEXT_BUT_ONE_I64,
-        integer(at + len(copied.dictionary)),
+    fields = [
+        (5, I64, integer(copied.num_values)),
+        (6, I64, encoded_size),
+        (7, I64, encoded_size),
+        (9, I64, integer(at + len(copied.dictionary))),
     ]
     if copied.dictionary:
-        parts += (_NEXT_BUT_ONE_I64, integer(at))
-    parts.append(_TWO_STOPS)
-    return b"".join(parts)
+        fields.append((11, I64, integer(at)))
+    begin = _constant_part(chunk.physical_type, chunk.encodings, copied.path, chunk.codec)
+    return begin + encode_struct(fields, after=4) + bytes([STOP])
 
 
 @lru_cache(maxsize=4096)
@@ -148,26 +117,30 @@ def _fixed_parts(schema: FileSchema, fields: tuple[int, ...]) -> tuple[bytes, by
     for field in fields:
         start, stop = schema.fields[field]
         elements += schema.elements[start:stop]
-    head = (
-        bytes([0x10 | I32])
-        + integer(schema.version)
-        + bytes([0x10 | LIST])
-        + listed(STRUCT, elements)
-    )
-    tail = b""
-    last = 4
-    if schema.arrow_schema is not None:
-        entry = encode_struct(
-            [
-                (1, BINARY, binary(b"ARROW:schema")),
-                (2, BINARY, binary(_pruned_arrow_schema(schema.arrow_schema, fields))),
-            ]
-        )
-        tail += bytes([0x10 | LIST]) + listed(STRUCT, [entry])
-        last = 5
+    arrow_schema = schema.arrow_schema
+    if arrow_schema is not None:
+        arrow_schema = _pruned_arrow_schema(arrow_schema, fields)
+    return metadata_ends(schema, elements, arrow_schema)
+
+
+def metadata_ends(
+    schema: FileSchema, elements: Sequence[bytes], arrow_schema: bytes | None
+) -> tuple[bytes, bytes]:
+    """A FileMetaData up to its number of rows, and what follows its row groups."""
+    head = encode_struct([(1, I32, integer(schema.version)), (2, LIST, listed(STRUCT, elements))])
+    ends = []
+    if arrow_schema is not None:
+        entry = [(1, BINARY, binary(b"ARROW:schema")), (2, BINARY, binary(arrow_schema))]
+        ends.append((5, LIST, listed(STRUCT, [encode_struct(entry)])))
     if schema.created_by is not None:
-        tail += bytes([(6 - last) << 4 | BINARY]) + binary(schema.created_by)
-    return head, tail + b"\x00"
+        ends.append((6, BINARY, binary(schema.created_by)))
+    return head[:-1], encode_struct(ends, after=4)
+
+
+def file_metadata(head: bytes, tail: bytes, num_rows: int, row_groups: Sequence[bytes]) -> bytes:
+    """A FileMetaData between `metadata_ends`."""
+    rows = [(3, I64, integer(num_rows)), (4, LIST, listed(STRUCT, row_groups))]
+    return head + encode_struct(rows, after=2)[:-1] + tail
 
 
 def _pruned_arrow_schema(encoded: bytes, fields: tuple[int, ...]) -> bytes:

@@ -180,10 +180,10 @@ def listed(kind: int, items: Iterable[bytes]) -> bytes:
     return header + b"".join(encoded)
 
 
-def struct(fields: Iterable[tuple[int, int, bytes]]) -> bytes:
-    """A struct of encoded fields: number, type and value, by ascending number."""
+def struct(fields: Iterable[tuple[int, int, bytes]], after: int = 0) -> bytes:
+    """A struct, or its end, of encoded fields: number, type and value, by ascending number."""
     out = bytearray()
-    last = 0
+    last = after
     for number, kind, value in fields:
         delta = number - last
         out += bytes([delta << 4 | kind]) if 0 < delta < 0x10 else bytes([kind]) + integer(number)

@@ -1,0 +1,305 @@
+"""How a source (folder, file, list, glob, URI, pyarrow dataset) becomes fragments.
+
+Discovery, formats, schemas and partitions are ``pyarrow.dataset``'s own, so that a scan sees
+what a pyarrow user would see, in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom import arguments
+from zonebloom.errors import (
+    FragmentUnreadable,
+    InvalidArgument,
+    NoFragments,
+    SchemaMismatch,
+    SourceError,
+)
+from zonebloom.storage.files import REMOTE_THREADS, forget_listings, reading
+from zonebloom.storage.listing import is_pattern, matching_files
+from zonebloom.storage.paths import absolute_path, is_uri
+from zonebloom.storage.source import Fragment, Source
+from zonebloom.storage.tables import refuse_tables
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pads
+
+Partitioning: TypeAlias = "str | Sequence[str] | pads.Partitioning | None"
+Schema: TypeAlias = pa.Schema | Literal["union"] | None
+
+_FORMATS = ("parquet", "ipc", "arrow", "feather", "csv", "json", "orc")
+_PARTITIONINGS = ("auto", "hive")
+
+
+def open_source(
+    source: Any,
+    format: str = "parquet",
+    filesystem: Any = None,
+    partitioning: Partitioning = "auto",
+    schema: Schema = None,
+) -> Source:
+    """Discover the fragments of a source."""
+    # Imported late, as everywhere: it brings pandas in.
+    import pyarrow.dataset as pads
+
+    if isinstance(source, pads.Dataset):
+        require_no_schema(source, schema)
+        return _from_dataset(source, None)
+    arguments.choice(format, "format", _FORMATS)
+    is_union = isinstance(schema, str) and schema == "union"
+    if not (schema is None or is_union or isinstance(schema, pa.Schema)):
+        raise InvalidArgument(
+            f'schema is {arguments.shown(schema)}; give a pyarrow.Schema, "union" or None'
+        )
+    given = schema if isinstance(schema, pa.Schema) else None
+    files = _Files(format, as_arrow_filesystem(filesystem), _checked(partitioning), given)
+    if isinstance(source, str | os.PathLike):
+        opened = files.at(arguments.path(source, "source"))
+    elif isinstance(source, Sequence) and not isinstance(source, bytes):
+        if not source:
+            raise NoFragments("the list of files is empty; give at least one file")
+        opened = files.named([arguments.path(each, "an item of source") for each in source])
+    else:
+        raise SourceError(
+            f"a {type(source).__name__} is not a dataset; give a folder, a file, a list of files, "
+            "a glob, a URI, a pyarrow.dataset.Dataset, a pyarrow.Table, a deltalake.DeltaTable or "
+            "a pyiceberg table"
+        )
+    if schema is None:
+        return replace(opened, types="first")
+    return replace(opened, types="cast") if given is not None else _united(opened)
+
+
+def require_no_schema(source: Any, schema: Schema) -> None:
+    """Refuse a schema for a source that has one."""
+    if schema is not None:
+        raise InvalidArgument(
+            f"a {type(source).__name__} has a schema of its own; leave schema out"
+        )
+
+
+def open_files(paths: Sequence[str], filesystem: pafs.FileSystem) -> Source:
+    """Make a source of Parquet files named one by one, whatever table they may be of."""
+    return _from_dataset(_Files("parquet", filesystem).dataset(list(paths), filesystem), None)
+
+
+def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
+    """A file system of pyarrow's, or fsspec's made one."""
+    if filesystem is None or isinstance(filesystem, pafs.FileSystem):
+        return filesystem
+    if not hasattr(filesystem, "open") or not hasattr(filesystem, "info"):
+        raise InvalidArgument(
+            f"filesystem is a {type(filesystem).__name__}; give one of pyarrow.fs or fsspec"
+        )
+    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+
+
+def _checked(partitioning: Any) -> Partitioning:
+    """What `pyarrow.dataset.dataset` takes for partitioning, refused here if it is not that."""
+    import pyarrow.dataset as pads
+
+    if partitioning is None or isinstance(
+        partitioning, pads.Partitioning | pads.PartitioningFactory
+    ):
+        return partitioning
+    if isinstance(partitioning, str):
+        return arguments.choice(partitioning, "partitioning", _PARTITIONINGS)
+    if isinstance(partitioning, list) and partitioning:
+        return arguments.names(partitioning, "partitioning")
+    raise InvalidArgument(
+        f"partitioning is {arguments.shown(partitioning)}; give 'auto', 'hive', a list of column "
+        "names, a pyarrow.dataset.Partitioning, or None"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Opens files as a caller asked for them."""
+
+    format: str
+    filesystem: pafs.FileSystem | None
+    partitioning: Partitioning = None
+    schema: pa.Schema | None = None
+
+    def named(self, paths: list[str]) -> Source:
+        """Files named one by one."""
+        where = self.filesystem
+        if where is None:
+            where, paths = pafs.LocalFileSystem(), [absolute_path(path) for path in paths]
+        source = _from_dataset(self.dataset(paths, where), None)
+        refuse_tables(where, source.root)
+        return _not_of_tables(source)
+
+    def at(self, path: str) -> Source:
+        """A folder, a file, or what matches a pattern."""
+        where = self.filesystem
+        if where is None and is_uri(path):
+            try:
+                where, path = pafs.FileSystem.from_uri(path)
+            except (pa.ArrowException, OSError) as error:
+                raise SourceError(
+                    f"{arguments.shown(path)} cannot be opened ({error}); correct the URI, or give "
+                    "filesystem"
+                ) from None
+        elif where is None:
+            where, path = pafs.LocalFileSystem(), absolute_path(path)
+            if is_pattern(path) and not os.path.lexists(path):
+                matching = matching_files(path)
+                if not matching:
+                    raise NoFragments(f"no file matches {path}; check the pattern")
+                return self.named(matching)
+        assert where is not None
+        forget_listings(where)
+        try:
+            kind = where.get_file_info(path).type
+        except (OSError, pa.ArrowException) as error:
+            raise FragmentUnreadable(
+                f"cannot look at {path}: {error}; make it readable, or try again when it is"
+            ) from None
+        if kind == pafs.FileType.NotFound:
+            raise NoFragments(f"{path} does not exist; check the path")
+        is_folder = kind == pafs.FileType.Directory
+        # Before anything is read: a table without rows may have no file.
+        refuse_tables(where, path if is_folder else posixpath.dirname(path))
+        files = replace(self, partitioning="hive") if is_folder and self._is_auto else self
+        root = path.rstrip("/") if is_folder else None
+        return _not_of_tables(_from_dataset(files.dataset(path, where), root))
+
+    @property
+    def _is_auto(self) -> bool:
+        return isinstance(self.partitioning, str) and self.partitioning == "auto"
+
+    def dataset(self, paths: str | list[str], filesystem: pafs.FileSystem) -> pads.Dataset:
+        """What pyarrow makes of files."""
+        import pyarrow.dataset as pads
+
+        partitioning = None if self._is_auto else self.partitioning
+        try:
+            try:
+                return pads.dataset(
+                    paths,
+                    schema=self.schema,
+                    format=self.format,
+                    filesystem=filesystem,
+                    partitioning=partitioning,
+                )
+            except pa.ArrowTypeError:
+                if partitioning != "hive" or self.schema is not None:
+                    raise
+                return _with_types_of_files(paths, self.format, filesystem)
+        except FileNotFoundError as error:
+            raise NoFragments(f"{error}; check the path") from None
+        except (pa.ArrowException, OSError) as error:
+            first = paths if isinstance(paths, str) else paths[0]
+            raise FragmentUnreadable(
+                f"cannot read the schema of {first}: {error}; check that every file there is "
+                f"{self.format}, or name the files to use"
+            ) from None
+
+
+def _not_of_tables(source: Source) -> Source:
+    """A source, when none of its files lies in a table; its root has been looked at."""
+    refuse_tables(source.filesystem, source.root, [each.path for each in source.fragments])
+    return source
+
+
+def _with_types_of_files(
+    paths: str | list[str], format: str, filesystem: pafs.FileSystem
+) -> pads.Dataset:
+    """A Hive-partitioned dataset whose files hold columns of their paths as well.
+
+    Some writers keep them, in types that need not be those a path suggests; the files' are
+    taken, and the paths' values.
+    """
+    import pyarrow.dataset as pads
+
+    stored = pads.dataset(paths, format=format, filesystem=filesystem)
+    where = pafs.FileSelector(paths, recursive=True) if isinstance(paths, str) else paths
+    options = pads.FileSystemFactoryOptions(partitioning=pads.HivePartitioning.discover())
+    factory = pads.FileSystemDatasetFactory(filesystem, where, stored.format, options)
+    *_, of_paths = factory.inspect_schemas()
+    added = [each for each in of_paths if each.name not in stored.schema.names]
+    schema = pa.schema([*stored.schema, *added], stored.schema.metadata)
+    return pads.dataset(
+        paths, schema=schema, format=format, filesystem=filesystem, partitioning="hive"
+    )
+
+
+def _united(source: Source) -> Source:
+    """The same with every column of every file, each in a type that all of its files widen to."""
+
+    def stored(fragment: Fragment) -> pa.Schema:
+        with reading(f"the schema of {fragment.path}"):
+            return source.open(fragment, source.filesystem).physical_schema
+
+    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+        schemas = list(pool.map(stored, source.fragments))
+    union = schemas[0]
+    for fragment, each in zip(source.fragments, schemas, strict=True):
+        try:
+            union = pa.unify_schemas([union, each], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise SchemaMismatch(
+                f"{fragment.path} holds columns of types that have none in common with other "
+                f"files: {error}; give schema=, or rewrite the file"
+            ) from None
+    of_paths = [each for each in source.schema if each.name not in union.names]
+    is_shared = all(each.type == union.field(each.name).type for one in schemas for each in one)
+    schema = pa.schema([*union, *of_paths], union.metadata)
+    return replace(source, schema=schema, types="shared" if is_shared else "cast")
+
+
+def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
+    import pyarrow.dataset as pads
+
+    if not isinstance(dataset, pads.FileSystemDataset):
+        raise SourceError(
+            f"a {type(dataset).__name__} does not lie in files, so nothing can be skipped; "
+            "give the folder or the list of files it was made of"
+        )
+    try:
+        # The order of a scan is that of get_fragments; `files` may be sorted otherwise.
+        fragments = list(dataset.get_fragments())
+    except ValueError:
+        raise SourceError(
+            "the dataset carries a filter of its own; give the dataset it was made of, and the "
+            "filter to the scan"
+        ) from None
+    if not fragments:
+        raise NoFragments(
+            f"{root or 'the source'} holds no data file; write some first, or check the path"
+        )
+    paths = [str(fragment.path) for fragment in fragments]
+    if len(set(paths)) < len(paths) and any(map(_is_part_of_file, fragments)):
+        raise SourceError(
+            "the dataset is made of row groups of files rather than of files; give the files"
+        )
+    try:
+        root = root or posixpath.commonpath([posixpath.dirname(path) for path in paths]) or "/"
+    except ValueError:
+        raise SourceError(
+            "the files do not share a folder; give an index_dir, or one dataset for each place"
+        ) from None
+    files = tuple(
+        Fragment(path, posixpath.relpath(path, root), each.partition_expression)
+        for path, each in zip(paths, fragments, strict=True)
+    )
+    return Source(dataset.schema, dataset.format, dataset.filesystem, root, files)
+
+
+def _is_part_of_file(fragment: pads.Fragment) -> bool:
+    import pyarrow.dataset as pads
+
+    return (
+        isinstance(fragment, pads.ParquetFileFragment)
+        and fragment.num_row_groups < fragment.metadata.num_row_groups
+    )

@@ -1,0 +1,177 @@
+"""A file open for reads at positions: short, many, and never more than what is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow.fs as pafs
+
+from zonebloom.errors import FragmentChanged, FragmentUnreadable
+from zonebloom.storage.files import (
+    REMOTE_THREADS,
+    FileIdentity,
+    ReadCounter,
+    is_local,
+    opened_identity,
+    status_identity,
+)
+
+# Bytes between two reads below which they are one: a request to an object store costs as
+# much as reading this many more.
+LOCAL_COALESCE = 4 << 10
+REMOTE_COALESCE = 64 << 10
+
+# A read that takes longer came from a disk, not from memory.
+_DISK_SECONDS = 10e-6
+
+
+class RandomAccessFile:
+    """A file of an index, read by any number of threads.
+
+    Locally the kernel is told not to read ahead, and may be told beforehand what is wanted: a
+    disk answers hundreds of short reads side by side in the time it takes for a few in turn.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str, counter: ReadCounter | None = None):
+        self.counter = counter or ReadCounter()
+        self.is_local = is_local(filesystem)
+        self._from_disk = False
+        if self.is_local:
+            self._handle = os.open(path, os.O_RDONLY)
+            self._close = weakref.finalize(self, os.close, self._handle)
+            self.num_bytes = os.fstat(self._handle).st_size
+            self._advise(0, 0, "POSIX_FADV_RANDOM")
+        else:
+            self._file = filesystem.open_input_file(path)
+            self._close = weakref.finalize(self, self._file.close)
+            self.num_bytes = self._file.size()
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of some (start, stop) ranges; fewer where the file ends before."""
+        if self.is_local or len(ranges) < 2:
+            if len(ranges) > 1:
+                self.announce(ranges)
+            pieces = [self._at(start, stop) for start, stop in ranges]
+        else:
+            with ThreadPoolExecutor(min(REMOTE_THREADS, len(ranges))) as pool:
+                pieces = list(pool.map(lambda span: self._at(*span), ranges))
+        for data in pieces:
+            self.counter.add(len(data))
+        return pieces
+
+    def announce(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Have the disk begin on some (start, stop) ranges, side by side; a hint only."""
+        if self.is_local:
+            for start, stop in ranges:
+                self._advise(start, stop - start, "POSIX_FADV_WILLNEED")
+
+    def _advise(self, start: int, num_bytes: int, advice: str) -> None:
+        if hasattr(os, advice):
+            os.posix_fadvise(self._handle, start, num_bytes, getattr(os, advice))
+
+    def read_into(self, start: int, out: np.ndarray) -> None:
+        """Fill an array with the bytes at a position; what the file lacks becomes zeros."""
+        view = out.data.cast("B")
+        done = 0
+        while done < len(view):
+            if self.is_local:
+                count = os.preadv(self._handle, [view[done:]], start + done)
+            else:
+                data = self._at(start + done, start + len(view))
+                count = len(data)
+                view[done : done + count] = data
+            if not count:
+                view[done:] = bytes(len(view) - done)
+                break
+            done += count
+        self.counter.add(done)
+
+    def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> None:
+        """Read pieces into an array, one after another; what the file lacks becomes zeros."""
+        if not self.is_local:
+            spans = list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True))
+            pieces = zip(self.read(spans), sizes.tolist(), strict=True)
+            out.data.cast("B")[: int(sizes.sum())] = b"".join(
+                data.ljust(size, b"\0") for data, size in pieces
+            )
+            return
+        from zonebloom.storage.pread_kernel import read_pieces
+
+        if self._from_disk:
+            self.announce(list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True)))
+        began = time.perf_counter()
+        num_bytes = read_pieces(self._handle, offsets, sizes, out.view(np.uint8))
+        seconds = time.perf_counter() - began
+        # What one lookup found on the disk the next one is likely to find there too.
+        self._from_disk = seconds > _DISK_SECONDS * offsets.size
+        self.counter.add(num_bytes)
+
+    def _at(self, start: int, stop: int) -> bytes:
+        if not self.is_local:
+            return self._file.read_at(stop - start, start)
+        data = os.pread(self._handle, stop - start, start)
+        # The system reads 2 GiB at a time at most.
+        while data and len(data) < stop - start:
+            more = os.pread(self._handle, stop - start - len(data), start + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def close(self) -> None:
+        """Close the file; it also is when nothing refers to it any more."""
+        with contextlib.suppress(OSError):
+            self._close()
+
+
+class FragmentFile(RandomAccessFile):
+    """A data file that is refused once it is another; errors name it."""
+
+    def __init__(
+        self,
+        filesystem: pafs.FileSystem,
+        path: str,
+        identity: FileIdentity,
+        counter: ReadCounter,
+    ):
+        self.path = path
+        try:
+            super().__init__(filesystem, path, counter)
+            # Asked once the file is open: one put in its place before is noticed.
+            if self.is_local:
+                now = status_identity(os.fstat(self._handle))
+            else:
+                now = opened_identity(filesystem, path, self._file)
+        except FragmentUnreadable:
+            raise
+        except OSError as error:
+            raise FragmentUnreadable(
+                f"cannot open {path}: {error}; check that it is there"
+            ) from None
+        if not identity.is_still(now):
+            self.close()
+            raise FragmentChanged(f"{path} changed while it was read; read it again")
+
+    @property
+    def coalesce(self) -> int:
+        """Bytes between two reads below which one read is better."""
+        return LOCAL_COALESCE if self.is_local else REMOTE_COALESCE
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of some (start, stop) ranges; fewer where the file ends before."""
+        try:
+            return super().read(ranges)
+        except OSError as error:
+            raise FragmentUnreadable(f"cannot read {self.path}: {error}; try again") from None
+
+    def __enter__(self) -> FragmentFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
