@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from zonebloom.errors import SourceError
 from zonebloom.storage.discovery import as_arrow_filesystem
 from zonebloom.storage.paths import absolute_path, is_uri, split_path
-from zonebloom.storage.snapshot import DataFile, SnapshotSource, snapshot_source
+from zonebloom.storage.snapshot import SnapshotSource, snapshot_source
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -46,14 +46,15 @@ _S3_OPTIONS = {
     "token": "session_token",
     "region": "region",
     "default_region": "region",
-    "endpoint": "endpoint",
-    "endpoint_url": "endpoint",
-    "allow_http": "allow_http",
+    "endpoint": "endpoint_override",
+    "endpoint_url": "endpoint_override",
     "skip_signature": "anonymous",
     "virtual_hosted_style_request": "force_virtual_addressing",
 }
-# What only writers and the log need, or how patient a client is.
+_FLAGS = ("anonymous", "force_virtual_addressing")
+# What the endpoint says too, what only writers and the log need, or how patient a client is.
 _IRRELEVANT_OPTIONS = {
+    "allow_http",
     "s3_allow_unsafe_rename",
     "s3_locking_provider",
     "conditional_put",
@@ -85,8 +86,7 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
     paths = [_path(each, table.table_uri, root, name) for each in found["path"].to_pylist()]
     values = {each: _partition_values(found, each, schema, name) for each in partitioned_by}
     files = [
-        DataFile(path, {each: column[i] for each, column in values.items()})
-        for i, path in enumerate(paths)
+        (path, {each: column[i] for each, column in values.items()}) for i, path in enumerate(paths)
     ]
     return snapshot_source(name, schema, where, root, files)
 
@@ -217,28 +217,23 @@ def _place(table: DeltaTable, filesystem: pafs.FileSystem | None) -> tuple[pafs.
 
 def _s3(options: Mapping[str, str], bucket: str) -> pafs.FileSystem:
     """pyarrow's S3 file system with the options deltalake was given."""
-    given: dict[str, str] = {}
+    arguments: dict[str, Any] = {}
     for key, value in options.items():
-        plain = key.lower().removeprefix("aws_")
-        if plain in _S3_OPTIONS:
-            given[_S3_OPTIONS[plain]] = str(value)
+        plain, text = key.lower().removeprefix("aws_"), str(value)
+        name = _S3_OPTIONS.get(plain)
+        if name in _FLAGS:
+            arguments[name] = text.lower() in ("true", "1")
+        elif name == "endpoint_override":
+            scheme, _, host = text.rpartition("://")
+            arguments |= {name: host.rstrip("/"), "scheme": scheme or "https"}
+        elif name is not None:
+            arguments[name] = text
         elif plain not in _IRRELEVANT_OPTIONS and not plain.startswith("dynamo"):
             raise SourceError(
                 f"storage option {key} has no counterpart in pyarrow; give zb.dataset a filesystem "
                 "of pyarrow.fs or fsspec that reads the table"
             )
-    arguments: dict[str, Any] = {
-        key: given[key]
-        for key in ("access_key", "secret_key", "session_token", "region")
-        if key in given
-    }
-    for key in ("anonymous", "force_virtual_addressing"):
-        if given.get(key, "").lower() in ("true", "1"):
-            arguments[key] = True
-    if "endpoint" in given:
-        scheme, _, host = given["endpoint"].rpartition("://")
-        arguments |= {"endpoint_override": host.rstrip("/"), "scheme": scheme or "https"}
-    elif "region" not in given:
+    if not arguments.keys() & {"endpoint_override", "region"}:
         try:
             arguments["region"] = pafs.resolve_s3_region(bucket)
         except (pa.ArrowException, OSError) as error:

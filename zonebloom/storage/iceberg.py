@@ -8,7 +8,7 @@ own. Tables with rows deleted by delete files are refused.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -19,16 +19,13 @@ import pyarrow.fs as pafs
 from zonebloom.errors import NoFragments, SourceError
 from zonebloom.storage.discovery import as_arrow_filesystem
 from zonebloom.storage.files import REMOTE_THREADS, reading
-from zonebloom.storage.snapshot import DataFile, SnapshotSource, snapshot_source
+from zonebloom.storage.snapshot import SnapshotSource, snapshot_source
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.name_mapping import MappedField
-    from pyiceberg.types import IcebergType, NestedField
-
-_Path = tuple[str, ...]
 
 
 def is_iceberg(source: Any) -> bool:
@@ -41,16 +38,17 @@ def is_iceberg(source: Any) -> bool:
 def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
     """Make a source of the current snapshot of an Iceberg table."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
+    from pyiceberg.schema import index_name_by_id
 
     name = f"Iceberg table {'.'.join(table.name())}"
     snapshot = table.current_snapshot()
     if snapshot is None:
         raise NoFragments(f"the {name} has no snapshot; write some rows first")
     schema = table.schema()
-    for path, field in _fields(schema.fields):
-        if getattr(field, "initial_default", None) is not None:
+    for field_id, column in index_name_by_id(schema).items():
+        if getattr(schema.find_field(field_id), "initial_default", None) is not None:
             raise SourceError(
-                f"column {'.'.join(path)!r} of the {name} has an initial default, which older "
+                f"column {column!r} of the {name} has an initial default, which older "
                 "files do not hold; rewrite the table without one first"
             )
     files = _data_files(table, name)
@@ -73,7 +71,7 @@ def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
         where,
         root,
         [
-            DataFile(path, _partition_values(table, each, arrow, name))
+            (path, _partition_values(table, each, arrow, name))
             for path, each in zip(paths, files, strict=True)
         ],
     )
@@ -112,41 +110,21 @@ def _data_files(table: Table, name: str) -> list[IcebergFile]:
     return files
 
 
-def _fields(
-    fields: Sequence[NestedField], prefix: _Path = ()
-) -> Iterator[tuple[_Path, NestedField]]:
-    """Every field with its path of names, those inside structs, lists and maps too."""
-    for field in fields:
-        path = (*prefix, field.name)
-        yield path, field
-        yield from _fields(_inner(field.field_type), path)
+def _ids(schema: Schema) -> dict[str, int]:
+    """Field ids by name, those inside structs, lists and maps too, with dots between."""
+    from pyiceberg.schema import index_name_by_id
+
+    return {name: field_id for field_id, name in index_name_by_id(schema).items()}
 
 
-def _inner(type: IcebergType) -> Sequence[NestedField]:
-    from pyiceberg.types import ListType, MapType, StructType
-
-    match type:
-        case StructType():
-            return type.fields
-        case ListType():
-            return (type.element_field,)
-        case MapType():
-            return (type.key_field, type.value_field)
-    return ()
-
-
-def _ids(schema: Schema) -> dict[_Path, int]:
-    return {path: field.field_id for path, field in _fields(schema.fields)}
-
-
-def _agree(names: Mapping[_Path, int | None], current: Mapping[_Path, int]) -> _Path | None:
+def _other(stored: Iterable[tuple[str, int | None]], current: Mapping[str, int]) -> str | None:
     """The first current column that goes by another name, or whose name is another column's."""
-    paths = {field_id: path for path, field_id in current.items()}
-    for path, field_id in names.items():
-        if path in current and current[path] != field_id:
-            return path
-        if field_id is not None and paths.get(field_id, path) != path:
-            return paths[field_id]
+    names = {field_id: name for name, field_id in current.items()}
+    for name, field_id in stored:
+        if current.get(name, field_id) != field_id:
+            return name
+        if field_id is not None and names.get(field_id, name) != name:
+            return names[field_id]
     return None
 
 
@@ -157,9 +135,9 @@ def _names_are_kept(table: Table) -> bool:
     # Ids count up from 0: with one missing, a schema was forgotten whose files may live on.
     if sorted(schemas) != list(range(len(schemas))):
         return False
-    if any(_agree(_ids(each), current) for each in schemas.values()):
+    if any(_other(_ids(each).items(), current) for each in schemas.values()):
         return False
-    if not _mapping_is_plain(table, current):
+    if not _mapping_is_plain(table):
         return False
     snapshot = table.current_snapshot()
     assert snapshot is not None
@@ -167,13 +145,17 @@ def _names_are_kept(table: Table) -> bool:
     return all(manifest.min_sequence_number for manifest in snapshot.manifests(table.io))
 
 
-def _mapping_is_plain(table: Table, current: Mapping[_Path, int]) -> bool:
+def _mapping_is_plain(table: Table) -> bool:
     """Whether files without field ids, if there are any, name columns as the table does."""
     mapping = table.name_mapping()
     if mapping is None:
         return True
     mapped = dict(_mapped(mapping.root))
-    return all(mapped.get(field_id) == [path[-1]] for path, field_id in current.items())
+    schema = table.schema()
+    return all(
+        mapped.get(field_id) == [schema.find_field(field_id).name]
+        for field_id in _ids(schema).values()
+    )
 
 
 def _mapped(fields: Sequence[MappedField]) -> Iterator[tuple[int | None, list[str]]]:
@@ -193,46 +175,44 @@ def _check_files(
     import pyarrow.parquet as pq
 
     current = _ids(table.schema())
-    named = table.name_mapping() is not None and _mapping_is_plain(table, current)
+    named = table.name_mapping() is not None and _mapping_is_plain(table)
 
-    def stored(path: str) -> dict[_Path, int | None]:
+    def stored(path: str) -> list[tuple[str, int | None]]:
         with reading(f"{path} of the {name}"), filesystem.open_input_file(path) as file:
-            return dict(_stored_ids(pq.read_schema(file)))
+            return list(_stored_ids(pq.read_schema(file)))
 
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-        for path, names in zip(paths, pool.map(stored, paths), strict=True):
+        for path, ids in zip(paths, pool.map(stored, paths), strict=True):
             for column in needed:
-                if (column,) not in names:
+                if all(name != column for name, _ in ids):
                     raise SourceError(
                         f"{path} of the {name} does not hold column {column!r}, whose partition "
                         "values are floating point numbers and not kept exactly; rewrite the file "
                         "first"
                     )
-            if not any(field_id is not None for field_id in names.values()):
+            if all(field_id is None for _, field_id in ids):
                 if not named:
                     raise SourceError(
                         f"{path} of the {name} has no field ids, and the table's name mapping does "
                         "not tell its columns by their names alone; rewrite the file first"
                     )
                 continue
-            other = _agree(names, current)
+            other = _other(ids, current)
             if other is not None:
                 raise SourceError(
-                    f"column {'.'.join(other)!r} of the {name} has another name in {path}, which "
+                    f"column {other!r} of the {name} has another name in {path}, which "
                     "was written before it was renamed or added; rewrite the file first (in "
                     "Spark: CALL system.rewrite_data_files(table => ..., options => "
                     "map('rewrite-all', 'true')))"
                 )
 
 
-def _stored_ids(
-    fields: pa.Schema | Sequence[pa.Field], prefix: _Path = ()
-) -> Iterator[tuple[_Path, int | None]]:
-    """What `_fields` gives, of a file's schema; names inside lists and maps are Iceberg's."""
+def _stored_ids(fields: Iterable[pa.Field], prefix: str = "") -> Iterator[tuple[str, int | None]]:
+    """What `_ids` gives, of a file's schema; names inside lists and maps are Iceberg's."""
     for field in fields:
-        path = (*prefix, field.name)
+        name = prefix + field.name
         field_id = (field.metadata or {}).get(b"PARQUET:field_id")
-        yield path, None if field_id is None else int(field_id)
+        yield name, None if field_id is None else int(field_id)
         inner: list[pa.Field] = []
         kind = field.type
         if pa.types.is_struct(kind):
@@ -241,7 +221,7 @@ def _stored_ids(
             inner = [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
         elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
             inner = [kind.value_field.with_name("element")]
-        yield from _stored_ids(inner, path)
+        yield from _stored_ids(inner, f"{name}.")
 
 
 def _identities(table: Table, spec_id: int) -> Iterator[tuple[int, str]]:

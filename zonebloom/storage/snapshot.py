@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,13 +21,8 @@ from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.paths import key_below
 from zonebloom.storage.source import Fragment, Source
 
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file of a snapshot; the values of partition columns hold for every row of it."""
-
-    path: str
-    values: Mapping[str, pa.Scalar]
+# What the metadata says of every row of a file: partition columns and their value.
+Values: TypeAlias = Mapping[str, pa.Scalar]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +30,7 @@ class SnapshotSource(Source):
     """A source of which a table format knows the files and their partition values."""
 
     name: str  # of the table and its snapshot, for messages
-    values: Mapping[str, Mapping[str, pa.Scalar]]  # by path, as the table's metadata says
+    values: Mapping[str, Values]  # by path, as the table's metadata says
 
     def partition_columns(self) -> set[str]:
         """Columns whose value the metadata gives for some file at least."""
@@ -63,14 +58,14 @@ def snapshot_source(
     schema: pa.Schema,
     filesystem: pafs.FileSystem,
     root: str,
-    files: Sequence[DataFile],
+    files: Sequence[tuple[str, Values]],
 ) -> SnapshotSource:
-    """Make a source of the Parquet files of a snapshot."""
+    """Make a source of the Parquet files of a snapshot, given by path and values."""
     import pyarrow.dataset as pads
 
     if not files:
         raise NoFragments(f"the {name} has no data file; write some rows first")
-    values = {file.path: file.values for file in files}
+    values = dict(files)
     if len(values) < len(files):
         raise SourceError(
             f"the {name} names a file more than once, so its rows count more than once; rewrite "
@@ -80,14 +75,14 @@ def snapshot_source(
         raise SourceError(f"the {name} has several columns of one name; rename them first")
     root = root.rstrip("/")
     fragments = tuple(
-        Fragment(file.path, key_below(file.path, root), _guarantee(file.values)) for file in files
+        Fragment(path, key_below(path, root), _guarantee(known)) for path, known in files
     )
     return SnapshotSource(
         schema, pads.ParquetFileFormat(), filesystem, root, fragments, name, values
     )
 
 
-def _guarantee(values: Mapping[str, pa.Scalar]) -> pc.Expression:
+def _guarantee(values: Values) -> pc.Expression:
     """What holds for every row, for pyarrow to fill columns in by and to pass over files by."""
     known = [
         pc.field(name) == value if value.is_valid else pc.field(name).is_null()

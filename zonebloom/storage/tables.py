@@ -19,7 +19,16 @@ from zonebloom.storage.files import REMOTE_THREADS, is_local
 # Folders below the data's own that are looked at where each is some round trips.
 _REMOTE_FOLDERS = 24
 
-_DELTA, _ICEBERG, _HUDI = "_delta_log", "metadata", ".hoodie"
+# What a table has in its folder; what it is, what says which files count, what to give instead.
+_TABLES = {
+    "_delta_log": ("a Delta table", "log", "deltalake.DeltaTable({!r})"),
+    "metadata": ("an Iceberg table", "metadata", "the table as pyiceberg's catalog loads it"),
+    ".hoodie": (
+        "a Hudi table",
+        "timeline",
+        "a pyarrow.dataset.dataset of the files of its latest snapshot",
+    ),
+}
 
 
 def refuse_tables(filesystem: pafs.FileSystem, folder: str, files: Iterable[str] = ()) -> None:
@@ -40,30 +49,21 @@ def refuse_tables(filesystem: pafs.FileSystem, folder: str, files: Iterable[str]
 
 def _refuse(filesystem: pafs.FileSystem, infos: Iterable[pafs.FileInfo]) -> None:
     for info in infos:
-        if info.type == pafs.FileType.Directory:
-            _refuse_table(filesystem, info)
+        if info.type == pafs.FileType.Directory and _is_of_table(filesystem, info):
+            folder = posixpath.dirname(info.path)
+            kind, teller, instead = _TABLES[info.base_name]
+            raise SourceError(
+                f"{folder} is {kind}, and its {teller} says which files count; give "
+                f"{instead.format(folder)} instead of a path in it"
+            )
 
 
-def _refuse_table(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> None:
-    folder = posixpath.dirname(info.path)
-    if info.base_name == _DELTA:
-        raise SourceError(
-            f"{folder} is a Delta table, and its log says which files count; give "
-            f"deltalake.DeltaTable({folder!r}) instead of a path in it"
-        )
-    if info.base_name == _HUDI:
-        raise SourceError(
-            f"{folder} is a Hudi table, and its timeline says which files count; give a "
-            "pyarrow.dataset.dataset of the files of its latest snapshot instead of a path in it"
-        )
-    if any(
+def _is_of_table(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> bool:
+    # Other folders are called metadata too.
+    return info.base_name != "metadata" or any(
         each.base_name.endswith(".metadata.json")
         for each in filesystem.get_file_info(pafs.FileSelector(info.path))
-    ):
-        raise SourceError(
-            f"{folder} is an Iceberg table, and its metadata says which files count; give the "
-            "table as pyiceberg's catalog loads it instead of a path in it"
-        )
+    )
 
 
 def _above(folders: Iterable[str]) -> set[str]:
@@ -80,7 +80,7 @@ def _infos(
     filesystem: pafs.FileSystem, folders: Iterable[str], is_lenient: bool = False
 ) -> list[pafs.FileInfo]:
     """What there is in folders of what tells of a table."""
-    paths = [posixpath.join(each, name) for each in folders for name in (_DELTA, _ICEBERG, _HUDI)]
+    paths = [posixpath.join(each, name) for each in folders for name in _TABLES]
 
     def info(path: str) -> pafs.FileInfo:
         try:
