@@ -10,12 +10,12 @@ import shutil
 import struct
 from decimal import Decimal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from storage.snapshot_rows import ROWS, check_addresses, in_order, rows
 
 import zonebloom as zb
 from zonebloom.errors import (
@@ -32,25 +32,7 @@ deltalake = pytest.importorskip("deltalake")
 from deltalake import DeltaTable, Field, Schema, write_deltalake  # noqa: E402
 from deltalake.schema import PrimitiveType  # noqa: E402
 
-ROWS = 40_000
 NULLABLE = {"nullable": True, "metadata": {}}
-
-
-def rows(seed: int, count: int = ROWS) -> pa.Table:
-    random = np.random.default_rng(seed)
-    ids = random.permutation(count) + seed * count
-    return pa.table(
-        {
-            "id": ids,
-            "key": pa.array([f"key {each * 7919 % 1000003}" for each in ids]),
-            "part": pa.array([None if each % 5 == 4 else f"p {each % 5}/%" for each in ids]),
-            "x": random.random(count),
-        }
-    )
-
-
-def in_order(table: pa.Table) -> list[dict]:
-    return sorted(table.to_pylist(), key=repr)
 
 
 def same_rows(path, expression: pc.Expression, text: str, version: int | None = None) -> int:
@@ -146,12 +128,7 @@ def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
 
 
 def test_rows_are_taken_by_address(indexed):
-    opened = zb.dataset(DeltaTable(indexed))
-    ranges = opened.search("id = 50000").to_table()
-    base = ranges["fragment_id"][0].as_py() << 32
-    at = np.arange(ranges["start"][0].as_py(), ranges["stop"][0].as_py())
-    ids = opened.take(base | at, columns=["id"])["id"].to_pylist()
-    assert 50_000 in ids and len(ids) == at.size
+    check_addresses(zb.dataset(DeltaTable(indexed)))
 
 
 def test_what_is_appended_is_read_whole_until_indexed(indexed):

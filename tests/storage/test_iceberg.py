@@ -7,11 +7,11 @@ import os
 import uuid
 from decimal import Decimal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from storage.snapshot_rows import ROWS, check_addresses, in_order, rows
 
 import zonebloom as zb
 from zonebloom.errors import (
@@ -46,25 +46,6 @@ from pyiceberg.types import (
     LongType,
     StringType,
 )
-
-ROWS = 40_000
-
-
-def rows(seed: int, count: int = ROWS) -> pa.Table:
-    random = np.random.default_rng(seed)
-    ids = random.permutation(count) + seed * count
-    return pa.table(
-        {
-            "id": ids,
-            "key": pa.array([f"key {each * 7919 % 1000003}" for each in ids]),
-            "part": pa.array([None if each % 5 == 4 else f"p {each % 5}/%" for each in ids]),
-            "x": random.random(count),
-        }
-    )
-
-
-def in_order(table: pa.Table) -> list[dict]:
-    return sorted(table.to_pylist(), key=repr)
 
 
 @pytest.fixture
@@ -120,12 +101,7 @@ def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
 
 
 def test_rows_are_taken_by_address(indexed):
-    opened = zb.dataset(indexed)
-    ranges = opened.search("id = 50000").to_table()
-    base = ranges["fragment_id"][0].as_py() << 32
-    at = np.arange(ranges["start"][0].as_py(), ranges["stop"][0].as_py())
-    ids = opened.take(base | at, columns=["id"])["id"].to_pylist()
-    assert 50_000 in ids and len(ids) == at.size
+    check_addresses(zb.dataset(indexed))
 
 
 def test_what_is_appended_is_read_whole_until_indexed(indexed):
