@@ -133,7 +133,8 @@ def make(rows: int, root: Path | None = None) -> list[Index]:
 
 def _make_table(rows: int, path: str) -> Index:
     from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
-    from zonebloom.index.table import TableWriter, Zones
+    from zonebloom.index.rows import TableWriter
+    from zonebloom.index.table import Zones
     from zonebloom.sbbf import blocks, xxh64
 
     words = ZoneParameters().filter_bytes // 4
@@ -158,8 +159,8 @@ def _make_table(rows: int, path: str) -> Index:
 
 
 def _make_sliced(table: Index, path: str) -> Index:
+    from zonebloom.index.rows import read_table
     from zonebloom.index.sliced_merge import merge
-    from zonebloom.index.table import read_table
 
     filesystem = pafs.LocalFileSystem()
     started = time.perf_counter()

@@ -19,62 +19,27 @@ import xxhash
 from bench.cold import bytes_read, peak_bytes
 from bench.scale import Index, Scaled, keys_of
 from zonebloom.catalog.model import DEFAULT_ITEMS
+from zonebloom.index.rows import read_table
 from zonebloom.index.sliced import SlicedTable
-from zonebloom.index.table import read_table
-from zonebloom.index.table_search import search_rows
-from zonebloom.sbbf.blocks_numpy import check_one
 
 _BATCH_SECONDS = 2.0
 
 
-class TableLookup:
-    """The row layout: memory-mapped whole, its checksum verified."""
-
-    batch_piece = 4096
+class Lookup:
+    """The table of an index: the row layout read whole, of the sliced one its directory."""
 
     def __init__(self, index: Index):
-        filesystem = pafs.LocalFileSystem()
-        self._table = read_table(filesystem, index.path, index.num_bytes, index.checksum)
-
-    def first(self, hashed: int) -> np.ndarray:
-        """Zones that may hold a hash, as found before Numba is loaded."""
-        table = self._table
-        found = check_one(table.words, table.first_words, table.num_blocks, hashed)
-        return np.flatnonzero(found)
+        opened = read_table if index.layout == "table" else SlicedTable
+        self._table = opened(pafs.LocalFileSystem(), index.path, index.num_bytes, index.checksum)
+        self.batch_piece = 4096 if index.layout == "table" else 100_000
 
     def one(self, hashed: int) -> np.ndarray:
-        """Zones that may hold a hash."""
-        from zonebloom.sbbf import blocks
-
-        table = self._table
-        hit = np.zeros(len(table), dtype=bool)
-        hashes = np.array([hashed], dtype=np.uint64)
-        blocks.check_any(table.words, table.first_words, table.num_blocks, hashes, hit)
-        return np.flatnonzero(hit)
-
-    def many(self, hashes: np.ndarray) -> int:
-        """How many zones may hold each of some hashes, in all."""
-        return sum(zones.size for _, zones in search_rows(self._table, hashes))
-
-
-class SlicedLookup:
-    """The sliced layout: its directory is read, then the rows of bits a key needs."""
-
-    batch_piece = 100_000
-
-    def __init__(self, index: Index):
-        filesystem = pafs.LocalFileSystem()
-        self._table = SlicedTable(filesystem, index.path, index.num_bytes, index.checksum)
-
-    def one(self, hashed: int) -> np.ndarray:
-        """Zones that may hold a hash."""
+        """Zones that may hold a hash; the first ones are looked up before Numba is loaded."""
         return self._table.find(np.array([hashed], dtype=np.uint64))
 
-    first = one
-
     def many(self, hashes: np.ndarray) -> int:
         """How many zones may hold each of some hashes, in all."""
-        return sum(zones.size for _, zones in self._table.search_many(hashes))
+        return sum(zones.size for _, zones in self._table.pairs(hashes))
 
 
 def _hash(key: int) -> int:
@@ -87,14 +52,13 @@ def main(described: str, num_keys: str, batch: str) -> None:
     random = np.random.default_rng(11)
     rows = random.integers(0, index.rows, int(num_keys)).tolist()
     hashes = [_hash(key) for key in keys_of(np.array(rows)).tolist()]
-    kind = TableLookup if index.layout == "table" else SlicedLookup
 
     # pyarrow imports pandas, where it is installed, when it first converts.
     pa.array([0]).to_numpy()
     base, before = peak_bytes(), bytes_read()
     started = time.perf_counter()
-    lookup = kind(index)
-    found = lookup.first(hashes[0])
+    lookup = Lookup(index)
+    found = lookup.one(hashes[0])
     cold_seconds = time.perf_counter() - started
     after, cold_peak = bytes_read(), peak_bytes()
     _require(found, rows[0])
@@ -140,7 +104,7 @@ def _require(found: np.ndarray, row: int) -> None:
     assert row // DEFAULT_ITEMS in found, (row, found)
 
 
-def _batch_rate(lookup: TableLookup | SlicedLookup, count: int, rows: int) -> float:
+def _batch_rate(lookup: Lookup, count: int, rows: int) -> float:
     """Keys a second: of all in one go, or of as many as fit the time, one piece after another."""
     # Beyond the rows there are, so in none of them.
     keys = keys_of(np.arange(rows, rows + count, dtype=np.uint64))

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow.fs as pafs
 import pytest
 
+from zonebloom.index.rows import TableWriter, read_table
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.sliced_merge import merge
 from zonebloom.index.sliced_walk import load_blocks
-from zonebloom.index.table import TableWriter, Zones, read_table
+from zonebloom.index.table import Zones
 from zonebloom.sbbf import blocks, slice_search, slices
-from zonebloom.sbbf.slices_numpy import block_words, row_words
+from zonebloom.sbbf.slice_layout import place_tile
 
 ZONES, NUM_BLOCKS, KEYS = 2_442, 1_024, 1_000_000
 RANDOM = np.random.default_rng(7)
@@ -64,15 +65,14 @@ def test_slice_and_seal(versus, filters):
     where = np.uint64(filters.ctypes.data) + np.arange(ZONES, dtype=np.uint64) * np.uint64(
         filters.strides[0]
     )
-    words = row_words(ZONES)
-    size = block_words(words)
-    out = np.empty(16 * size, dtype=np.uint64)
+    tile = place_tile(0, 0, ZONES, NUM_BLOCKS, None, 0)
+    out = np.empty((16, tile.block_words), dtype=np.uint64)
     copy = np.empty_like(filters)
 
     def sliced():
         for start in range(0, NUM_BLOCKS, 16):
-            slices.slice_blocks(where, start, 16, words, size, out)
-            slices.seal(out, words, size, 0, 256)
+            slices.slice_blocks(where, start, tile.row_words, out)
+            slices.seal(out, tile, start)
 
     versus(sliced, {"a copy": lambda: np.copyto(copy, filters)}, rounds=20)
 
@@ -80,31 +80,15 @@ def test_slice_and_seal(versus, filters):
 def test_one_key_kernel(versus, filters, table):
     """A key of 20 M rows: its eight rows read from the page cache, verified and AND-ed."""
     keys = iter(RANDOM.integers(0, 2**63, 100_000).tolist())
-    table._places_by_kernel(1)
+    table._places_by_kernel(np.uint64(1))
     scratch = table._scratch
 
     def search():
         hashed = next(keys)
-        slice_search.plan_rows(
-            hashed,
-            table._offsets,
-            table._num_blocks,
-            table._row_words,
-            table._block_words,
-            scratch.offsets,
-            scratch.sizes,
-        )
+        slice_search.plan_rows(hashed, table._tiles, scratch.offsets, scratch.sizes)
         table.file.read_pieces(scratch.offsets, scratch.sizes, scratch.pieces)
         slice_search.intersect_rows(
-            scratch.pieces,
-            hashed,
-            table._num_blocks,
-            table._row_words,
-            table._num_zones,
-            table._seeds,
-            table._seed_step,
-            scratch.out,
-            scratch.state,
+            scratch.pieces, hashed, table._tiles, scratch.out, scratch.state
         )
 
     one = row_layout(filters, RANDOM.integers(0, 2**64, 1, dtype=np.uint64))
@@ -122,6 +106,7 @@ def test_a_million_keys(versus, filters, table):
     hashes = RANDOM.integers(0, 2**64, KEYS, dtype=np.uint64)
     (tile,) = table.directory.tiles
     keys, zones = np.empty(1 << 18, dtype=np.int64), np.empty(1 << 18, dtype=np.int64)
+    numbers = np.array(tile, dtype=np.uint64)
 
     def search():
         ordered = hashes[np.argsort(hashes)]
@@ -130,18 +115,8 @@ def test_a_million_keys(versus, filters, table):
             loaded, _ = load_blocks(table.file, tile, 16 * number, 16 * number + 16)
             end = bounds[number + 1] if number < 63 else KEYS
             state = np.zeros(2, dtype=np.int64)
-            slice_search.find_pairs(
-                loaded,
-                16 * number,
-                NUM_BLOCKS,
-                tile.row_words,
-                tile.block_words,
-                ZONES,
-                ordered[bounds[number] : end],
-                keys,
-                zones,
-                state,
-            )
+            part = ordered[bounds[number] : end]
+            slice_search.find_pairs(loaded, 16 * number, numbers, part, keys, zones, state)
 
     part = row_layout(filters, hashes[:ROW_KEYS])
     versus(search, {"row layout, 1/500 of the keys": part}, rounds=5)
@@ -151,7 +126,7 @@ def test_a_million_keys_on_all_cores(versus, filters, table):
     hashes = RANDOM.integers(0, 2**64, KEYS, dtype=np.uint64)
     part = row_layout(filters, hashes[:ROW_KEYS])
     versus(
-        lambda: sum(keys.size for keys, _ in table.search_many(hashes)),
+        lambda: sum(keys.size for keys, _ in table.pairs(hashes)),
         {"row layout, 1/500 of the keys": part},
         rounds=5,
     )

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import zonebloom as zb
 from zonebloom.build.zones import ZoneJoiner
 from zonebloom.catalog.store import Catalog
-from zonebloom.index.table import ZoneTable, read_table
+from zonebloom.index.rows import RowTable, read_table
 from zonebloom.ranges import RowRanges, by_fragment
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -152,7 +152,7 @@ def at_most_rows(ds: zb.Dataset, filter: Any) -> set[int]:
     return rows_in(ds, result.at_most, result.paths)
 
 
-def tables_of(ds: zb.Dataset, name: str) -> list[ZoneTable]:
+def tables_of(ds: zb.Dataset, name: str) -> list[RowTable]:
     """The segments of an index, read from disk."""
     local = pafs.LocalFileSystem()
     catalog = Catalog(local, ds.index_dir)

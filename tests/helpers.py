@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import xxhash
+from reference import ReferenceSbbf
 
 from zonebloom.catalog.log import from_document, to_document
-from zonebloom.sbbf.reference import ReferenceSbbf
 
 THOROUGH = "ZONEBLOOM_THOROUGH"
 ROOT = Path(__file__).resolve().parent.parent

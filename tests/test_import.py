@@ -36,17 +36,14 @@ BUILD = """
 KERNELS = {
     "check",
     "check_any",
-    "fold",
     "hash_offsets",
     "hash_stride",
-    "hash_views",
     "hash_width_1",
     "hash_width_2",
     "hash_width_4",
     "hash_width_8",
     "insert",
     "insert_zones",
-    "merge",
 }
 
 

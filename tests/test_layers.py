@@ -85,7 +85,7 @@ OPENERS = {
 }
 INDEX_FILES = [
     *("catalog.log", "catalog.store", "catalog.folder"),
-    *("index.table", "index.sliced"),
+    *("index.rows", "index.sliced_file"),
 ]
 
 
@@ -285,11 +285,6 @@ def test_sbbf_knows_nothing_of_datasets():
         "errors",
         "arguments",
     }
-
-
-def test_the_reference_is_plain_python():
-    found = {each.target for each in ALL if each.source == "sbbf.reference"}
-    assert found == {"__future__.annotations", "struct"}
 
 
 def called(node):

@@ -23,11 +23,9 @@ from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index.key_ranges import stored_ranges, to_file
-from zonebloom.index.loaded import open_table
-from zonebloom.index.sliced import SlicedTable
+from zonebloom.index.layouts import open_table
+from zonebloom.index.rows import TableWriter, read_table
 from zonebloom.index.sliced_merge import merge
-from zonebloom.index.sliced_rows import zones_of
-from zonebloom.index.table import TableWriter, read_table
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.parquet.pagemap import merged_page_map
 
@@ -116,13 +114,13 @@ def test_zones_are_drawn_over_all_fragments(folder: Path, monkeypatch: pytest.Mo
 
     ds = build(folder)
     read: list[tuple[str, int]] = []
-    plain = validate_rows._Held.check
+    plain = validate_rows._Validation._check_filters
 
-    def noting(self: Any, zone: Any, arrays: Any) -> None:
-        read.append((self._fragment.fragment.key, zone.start))
-        plain(self, zone, arrays)
+    def noting(self: Any, fragment: Any, zone: Any, *rest: Any) -> Any:
+        read.append((fragment.fragment.key, zone.start))
+        return plain(self, fragment, zone, *rest)
 
-    monkeypatch.setattr(validate_rows._Held, "check", noting)
+    monkeypatch.setattr(validate_rows._Validation, "_check_filters", noting)
     for count, wanted in ((0, 0), (1, 1), (5, 5), (10**6, ZONES), ("all", ZONES)):
         read.clear()
         done = ds.validate_index("i", sample=count)  # pyright: ignore[reportArgumentType]
@@ -157,11 +155,11 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
         for segment in entry.segments:
             table = open_table(catalog, segment)
             path = catalog.segment_path(segment.name, segment.layout)
-            is_sliced = isinstance(table, SlicedTable)
+            is_sliced = segment.layout == "sliced"
             rows = f"{path}.rows" if is_sliced else path
             held = [
                 (fragment, replace(zones, filters=zones.filters.copy()))
-                for fragment, zones in zones_of(table)
+                for fragment, zones in table.zones()
             ]
             for _, zones in held:
                 change(zones)
@@ -346,7 +344,7 @@ def test_a_file_that_is_shorter_than_it_was(folder: Path) -> None:
         path = catalog.segment_path(segment.name)
         table = open_table(catalog, segment)
         writer = TableWriter(catalog.filesystem, path, table.number_of_items, table.probability)
-        for fragment, zones in zones_of(table):
+        for fragment, zones in table.zones():
             writer.write({0: 1, 1: 0}.get(fragment, fragment), zones)
         done = writer.close()
         changed = replace(segment, num_bytes=done.num_bytes, checksum=done.checksum)

@@ -33,10 +33,9 @@ from zonebloom.index.describe import (
     IndexDescription,
     describe,
     describe_embedded,
+    index_statistics,
 )
 from zonebloom.index.global_filter import GlobalFilter
-from zonebloom.index.sliced import SlicedTable
-from zonebloom.index.statistics import index_statistics
 from zonebloom.opened import Opened, beside
 from zonebloom.predicates import Predicate
 from zonebloom.progress import Progress, require_progress
@@ -566,8 +565,7 @@ class Dataset:
         import zonebloom.sbbf.blocks  # noqa: F401
 
         for table in self.opened.planner.loaded[name].tables():
-            if isinstance(table, SlicedTable):
-                table.validate()
+            table.verify()
 
     def index_to_lance(self, name: str, path: str) -> None:
         """Write an index as the ``bloomfilter.lance`` file of a Lance dataset.
@@ -582,7 +580,6 @@ class Dataset:
             When a segment is damaged.
         """
         from zonebloom.exchange.lance import to_lance
-        from zonebloom.index.sliced_rows import to_rows
 
         entry, path = self.opened.entry(name), arguments.path(path, "path")
         tables = self.opened.planner.loaded[name].tables()
@@ -591,9 +588,7 @@ class Dataset:
                 f"{len(entry.segments) - len(tables):,} of {len(entry.segments):,} segments of "
                 f"index {name!r} are damaged; call create_scalar_index again"
             )
-        to_lance(
-            [to_rows(each) if isinstance(each, SlicedTable) else each for each in tables], path
-        )
+        to_lance(tables, path)
 
     # Querying
 

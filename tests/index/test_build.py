@@ -13,6 +13,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pytest
 from e2e_helpers import array_of, joined, numbered, raw_values, touch_later, write_files
+from reference import ReferenceSbbf
 
 import zonebloom as zb
 from zonebloom import errors
@@ -24,8 +25,7 @@ from zonebloom.build.zones import train
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.catalog.store import Catalog
-from zonebloom.index.table import ZoneTable, read_table
-from zonebloom.sbbf.reference import ReferenceSbbf
+from zonebloom.index.rows import RowTable, read_table
 from zonebloom.storage import columns
 from zonebloom.storage.columns import Column
 from zonebloom.storage.files import FileIdentity, identities
@@ -63,7 +63,7 @@ def segment_path(task: TrainTask) -> Path:
     return Path(task.catalog.segment_path(task.segment_of(0)))
 
 
-def table_of(task: TrainTask, trained: Any) -> ZoneTable:
+def table_of(task: TrainTask, trained: Any) -> RowTable:
     (segment,) = trained.segments
     return read_table(LOCAL, str(segment_path(task)), segment.num_bytes, segment.checksum)
 

@@ -16,7 +16,8 @@ from e2e_helpers import array_of, build, numbered, raw_values, tables_of, write_
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.exchange.lance import commit_to_lance, from_lance, to_lance
-from zonebloom.index.table import FIELDS, ZoneTable
+from zonebloom.index.rows import RowTable
+from zonebloom.index.table import FIELDS
 
 lance = pytest.importorskip("lance")
 from lance.file import LanceFileReader, LanceFileWriter  # noqa: E402
@@ -216,11 +217,11 @@ def test_lance_answers_from_parts_of_a_table(tmp_path: Path, slices, indexed):
         assert same_row_numbers(theirs, f"key = {row}") == [row]
 
 
-def zone_table(table: pa.Table) -> ZoneTable:
+def zone_table(table: pa.Table) -> RowTable:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    return ZoneTable(sink.getvalue(), "a table made in a test")
+    return RowTable(sink.getvalue(), "a table made in a test")
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from zonebloom.build.zones import train
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.errors import CorruptIndex
-from zonebloom.index import table as table_module
-from zonebloom.index.table import FIELDS, TableWriter, ZoneTable, read_table, table_schema, to_batch
+from zonebloom.index import rows as rows_module
+from zonebloom.index.rows import RowTable, TableWriter, read_table
+from zonebloom.index.table import FIELDS, table_schema, to_batch
 from zonebloom.sbbf import blocks
 
 LOCAL = pafs.LocalFileSystem()
@@ -137,7 +138,7 @@ def test_what_was_written_describes_the_file(written):
 
 def test_batches_hold_whole_filters_below_a_limit(tmp_path, monkeypatch):
     size = PARAMETERS.filter_bytes
-    monkeypatch.setattr(table_module, "_MAX_BATCH_BYTES", 3 * size + 1)
+    monkeypatch.setattr(rows_module, "_MAX_BATCH_BYTES", 3 * size + 1)
     done = write(tmp_path / "t", [(0, zones_of(95))])
     with pa.memory_map(str(tmp_path / "t")) as source:
         file = pa.ipc.open_file(source)
@@ -213,7 +214,7 @@ def test_a_table_of_no_zones(tmp_path):
 
 def test_filters_may_differ_in_size_from_zone_to_zone():
     filters = [bytes([i]) * 32 * z for i, z in enumerate((1, 604, 2, 1024), 1)]
-    table = ZoneTable(stored(columns_of(filters)), "t")
+    table = RowTable(stored(columns_of(filters)), "t")
     assert table.num_blocks.tolist() == [1, 604, 2, 1024]
     assert [table.filter_words(zone).tobytes() for zone in range(4)] == filters
 
@@ -223,7 +224,7 @@ def test_an_aborted_file_is_no_table(tmp_path):
     writer.write(0, zones_of(50)[0])
     writer.abort()
     with pytest.raises(CorruptIndex):
-        ZoneTable(pa.py_buffer((tmp_path / "t").read_bytes()), "t")
+        RowTable(pa.py_buffer((tmp_path / "t").read_bytes()), "t")
 
 
 # Damage
@@ -245,7 +246,7 @@ def is_within_bounds(table):
 def check_survives(data):
     """Damaged bytes, unchecked, are refused or give a table within bounds."""
     try:
-        table = ZoneTable(pa.py_buffer(bytes(data)), "t")
+        table = RowTable(pa.py_buffer(bytes(data)), "t")
     except CorruptIndex:
         return
     is_within_bounds(table)
@@ -383,7 +384,7 @@ def nullable(schema):
 )
 def test_hostile_tables_are_refused(hostile):
     with pytest.raises(CorruptIndex, match="is not a bloomfilter table"):
-        ZoneTable(hostile(), "there")
+        RowTable(hostile(), "there")
 
 
 def test_offsets_that_run_backwards_or_outside_are_refused():
@@ -393,7 +394,7 @@ def test_offsets_that_run_backwards_or_outside_are_refused():
     for bad in ([0, 64, 32, 96], [0, 32, 64, 2**31 - 32], [-32, 0, 32, 64], [0, 32, 64, 1 << 20]):
         forged = honest.replace(offsets, np.array(bad, dtype=np.int32).tobytes())
         with pytest.raises(CorruptIndex):
-            ZoneTable(pa.py_buffer(forged), "there")
+            RowTable(pa.py_buffer(forged), "there")
 
 
 def test_a_compressed_table_is_refused_rather_than_read_outside_its_file():
@@ -404,7 +405,7 @@ def test_a_compressed_table_is_refused_rather_than_read_outside_its_file():
         columns = columns_of([bytes(32 * 1024)])
         file.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
     with pytest.raises(CorruptIndex, match="outside its file"):
-        ZoneTable(sink.getvalue(), "there")
+        RowTable(sink.getvalue(), "there")
 
 
 def test_filters_that_do_not_begin_at_a_word_are_refused():
@@ -413,4 +414,4 @@ def test_filters_that_do_not_begin_at_a_word_are_refused():
     assert honest.count(offsets) == 1
     shifted = np.array([1, 33, 65, 97], dtype=np.int32).tobytes()
     with pytest.raises(CorruptIndex, match="outside its file"):
-        ZoneTable(pa.py_buffer(honest.replace(offsets, shifted)), "there")
+        RowTable(pa.py_buffer(honest.replace(offsets, shifted)), "there")

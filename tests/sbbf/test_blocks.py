@@ -11,10 +11,11 @@ import pytest
 from helpers import hashes_of, reference_filter
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import ReferenceSbbf
 
-from zonebloom.sbbf import blocks
-from zonebloom.sbbf.blocks_numpy import SALT, check_one
-from zonebloom.sbbf.reference import ReferenceSbbf
+from zonebloom.sbbf import blocks, lookup
+from zonebloom.sbbf.numpy_budget import NumpyBudget
+from zonebloom.sbbf.spec import SALT
 
 BLOCK_COUNTS = [1, 2, 3, 5, 31, 64, 604, 1024]
 
@@ -142,12 +143,29 @@ def test_check_any_leaves_true_entries_alone():
     assert not out[5]
 
 
-def test_check_one_in_numpy_equals_the_kernel():
+@pytest.mark.parametrize("checks", [0, 10**9])
+def test_numpy_and_kernels_find_the_same(monkeypatch, checks):
+    monkeypatch.setattr(lookup, "NUMPY", NumpyBudget(checks))
     words, firsts, counts, held = several_filters()
-    for hashed in [*hashes_of([v for part in held for v in part[:40]]).tolist(), 0, 2**64 - 1]:
+    hashes = hashes_of([v for part in held for v in part[:40]])
+    for some in (hashes[:0], hashes[:1], hashes[7:90], np.array([0, 2**64 - 1], dtype=np.uint64)):
         out = np.zeros(len(firsts), dtype=bool)
-        blocks.check_any(words, firsts, counts, np.array([hashed], dtype=np.uint64), out)
-        assert check_one(words, firsts, counts, hashed).tolist() == out.tolist()
+        blocks.check_any(words, firsts, counts, some, out)
+        assert lookup.check_any(words, firsts, counts, some).tolist() == out.tolist()
+    for hashed in hashes:
+        out[:] = False
+        blocks.check_any(words, firsts, counts, hashed.reshape(1), out)
+        assert lookup.check_one(words, firsts, counts, hashed).tolist() == out.tolist()
+
+
+def test_numpy_answers_until_its_budget_is_spent():
+    budget = NumpyBudget(10)
+    assert [budget.spend(checks) for checks in (4, 6, 1, 0)] == [True, True, False, False]
+    budget = NumpyBudget(10)
+    budget.end()
+    assert not budget.spend(0)
+    # The kernels were imported here, so that no lookup of this process is NumPy's.
+    assert not lookup.NUMPY.spend(0)
 
 
 def insert_zones(zones, num_blocks, zone_rows, values, *, first_row=0, bit=0, splits=()):
@@ -220,31 +238,22 @@ def test_has_null_is_never_cleared():
     assert has_null[0]
 
 
-@by_count
-def test_merge_equals_inserting_both(num_blocks):
-    one, other = numbers(300, seed=1), numbers(300, seed=2)
-    words = filter_of(num_blocks, one)
-    untouched = filter_of(num_blocks, other)
-    blocks.merge(words, untouched)
-    assert words.tobytes() == reference_filter(num_blocks, one + other)
-    assert np.array_equal(untouched, filter_of(num_blocks, other))
+def check_folded(num_blocks, values):
+    """Folded as far as it goes, a filter is what inserting into that many blocks makes."""
+    folded = blocks.fold(filter_of(num_blocks, values), 1.0)
+    odd = num_blocks // (num_blocks & -num_blocks)
+    assert folded.tobytes() == reference_filter(odd, values)
+    assert checked(folded, values).all()
 
 
-@pytest.mark.parametrize("num_blocks", [2, 6, 64, 604, 1024])
-def test_fold_equals_inserting_into_half_the_blocks(num_blocks):
-    values = numbers(700)
-    half = np.full(4 * num_blocks, 0xFFFFFFFF, dtype=np.uint32)
-    blocks.fold(filter_of(num_blocks, values), half)
-    assert half.tobytes() == reference_filter(num_blocks // 2, values)
-    assert checked(half, values).all()
+@pytest.mark.parametrize("num_blocks", [1, 2, 6, 64, 604, 1024])
+def test_fold_equals_inserting_into_fewer_blocks(num_blocks):
+    check_folded(num_blocks, numbers(700))
 
 
-@given(st.integers(1, 60), st.lists(st.binary(max_size=9), max_size=40))
-def test_fold_loses_no_value(half_blocks, values):
-    half = np.zeros(8 * half_blocks, dtype=np.uint32)
-    blocks.fold(filter_of(2 * half_blocks, values), half)
-    assert checked(half, values).all()
-    assert half.tobytes() == reference_filter(half_blocks, values)
+@given(st.integers(1, 120), st.lists(st.binary(max_size=9), max_size=40))
+def test_fold_loses_no_value(num_blocks, values):
+    check_folded(num_blocks, values)
 
 
 def test_threads_that_insert_at_once_do_not_disturb_each_other():

@@ -18,7 +18,7 @@ HOLD = """
 import sys
 from zonebloom.sbbf.jit import LOCK
 
-with LOCK.held() as held:
+with LOCK.hold() as held:
     print(held, flush=True)
     sys.stdin.read()
 """
@@ -123,13 +123,13 @@ def test_what_others_may_have_put_there_is_not_used(tmp_path, monkeypatch, trap)
     lock = CacheLock()
     own = temporary / f"zonebloom-{os.geteuid()}"
     assert lock.path == str(own / LOCK_NAME)
-    with lock.held() as held:
+    with lock.hold() as held:
         assert held
     shutil.rmtree(own)
     trap(own)
     lock = CacheLock()
     assert lock.path is None
-    with lock.held() as held:
+    with lock.hold() as held:
         assert not held
     assert not list(tmp_path.glob("*/elsewhere/*"))
 

@@ -9,8 +9,7 @@ import pytest
 from helpers import xxh64 as packaged_xxh64
 from hypothesis import given
 from hypothesis import strategies as st
-
-from zonebloom.sbbf.reference import ReferenceSbbf, xxh64
+from reference import ReferenceSbbf, xxh64
 
 # Parquet format, BloomFilter.md, section "Technical Approach".
 SALT = (

@@ -8,21 +8,15 @@ import xxhash
 from helpers import hashes_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import ReferenceSbbf
 
 from zonebloom.sbbf import blocks, slice_search, slices
-from zonebloom.sbbf.reference import ReferenceSbbf
-from zonebloom.sbbf.slices_numpy import (
-    block_numbers,
-    block_words,
-    intersect,
-    row_numbers,
-    row_words,
-    set_bits,
-)
+from zonebloom.sbbf.slice_layout import intersect, place_tile, row_numbers, set_bits
+from zonebloom.sbbf.spec import block_numbers
 
 SHAPES = [(1, 1), (63, 2), (64, 3), (65, 17), (200, 604), (511, 5), (513, 16), (1000, 33)]
 # Of the checks: above what a signed number holds, and about to wrap.
-SEED, STEP = 2**64 - 300, 256
+SEED = 2**64 - 300
 by_shape = pytest.mark.parametrize(("zones", "num_blocks"), SHAPES)
 
 
@@ -40,29 +34,38 @@ def addresses(filters):
     return np.uint64(filters.ctypes.data) + steps
 
 
-class Tile:
+def tile_of(zones, num_blocks=1):
+    """The tile of some zones that is first in its file."""
+    return place_tile(0, 0, zones, num_blocks, None, SEED)
+
+
+class Sliced:
     """A tile made of filters, some blocks at a time."""
 
     def __init__(self, filters, step=7):
         self.zones, self.num_blocks = len(filters), filters.shape[1] // 8
-        self.words = row_words(self.zones)
-        self.size = block_words(self.words)
+        self.tile = tile_of(self.zones, self.num_blocks)
+        self.words = self.tile.row_words
         # Not a zero in sight: whatever is not written shows.
-        self.blocks = np.full(self.num_blocks * self.size, 0xA5A5A5A5A5A5A5A5, dtype=np.uint64)
+        shape = self.num_blocks, self.tile.block_words
+        self.blocks = np.full(shape, 0xA5A5A5A5A5A5A5A5, dtype=np.uint64)
         for start in range(0, self.num_blocks, step):
-            stop = min(start + step, self.num_blocks)
-            run = self.blocks[start * self.size : stop * self.size]
-            slices.slice_blocks(addresses(filters), start, stop - start, self.words, self.size, run)
-        slices.seal(self.blocks, self.words, self.size, SEED, STEP)
+            run = self.blocks[start : start + step]
+            slices.slice_blocks(addresses(filters), start, self.words, run)
+        slices.seal(self.blocks, self.tile, 0)
 
     def rows(self):
-        """Shape ``(blocks, 256, words)``, sharing memory."""
-        per_block = self.blocks.reshape(self.num_blocks, self.size)
-        return per_block[:, : 256 * self.words].reshape(self.num_blocks, 256, self.words)
+        """Shape ``(blocks, 256, words)``."""
+        return self.blocks[:, : 256 * self.words].reshape(self.num_blocks, 256, self.words)
 
     def checks(self):
-        per_block = self.blocks.reshape(self.num_blocks, self.size)
-        return per_block[:, 256 * self.words : 256 * self.words + 256]
+        return self.blocks[:, 256 * self.words : 256 * self.words + 256]
+
+    def numbers(self):
+        return np.array(self.tile, dtype=np.uint64)
+
+    def damaged(self):
+        return slices.fill_damaged(self.blocks, self.tile, 0)
 
     def pairs(self, hashes, capacity=None):
         capacity = capacity or 4 * self.zones
@@ -70,45 +73,30 @@ class Tile:
         state = np.zeros(2, dtype=np.int64)
         found = []
         while state[0] < len(hashes):
-            slice_search.find_pairs(
-                self.blocks,
-                0,
-                self.num_blocks,
-                self.words,
-                self.size,
-                self.zones,
-                hashes,
-                keys,
-                zones,
-                state,
-            )
+            slice_search.find_pairs(self.blocks, 0, self.numbers(), hashes, keys, zones, state)
             found += zip(keys[: state[1]].tolist(), zones[: state[1]].tolist(), strict=True)
         return found
 
 
-def pieces_of(tile, hashed):
+def pieces_of(sliced, hashed):
     """What a lookup of one hash reads: eight rows, then the checks of their block."""
-    shape = [np.array([n], dtype=np.int64) for n in (0, tile.num_blocks, tile.words, tile.size)]
     offsets, sizes = np.empty(9, dtype=np.int64), np.empty(9, dtype=np.int64)
-    slice_search.plan_rows(hashed, *shape, offsets, sizes)
+    slice_search.plan_rows(hashed, sliced.numbers()[None], offsets, sizes)
     spans = zip(offsets // 8, (offsets + sizes) // 8, strict=True)
-    return np.concatenate([tile.blocks[start:stop] for start, stop in spans])
+    return np.concatenate([sliced.blocks.reshape(-1)[start:stop] for start, stop in spans])
 
 
-def by_kernel(tile, hashed, pieces):
-    out, state = np.empty(tile.zones, dtype=np.int64), np.empty(2, dtype=np.int64)
-    shape = [np.array([n]) for n in (tile.num_blocks, tile.words, tile.zones)]
-    seeds = np.array([SEED], dtype=np.uint64)
-    slice_search.intersect_rows(pieces, hashed, *shape, seeds, STEP, out, state)
+def by_kernel(sliced, hashed, pieces):
+    out, state = np.empty(sliced.zones, dtype=np.int64), np.empty(2, dtype=np.int64)
+    slice_search.intersect_rows(pieces, hashed, sliced.numbers()[None], out, state)
     return out[: state[0]].tolist(), int(state[1])
 
 
-def by_numpy(tile, hashed, pieces):
-    rows = pieces[: 8 * tile.words].reshape(8, tile.words).copy()
-    block = int(block_numbers(np.array([hashed], dtype=np.uint64), tile.num_blocks)[0])
-    seed = (SEED + block * STEP) % 2**64
-    bits, damaged = intersect(rows, pieces[8 * tile.words :], hashed, seed)
-    return set_bits(bits, tile.zones).tolist(), damaged
+def by_numpy(sliced, hashed, pieces):
+    rows = pieces[: 8 * sliced.words].reshape(8, sliced.words).copy()
+    seed = sliced.tile.block_seed(int(block_numbers(np.uint64(hashed), sliced.num_blocks)))
+    bits, damaged = intersect(rows, pieces[8 * sliced.words :], np.uint64(hashed), seed)
+    return set_bits(bits, sliced.zones).tolist(), damaged
 
 
 def in_rows(filters, hashed):
@@ -132,7 +120,7 @@ def some_hashes(count, seed=1):
 @by_shape
 def test_bit_rows_are_the_filters_bits_turned(zones, num_blocks):
     filters = random_filters(zones, num_blocks)
-    tile = Tile(filters)
+    tile = Sliced(filters)
     bits = np.unpackbits(filters.view(np.uint8), bitorder="little")
     wanted = np.zeros((num_blocks, 256, tile.words * 64), dtype=np.uint8)
     wanted[:, :, :zones] = bits.reshape(zones, num_blocks, 256).transpose(1, 2, 0)
@@ -142,7 +130,7 @@ def test_bit_rows_are_the_filters_bits_turned(zones, num_blocks):
 
 @pytest.mark.parametrize("zones", [1, 64, 65, 128, 129, 192, 193, 256, 300, 1000])
 def test_checks_are_xxh64_seeded_with_the_rows_place(zones):
-    tile = Tile(random_filters(zones, 2))
+    tile = Sliced(random_filters(zones, 2))
     wanted = [
         [
             xxhash.xxh64_intdigest(row.tobytes(), seed=(SEED + 256 * block + number) % 2**64)
@@ -154,27 +142,26 @@ def test_checks_are_xxh64_seeded_with_the_rows_place(zones):
 
 
 def test_a_block_of_whole_pages_is_padded_to_pages_with_zeros():
-    assert [block_words(row_words(zones)) * 8 for zones in (4096, 16384, 32768, 65536)] == [
+    assert [tile_of(zones).block_words * 8 for zones in (4096, 16384, 32768, 65536)] == [
         256 * 520,
         256 * 2056,
         (256 + 1) * 4096,
         (512 + 1) * 4096,
     ]
-    tile = Tile(random_filters(32768, 1))
-    assert not tile.blocks[256 * 512 + 256 :].any()
+    tile = Sliced(random_filters(32768, 1))
+    assert not tile.blocks[:, 256 * 512 + 256 :].any()
 
 
 @by_shape
 def test_unslicing_gives_the_filters_back(zones, num_blocks):
     filters = random_filters(zones, num_blocks)
-    tile = Tile(filters)
+    tile = Sliced(filters)
     for first in {0, zones // 128 * 64}:
         back = np.zeros_like(filters[first:])
         for start in range(0, num_blocks, 19):
             stop = min(start + 19, num_blocks)
-            run = tile.blocks[start * tile.size : stop * tile.size]
             slices.unslice_blocks(
-                run, start, stop - start, tile.words, tile.size, first, addresses(back)
+                tile.blocks[start:stop], start, tile.words, first, addresses(back)
             )
         assert np.array_equal(back, filters[first:])
 
@@ -182,39 +169,22 @@ def test_unslicing_gives_the_filters_back(zones, num_blocks):
 @given(st.integers(1, 200), st.integers(1, 40), st.integers(0, 9))
 def test_slicing_is_exact_both_ways(zones, num_blocks, seed):
     filters = random_filters(zones, num_blocks, seed, density=1)
-    tile = Tile(filters, step=16)
+    tile = Sliced(filters, step=16)
     back = np.zeros_like(filters)
-    slices.unslice_blocks(tile.blocks, 0, num_blocks, tile.words, tile.size, 0, addresses(back))
+    slices.unslice_blocks(tile.blocks, 0, tile.words, 0, addresses(back))
     assert np.array_equal(back, filters)
-    assert slices.open_damaged(tile.blocks, tile.words, tile.size, SEED, STEP) == 0
+    assert tile.damaged() == 0
 
 
 def test_filters_may_lie_anywhere_in_memory():
     filters = random_filters(130, 3)
     loose = [row.copy() for row in filters]
     where = np.array([row.ctypes.data for row in loose], dtype=np.uint64)
-    tile = Tile(filters)
+    tile = Sliced(filters)
     out = np.empty_like(tile.blocks)
-    slices.slice_blocks(where, 0, 3, tile.words, tile.size, out)
-    slices.seal(out, tile.words, tile.size, SEED, STEP)
+    slices.slice_blocks(where, 0, tile.words, out)
+    slices.seal(out, tile.tile, 0)
     assert np.array_equal(out, tile.blocks)
-
-
-@given(st.integers(1, 150), st.integers(0, 150), st.integers(1, 150), st.integers(0, 150))
-@settings(max_examples=40)
-def test_splicing_puts_tiles_together(before, skipped, count, after):
-    first, second = random_filters(before, 2, 1), random_filters(skipped + count + after, 2, 2)
-    wanted = Tile(np.concatenate([first, second[skipped : skipped + count]]))
-    out = np.zeros_like(wanted.blocks)
-    for tile, start, zones, at in (
-        (Tile(first), 0, before, 0),
-        (Tile(second), skipped, count, before),
-    ):
-        slices.splice(
-            tile.blocks, tile.words, tile.size, start, zones, wanted.words, wanted.size, at, out
-        )
-    slices.seal(out, wanted.words, wanted.size, SEED, STEP)
-    assert np.array_equal(out, wanted.blocks)
 
 
 # Lookups
@@ -229,7 +199,7 @@ def test_lookups_equal_the_reference(zones, num_blocks, seed):
         for value in held:
             oracle.insert(value)
     stored = b"".join(oracle.to_bytes() for oracle in oracles)
-    tile = Tile(np.frombuffer(stored, dtype=np.uint32).reshape(zones, -1).copy())
+    tile = Sliced(np.frombuffer(stored, dtype=np.uint32).reshape(zones, -1).copy())
     asked = [values[0][0], values[-1][-1], b"stranger", b"another"]
     for value, hashed in zip(asked, hashes_of(asked).tolist(), strict=True):
         wanted = [zone for zone, oracle in enumerate(oracles) if oracle.check(value)]
@@ -241,7 +211,7 @@ def test_lookups_equal_the_reference(zones, num_blocks, seed):
 @by_shape
 def test_many_equal_one_at_a_time_and_the_row_layout(zones, num_blocks):
     filters = random_filters(zones, num_blocks, density=3)
-    tile = Tile(filters)
+    tile = Sliced(filters)
     hashes = np.concatenate([some_hashes(40), np.array([0, 2**64 - 1], dtype=np.uint64)])
     wanted = [in_rows(filters, hashed) for hashed in hashes]
     assert any(wanted)
@@ -251,20 +221,17 @@ def test_many_equal_one_at_a_time_and_the_row_layout(zones, num_blocks):
     pairs = [(key, zone) for key, expected in enumerate(wanted) for zone in expected]
     assert tile.pairs(hashes) == pairs
     assert tile.pairs(hashes, capacity=zones) == pairs
-    bits = np.zeros(tile.words, dtype=np.uint64)
-    slice_search.find_any(tile.blocks, 0, num_blocks, tile.words, tile.size, hashes, bits)
-    assert set_bits(bits, zones).tolist() == sorted({zone for _, zone in pairs})
 
 
 def test_a_run_of_blocks_answers_for_the_hashes_in_it():
     filters = random_filters(100, 32, density=3)
-    tile = Tile(filters)
+    tile = Sliced(filters)
     hashes = np.sort(some_hashes(400))
     inside = hashes[(block_numbers(hashes, 32) >= 8) & (block_numbers(hashes, 32) < 20)]
-    run = tile.blocks[8 * tile.size : 20 * tile.size].copy()
+    run = tile.blocks[8:20].copy()
     keys, zones = np.empty(1 << 16, dtype=np.int64), np.empty(1 << 16, dtype=np.int64)
     state = np.zeros(2, dtype=np.int64)
-    slice_search.find_pairs(run, 8, 32, tile.words, tile.size, 100, inside, keys, zones, state)
+    slice_search.find_pairs(run, 8, tile.numbers(), inside, keys, zones, state)
     wanted = [(key, zone) for key, h in enumerate(inside) for zone in in_rows(filters, h)]
     found = zip(keys[: state[1]].tolist(), zones[: state[1]].tolist(), strict=True)
     assert list(found) == wanted
@@ -273,7 +240,7 @@ def test_a_run_of_blocks_answers_for_the_hashes_in_it():
 @pytest.mark.parametrize("zones", [1, 64, 65, 500, 700])
 def test_set_bits_are_those_below_the_number_of_zones(zones):
     random = np.random.default_rng(zones)
-    bits = random.integers(0, 2**64, row_words(zones), dtype=np.uint64)
+    bits = random.integers(0, 2**64, -(-zones // 64), dtype=np.uint64)
     flags = np.unpackbits(bits.view(np.uint8), bitorder="little")
     assert set_bits(bits, zones).tolist() == np.flatnonzero(flags[:zones]).tolist()
 
@@ -284,36 +251,37 @@ def test_set_bits_are_those_below_the_number_of_zones(zones):
 @pytest.mark.parametrize("zones", [5, 70, 300])
 def test_a_damaged_row_rules_nothing_out(zones):
     filters = random_filters(zones, 4, density=3)
-    tile = Tile(filters)
+    tile = Sliced(filters)
     hashed = int(some_hashes(1)[0])
     held = in_rows(filters, hashed)
-    block = int(block_numbers(np.array([hashed], dtype=np.uint64), 4)[0])
-    number = int(row_numbers(hashed)[3])
-    tile.rows()[block, number] = 0
+    block = int(block_numbers(np.uint64(hashed), 4))
+    number = int(row_numbers(np.uint64(hashed))[3])
+    row = tile.blocks[block, number * tile.words : (number + 1) * tile.words]
+    row[:] = 0
     for search in (by_kernel, by_numpy):
         found, damaged = search(tile, hashed, pieces_of(tile, hashed))
         assert damaged == 1
         assert set(held) <= set(found) <= set(range(zones))
-    assert slices.open_damaged(tile.blocks, tile.words, tile.size, SEED, STEP) == 1
-    assert (tile.rows()[block, number] == 2**64 - 1).all()
+    assert tile.damaged() == 1
+    assert (row == 2**64 - 1).all()
     assert set(held) <= {zone for _, zone in tile.pairs(np.array([hashed], dtype=np.uint64))}
 
 
 def test_all_zeros_are_damage_and_every_zone_is_kept():
-    tile = Tile(random_filters(100, 2))
+    tile = Sliced(random_filters(100, 2))
     tile.blocks[:] = 0
     hashes = some_hashes(1)
     for search in (by_kernel, by_numpy):
         pieces = np.zeros(8 * tile.words + 256, dtype=np.uint64)
         assert search(tile, int(hashes[0]), pieces) == (list(range(100)), 8)
-    assert slices.open_damaged(tile.blocks, tile.words, tile.size, SEED, STEP) == 512
+    assert tile.damaged() == 512
     assert [zone for _, zone in tile.pairs(hashes)] == list(range(100))
 
 
 @given(st.integers(0, 2 * 256 * 3 * 64 - 1))
 @settings(max_examples=30)
 def test_any_flipped_bit_is_noticed(bit):
-    tile = Tile(random_filters(150, 2))
+    tile = Sliced(random_filters(150, 2))
     block, at = divmod(bit, 256 * 3 * 64)
-    tile.blocks[block * tile.size + at // 64] ^= np.uint64(1 << at % 64)
-    assert slices.open_damaged(tile.blocks, tile.words, tile.size, SEED, STEP) == 1
+    tile.blocks[block, at // 64] ^= np.uint64(1 << at % 64)
+    assert tile.damaged() == 1

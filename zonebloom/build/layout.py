@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +12,7 @@ from zonebloom import arguments
 from zonebloom.catalog.model import Segment
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.key_ranges import stored_ranges, to_file
-from zonebloom.index.loaded import open_table
-from zonebloom.index.sliced import SlicedTable
-from zonebloom.index.sliced_rows import write_rows
+from zonebloom.index.layouts import open_table, write_table
 
 LAYOUTS = ("auto", "table", "sliced")
 
@@ -53,20 +51,11 @@ def arrange(
     alike = all(segment.layout == wanted for segment in segments)
     if alike and len(segments) <= (1 if wanted == "sliced" else most_tables or _MANY_TABLES):
         return tuple(segments)
-    path = catalog.segment_path(name, wanted)
-    catalog.prepare(path)
     with ExitStack() as stack:
         tables = []
         for segment in segments:
-            tables.append(open_table(catalog, segment))
-            if isinstance(tables[-1], SlicedTable):
-                stack.callback(tables[-1].close)
-        if wanted == "sliced":
-            from zonebloom.index.sliced_merge import merge
-
-            written = merge(tables, catalog.filesystem, path)
-        else:
-            written = write_rows(tables, catalog.filesystem, path)
+            tables.append(stack.enter_context(closing(open_table(catalog, segment))))
+        written = write_table(catalog, name, wanted, tables)
     ranges_bytes, ranges_checksum = _merge_ranges(catalog, name, segments)
     merged = Segment(
         name,

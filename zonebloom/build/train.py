@@ -21,7 +21,8 @@ from zonebloom.catalog.model import KnownFragment, PageMapEntry, Segment
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.index.global_filter import KeyHashes, Part
 from zonebloom.index.key_ranges import KeyRange, ranges_file
-from zonebloom.index.table import TableWriter, Zones
+from zonebloom.index.rows import TableWriter
+from zonebloom.index.table import Zones
 from zonebloom.sbbf.hashing import Hashes
 from zonebloom.storage.columns import ColumnsReader, Run, TableColumns, columns_reader
 from zonebloom.storage.digest import content_digest

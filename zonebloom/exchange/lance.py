@@ -26,21 +26,20 @@ from zonebloom.errors import (
     InvalidArgument,
     MissingDependency,
 )
-from zonebloom.index.table import FIELDS, ITEM_KEY, PROBABILITY_KEY, ZoneTable, table_schema
+from zonebloom.index.rows import RowTable
+from zonebloom.index.table import FIELDS, ITEM_KEY, PROBABILITY_KEY, Table, table_schema
 
 FILE_NAME = "bloomfilter.lance"
 
 _DETAILS = ("/lance.index.pb.BloomFilterIndexDetails", b"")
-# Filters of this many bytes are handed to the writer at a time.
-_BATCH_BYTES = 64 << 20
 
 
-def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[str]) -> int:
+def to_lance(tables: Table | Sequence[Table], path: str | os.PathLike[str]) -> int:
     """Write tables of one index as the file Lance keeps a BLOOMFILTER index in.
 
     Parameters
     ----------
-    tables : ZoneTable or sequence of them
+    tables : Table or sequence of them
         The segments of one index: built with the same parameters, over different fragments.
     path : str or path
         The file; Lance looks for ``_indices/<uuid>/bloomfilter.lance`` in its dataset.
@@ -58,28 +57,26 @@ def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[st
         Without pylance.
     """
     files = _pylance().file
-    joined = [tables] if isinstance(tables, ZoneTable) else list(tables)
+    joined = [tables] if isinstance(tables, Table) else list(tables)
     items, probability = _shared_parameters(joined)
     _require_disjoint(joined)
     try:
         writer = files.LanceFileWriter(os.fspath(path), table_schema(items, probability))
         with writer:
             for table in joined:
-                rows = table.to_table()
-                step = max(1, _BATCH_BYTES // max(1, table.num_bytes // max(1, len(table))))
-                for at in range(0, len(rows), step):
-                    writer.write_batch(rows.slice(at, step))
+                for batch in table.batches():
+                    writer.write_batch(batch)
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"cannot write {path} ({error}); give a path to write to") from None
     return int(writer.size_bytes or 0)
 
 
-def from_lance(path: str | os.PathLike[str]) -> ZoneTable:
+def from_lance(path: str | os.PathLike[str]) -> RowTable:
     """Read the file of a BLOOMFILTER index of Lance.
 
     Returns
     -------
-    ZoneTable
+    RowTable
         In memory. Its fragment ids are those of the Lance dataset.
 
     Raises
@@ -107,13 +104,13 @@ def from_lance(path: str | os.PathLike[str]) -> ZoneTable:
             f"{where} is not a bloomfilter table of Lance ({error}); check the path, or build the "
             "index in Lance again"
         ) from None
-    return ZoneTable(sink.getvalue(), where)
+    return RowTable(sink.getvalue(), where)
 
 
 def commit_to_lance(
     dataset: Any,
     column: str,
-    tables: ZoneTable | Sequence[ZoneTable],
+    tables: Table | Sequence[Table],
     name: str | None = None,
 ) -> Any:
     """Give a Lance dataset an index zonebloom built over the same rows.
@@ -121,7 +118,7 @@ def commit_to_lance(
     At the version that has the index.
     """
     lance = _pylance()
-    joined = [tables] if isinstance(tables, ZoneTable) else list(tables)
+    joined = [tables] if isinstance(tables, Table) else list(tables)
     name = name or f"{column}_idx"
     if any(index.name == name for index in dataset.describe_indices()):
         raise IndexExists(
@@ -167,7 +164,7 @@ def _pylance() -> Any:
         ) from error
 
 
-def _shared_parameters(tables: Sequence[ZoneTable]) -> tuple[int, float]:
+def _shared_parameters(tables: Sequence[Table]) -> tuple[int, float]:
     pairs = sorted({(table.number_of_items, table.probability) for table in tables})
     if len(pairs) != 1:
         raise InvalidArgument(
@@ -177,7 +174,7 @@ def _shared_parameters(tables: Sequence[ZoneTable]) -> tuple[int, float]:
     return pairs[0]
 
 
-def _require_disjoint(tables: Sequence[ZoneTable]) -> None:
+def _require_disjoint(tables: Sequence[Table]) -> None:
     ids = np.concatenate([np.unique(table.fragment_ids) for table in tables])
     if np.unique(ids).size != ids.size:
         raise InvalidArgument(
@@ -185,7 +182,7 @@ def _require_disjoint(tables: Sequence[ZoneTable]) -> None:
         )
 
 
-def _require_whole_fragments(tables: Sequence[ZoneTable], dataset: Any) -> set[int]:
+def _require_whole_fragments(tables: Sequence[Table], dataset: Any) -> set[int]:
     """Ids of the fragments indexed, all of whose rows must be: Lance takes the others as absent."""
     rows = {each.fragment_id: each.physical_rows for each in dataset.get_fragments()}
     indexed: set[int] = set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from operator import index
 from typing import Any
 
@@ -21,9 +20,6 @@ from zonebloom.values.probe import probe
 from zonebloom.values.types import hash_domain, is_comparable
 from zonebloom.values.zones import zone_refusal
 
-_NO_HASHES = np.empty(0, dtype=np.uint64)
-_NO_NUMBERS = np.empty(0, dtype=np.int64)
-
 SCHEMA = pa.schema(
     [
         pa.field("key_index", pa.int64(), nullable=False),
@@ -33,32 +29,11 @@ SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """What to look for, for each of many keys.
-
-    Attributes
-    ----------
-    hashes : uint64 array, shape (n,)
-        Of keys that have one.
-    numbers : int64 array, shape (n,)
-        Which key each hash is of.
-    several : list of (int, uint64 array)
-        Keys that have several: the zeros.
-    anywhere : int64 array
-        Keys that may be in every zone, such as NaN.
-    """
-
-    hashes: np.ndarray
-    numbers: np.ndarray
-    several: list[tuple[int, np.ndarray]]
-    anywhere: np.ndarray
-
-
 def keys_for(values: Any, column: str, column_type: pa.DataType) -> pa.Array:
     """Keys as an array of values that may equal those of a column, none of them rounded."""
-    made = _array(values, column_type)
-    keys = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+    keys = _array(values, column_type)
+    if isinstance(keys, pa.ChunkedArray):
+        keys = keys.combine_chunks()
     if isinstance(column_type, pa.UuidType) and hash_domain(keys.type) == "string":
         return _from_text(keys)
     for key in keys[:1]:
@@ -104,80 +79,63 @@ def _advice(column_type: pa.DataType, key_type: pa.DataType) -> str:
     return f"give values of type {column_type}"
 
 
-def hash_keys(column: pa.DataType, keys: pa.Array) -> Keys:
-    """Find the hashes of keys as a column holds them; a null equals nothing and has none.
-
-    Keys of the column's own type are hashed in bulk, others one by one.
-    """
-    column = value_type(column)
-    # Arrow has no kernel that filters views.
-    if pa.types.is_string_view(keys.type):
-        keys = keys.cast(pa.large_string())
-    elif pa.types.is_binary_view(keys.type):
-        keys = keys.cast(pa.large_binary())
-    one_by_one = ~null_keys(keys)
-    hashes, numbers = [_NO_HASHES], [_NO_NUMBERS]
-    if hash_domain(keys.type) == hash_domain(column):
-        bulk = one_by_one
-        if pa.types.is_floating(column):
-            values = keys.to_numpy(zero_copy_only=False)
-            bulk = bulk & ~np.isnan(values) & (values != 0)
-        one_by_one = one_by_one & ~bulk
-        hashed = hash_array(keys.filter(pa.array(bulk)))
-        hashes.append(np.ascontiguousarray(hashed.valid()))
-        numbers.append(np.flatnonzero(bulk))
-    several: list[tuple[int, np.ndarray]] = []
-    anywhere: list[int] = []
-    for number in np.flatnonzero(one_by_one).tolist():
-        found = probe(column, keys[number])
-        if found.maybe is not None:
-            anywhere.append(number)
-        elif found.hashes.size == 1:
-            hashes.append(found.hashes)
-            numbers.append(np.array([number]))
-        elif found.hashes.size:
-            several.append((number, found.hashes))
-    return Keys(
-        np.concatenate(hashes),
-        np.concatenate(numbers),
-        several,
-        np.array(anywhere, dtype=np.int64),
-    )
-
-
 def search_many(
-    view: IndexView, keys: Keys, present: np.ndarray, uncovered: np.ndarray
+    view: IndexView, column: pa.DataType, keys: pa.Array, uncovered: np.ndarray
 ) -> Iterator[pa.RecordBatch]:
-    """Pair keys with the zones that may hold them, in bounded memory.
+    """Pair keys of `keys_for` with the zones that may hold them, in bounded memory.
 
     Of `SCHEMA`, each pair once; a zone of null is a whole fragment, of which nothing is known.
+    Keys of the column's own type are hashed in bulk, others one by one.
     """
-    items = view.index.entry.parameters.number_of_items
+    items = np.uint64(view.index.entry.parameters.number_of_items)
+    present, bulk = _without_null(value_type(column), keys)
     for fragment_id in uncovered.tolist():
-        yield _batch(present, np.full(present.size, fragment_id, dtype=np.uint64), None)
-    for fragment_id in sorted(view.fragment_ids) if keys.anywhere.size else ():
-        ids = np.full(keys.anywhere.size, fragment_id, dtype=np.uint64)
-        yield _batch(keys.anywhere, ids, None)
-    for at, fragment_ids, starts in view.pairs(keys.hashes):
-        yield _batch(keys.numbers[at], fragment_ids, starts // np.uint64(items))
-    found: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
-    for number, hashes in keys.several:
-        if hashes.tobytes() not in found:
-            found[hashes.tobytes()] = view.zones(hashes)
-        fragment_ids, starts = found[hashes.tobytes()]
-        yield _batch(np.full(starts.size, number), fragment_ids, starts // np.uint64(items))
+        yield _batch(np.flatnonzero(present), fragment_id)
+    numbers, hashes = [np.flatnonzero(bulk)], [np.empty(0, dtype=np.uint64)]
+    if bulk.any():
+        hashes.append(hash_array(keys).values[bulk])
+    # Keys of several hashes, the zeros, and those that may be anywhere, such as NaN.
+    several: dict[bytes, list[int]] = {}
+    anywhere: list[int] = []
+    for number in np.flatnonzero(present & ~bulk).tolist():
+        values = probe(value_type(column), keys[number])
+        if values.maybe is not None:
+            anywhere.append(number)
+        elif values.hashes.size == 1:
+            hashes.append(values.hashes)
+            numbers.append(np.array([number]))
+        elif values.hashes.size:
+            several.setdefault(values.hashes.tobytes(), []).append(number)
+    for fragment_id in sorted(view.fragment_ids) if anywhere else ():
+        yield _batch(np.array(anywhere), fragment_id)
+    all_numbers = np.concatenate(numbers)
+    for at, fragment_ids, starts in view.pairs(np.concatenate(hashes)):
+        yield _batch(all_numbers[at], fragment_ids, starts // items)
+    for data, alike in several.items():
+        fragment_ids, starts = view.zones(np.frombuffer(data, dtype=np.uint64))
+        for number in alike:
+            yield _batch(np.full(starts.size, number), fragment_ids, starts // items)
 
 
-def null_keys(keys: pa.Array) -> np.ndarray:
-    """Which keys are null."""
-    functions = pc
-    return np.asarray(functions.is_null(keys))  # pyright: ignore[reportAttributeAccessIssue]
+def _without_null(column: pa.DataType, keys: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Which keys are not null, which equals nothing, and which of them hash as they are."""
+    present = ~np.asarray(pc.call_function("is_null", [keys]))
+    if hash_domain(keys.type) != hash_domain(column):
+        return present, np.zeros(len(keys), dtype=bool)
+    if not pa.types.is_floating(column):
+        return present, present
+    values = keys.to_numpy(zero_copy_only=False)
+    return present, present & ~np.isnan(values) & (values != 0)
 
 
 def _batch(
-    numbers: np.ndarray, fragment_ids: np.ndarray, zones: np.ndarray | None
+    numbers: np.ndarray, fragments: np.ndarray | int, zones: np.ndarray | None = None
 ) -> pa.RecordBatch:
-    count = numbers.size
-    of_fragment = pa.nulls(count, pa.uint32()) if zones is None else pa.array(zones, pa.uint32())
-    columns = [pa.array(numbers, pa.int64()), pa.array(fragment_ids, pa.uint64()), of_fragment]
+    fragment_ids = np.full(numbers.size, fragments, dtype=np.uint64)
+    of_fragment = pa.nulls(numbers.size, pa.uint32())
+    columns = [
+        pa.array(numbers, pa.int64()),
+        pa.array(fragment_ids),
+        of_fragment if zones is None else pa.array(zones, pa.uint32()),
+    ]
     return pa.record_batch(columns, schema=SCHEMA)

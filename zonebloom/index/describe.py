@@ -1,12 +1,17 @@
-"""What the indices of a dataset are, and what they cover of its files as they are now."""
+"""What the indices of a dataset are, what they cover of its files now, and how full they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.model import IndexEntry
+from zonebloom.index.table import Table
+from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.parquet.bloom import EmbeddedColumn
 from zonebloom.text import bytes_text
 
@@ -78,21 +83,21 @@ def describe_embedded(files: Iterable[Iterable[EmbeddedColumn]]) -> list[Embedde
     """Add up the filters of several files."""
     totals: dict[str, list[int]] = {}
     for columns in files:
-        for each in columns:
-            total = totals.setdefault(".".join(each.path), [0, 0, 0])
+        for column in columns:
+            total = totals.setdefault(".".join(column.path), [0, 0, 0])
             total[0] += 1
-            total[1] += each.row_groups
-            total[2] += each.num_bytes
+            total[1] += column.row_groups
+            total[2] += column.num_bytes
     return [EmbeddedDescription(column, *total) for column, total in totals.items()]
 
 
 def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> list[IndexDescription]:
     """Describe indices against the files as they are."""
-    rows = {each.fragment_id: each.num_rows or 0 for each in coverage.present if each.is_known}
-    found = []
+    rows = {known.fragment_id: known.num_rows or 0 for known in coverage.present if known.is_known}
+    descriptions = []
     for entry in entries:
         covered = [i for segment in entry.segments for i in segment.fragment_ids if i in rows]
-        found.append(
+        descriptions.append(
             IndexDescription(
                 entry.name,
                 INDEX_TYPE,
@@ -110,4 +115,40 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> list[IndexDes
                 entry.created_at,
             )
         )
-    return found
+    return descriptions
+
+
+def index_statistics(
+    described: IndexDescription, entry: IndexEntry, tables: Sequence[Table]
+) -> dict[str, Any]:
+    """Measure an index: fill and estimated false positives are of its filters as filled."""
+    measured = [
+        (bloom.fill, bloom.estimated_fpp)
+        for table in tables
+        for _, zones in table.zones()
+        for bloom in map(Sbbf.from_bytes, zones.filters)
+    ]
+    fill, fpp = np.array(measured or [(0.0, 0.0)]).T
+    return {
+        "name": described.name,
+        "index_type": described.index_type,
+        "column": described.column,
+        "layout": described.layout,
+        "number_of_items": described.number_of_items,
+        "probability": described.probability,
+        "sizing": described.sizing,
+        "num_segments": described.num_segments,
+        "num_zones": described.num_zones,
+        "num_zones_with_null": sum(int(table.has_null.sum()) for table in tables),
+        "num_bytes": described.num_bytes,
+        "filter_bytes": entry.parameters.filter_bytes,
+        "global_filter_bytes": entry.global_filter.num_bytes if entry.global_filter else 0,
+        "num_indexed_rows": described.num_rows_indexed,
+        "num_indexed_fragments": described.num_fragments_indexed,
+        "num_unindexed_fragments": described.num_fragments - described.num_fragments_indexed,
+        "fill_mean": float(fill.mean()),
+        "fill_max": float(fill.max()),
+        "estimated_fpp_mean": float(fpp.mean()),
+        "estimated_fpp_max": float(fpp.max()),
+        "created_at": described.created_at,
+    }

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,8 @@ from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.sbbf.sizing import MAX_LOG2_BYTES, size_for, validate_target
+from zonebloom.sbbf.sizing import size_for, validate_target
+from zonebloom.sbbf.spec import MAX_BYTES
 
 # A key that passes in vain is shuffled, which costs more than half as many bits again.
 DEFAULT_PROBABILITY = 0.001
@@ -31,15 +31,7 @@ _PROBABILITY_OF_MANY = 0.01
 
 @dataclass(frozen=True, slots=True)
 class GlobalSize:
-    """How large a global filter is to be.
-
-    Attributes
-    ----------
-    num_items : int
-        Distinct keys expected.
-    probability : float
-        Of a false positive at that many.
-    """
+    """How many distinct keys a global filter is to hold, and its false positives at that many."""
 
     num_items: int
     probability: float = DEFAULT_PROBABILITY
@@ -47,12 +39,11 @@ class GlobalSize:
     @classmethod
     def by_default(cls, num_items: int) -> GlobalSize:
         """At 0.001, or at 0.01 where that would be over 128 MiB."""
-        size = cls(num_items)
         try:
-            _ = size.num_bytes
+            _ = cls(num_items).num_bytes
         except InvalidArgument:
             return cls(num_items, _PROBABILITY_OF_MANY)
-        return size
+        return cls(num_items)
 
     @property
     def num_bytes(self) -> int:
@@ -64,7 +55,7 @@ class GlobalSize:
         except InvalidArgument:
             raise InvalidArgument(
                 f"a global filter of {shown(self.num_items)} keys at a false positive probability "
-                f"of {self.probability} would be over {1 << MAX_LOG2_BYTES - 20} MiB; give a "
+                f"of {self.probability} would be over {MAX_BYTES >> 20} MiB; give a "
                 "larger global_probability, or fewer expected_num_items if keys repeat"
             ) from None
 
@@ -84,43 +75,39 @@ class KeyHashes:
 
     def __init__(self, num_bytes: int):
         self._limit = num_bytes
-        self._held: list[np.ndarray] = []
-        self._held_bytes = 0
+        self._hashes: list[np.ndarray] = []
+        self._hashes_bytes = 0
         self._filter: Sbbf | None = None
 
     def add(self, hashes: np.ndarray) -> None:
         """Take hashes, uint64, shape (n,)."""
-        self._held.append(hashes)
-        self._held_bytes += hashes.nbytes
-        if self._held_bytes >= self._limit:
-            if self._filter is None:
-                self._filter = Sbbf.from_bytes(bytes(self._limit))
-            self._empty_into(self._filter)
+        self._hashes.append(hashes)
+        self._hashes_bytes += hashes.nbytes
+        if self._hashes_bytes >= self._limit:
+            self._filter = self._filled(self._filter or Sbbf.from_bytes(bytes(self._limit)))
 
     def absorb(self, other: KeyHashes) -> None:
         """Take what another one has."""
-        if other._filter is not None:
-            if self._filter is None:
-                self._filter = other._filter
-            else:
-                self._filter.merge(other._filter)
-        for hashes in other._held:
+        if other._filter is not None and self._filter is not None:
+            self._filter.merge(other._filter)
+        self._filter = self._filter or other._filter
+        for hashes in other._hashes:
             self.add(hashes)
 
     def write(self, catalog: Catalog, segment: str) -> Part:
         """Write them to a folder of their own."""
         if self._filter is not None:
-            self._empty_into(self._filter)
-            data = self._filter.to_bytes()
+            data = self._filled(self._filter).to_bytes()
         else:
-            data = np.concatenate([np.empty(0, np.uint64), *self._held]).astype("<u8").tobytes()
+            data = np.concatenate([np.empty(0, np.uint64), *self._hashes]).astype("<u8").tobytes()
         written = catalog.write(catalog.global_filter_path(segment), data)
         return Part(segment, *written, self._filter is not None)
 
-    def _empty_into(self, bloom: Sbbf) -> None:
-        for hashes in self._held:
+    def _filled(self, bloom: Sbbf) -> Sbbf:
+        for hashes in self._hashes:
             bloom.insert_hashes(hashes)
-        self._held, self._held_bytes = [], 0
+        self._hashes, self._hashes_bytes = [], 0
+        return bloom
 
 
 def merge_parts(
@@ -208,14 +195,14 @@ def against(
     if stored is None:
         return None
     ids = set(stored.fragment_ids)
-    held = [each.is_known and each.fragment_id in ids for each in present]
+    covered = {known.fragment_id for known in present if known.is_known} & ids
     return GlobalFilter(
         entry.name,
         ".".join(entry.column),
         arrow_type,
         load(catalog, stored),
-        frozenset(each.fragment_id for each in compress(present, held)),
-        tuple(compress(present, (not each for each in held))),
+        frozenset(covered),
+        tuple(fragment for fragment in present if fragment.fragment_id not in covered),
         stored.num_items,
         stored.probability,
     )

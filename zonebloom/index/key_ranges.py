@@ -14,13 +14,14 @@ Bounds are of values as they order in Arrow: text by its bytes. They may be wide
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex
 from zonebloom.sbbf.hashing import value_type
 
@@ -30,26 +31,26 @@ _MAX_VALUE_BYTES = 256
 
 def range_type(arrow_type: pa.DataType) -> pa.DataType:
     """The type a column's bounds are kept as: one Arrow can order, that holds every value."""
-    found = value_type(arrow_type)
-    if pt.is_float16(found):
+    leaf = value_type(arrow_type)
+    if pt.is_float16(leaf):
         return pa.float32()
-    if pt.is_decimal32(found) or pt.is_decimal64(found):
-        return pa.decimal128(found.precision, found.scale)
-    if pt.is_string_view(found):
+    if pt.is_decimal32(leaf) or pt.is_decimal64(leaf):
+        return pa.decimal128(leaf.precision, leaf.scale)
+    if pt.is_string_view(leaf):
         return pa.large_string()
-    if pt.is_binary_view(found):
+    if pt.is_binary_view(leaf):
         return pa.large_binary()
-    return pa.int64() if pt.is_duration(found) else found
+    return pa.int64() if pt.is_duration(leaf) else leaf
 
 
 def schema_for(arrow_type: pa.DataType) -> pa.Schema:
     """The schema of ``ranges.arrow`` for a column."""
-    kept = range_type(arrow_type)
+    bound = range_type(arrow_type)
     return pa.schema(
         [
             pa.field("fragment_id", pa.uint64(), nullable=False),
-            pa.field("minimum", kept),
-            pa.field("maximum", kept),
+            pa.field("minimum", bound),
+            pa.field("maximum", bound),
             pa.field("is_known", pa.bool_(), nullable=False),
             pa.field("has_nan", pa.bool_(), nullable=False),
             pa.field("null_count", pa.int64(), nullable=False),
@@ -61,10 +62,7 @@ def schema_for(arrow_type: pa.DataType) -> pa.Schema:
 class KeyRange:
     """Bounds of one column of one fragment, in the making.
 
-    Attributes
-    ----------
-    null_count, num_rows : int
-        Of the rows added so far; counted by whom adds them.
+    ``null_count`` and ``num_rows`` are counted by whom adds rows.
     """
 
     def __init__(self, arrow_type: pa.DataType):
@@ -92,8 +90,8 @@ class KeyRange:
                 self._has_nan = True
                 # A signaling NaN makes min_max forget the values before it.
                 array = array.filter(pc.call_function("invert", [is_nan]))
-        found: Any = pc.call_function("min_max", [array])
-        self._bounds += [found["min"], found["max"]]
+        ends: Any = pc.call_function("min_max", [array])
+        self._bounds += [ends["min"], ends["max"]]
 
     def absorb(self, other: KeyRange) -> None:
         """Take the rows another one has seen."""
@@ -103,14 +101,28 @@ class KeyRange:
         self.null_count += other.null_count
         self.num_rows += other.num_rows
 
-    def row(self, fragment_id: int) -> dict[str, Any]:
-        """The fragment's row of ``ranges.arrow``."""
-        bounds = pa.array([each for each in self._bounds if each.is_valid], self._type)
+    def _ends(self) -> list[Any]:
+        bounds = pa.array([bound for bound in self._bounds if bound.is_valid], self._type)
         if self._is_floating:
             # Of values that are all NaN the bounds are.
             bounds = bounds.filter(pc.call_function("invert", [_is_nan(bounds)]))
-        found: Any = pc.call_function("min_max", [bounds])
-        ends = [found["min"], found["max"]]
+        ends: Any = pc.call_function("min_max", [bounds])
+        return [ends["min"], ends["max"]]
+
+    def is_within(self, stored: Mapping[str, Any]) -> bool:
+        """Whether a row of ``ranges.arrow`` admits every value added."""
+        least, greatest = self._ends()
+        if self._has_nan and not stored["has_nan"].as_py():
+            return False
+        if not stored["is_known"].as_py() or not least.is_valid:
+            return True
+        # Of a bound that is null no comparison is true.
+        pairs = (stored["minimum"], least), (greatest, stored["maximum"])
+        return all(pc.call_function("less_equal", list(pair)).as_py() for pair in pairs)
+
+    def row(self, fragment_id: int) -> dict[str, Any]:
+        """The fragment's row of ``ranges.arrow``."""
+        ends = self._ends()
         if any(_num_bytes(end) > _MAX_VALUE_BYTES for end in ends):
             ends, self._is_known = [pa.scalar(None, self._type)] * 2, False
         return {
@@ -136,7 +148,7 @@ def _num_bytes(value: Any) -> int:
 def ranges_file(rows: list[dict[str, Any]], arrow_type: pa.DataType) -> pa.Buffer:
     """The bytes of ``ranges.arrow``."""
     schema = schema_for(arrow_type)
-    columns = [pa.array([row[each.name] for row in rows], each.type) for each in schema]
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
     return to_file([pa.Table.from_arrays(columns, schema=schema)])
 
 
@@ -167,3 +179,25 @@ def read_ranges(buffer: pa.Buffer, arrow_type: pa.DataType, where: str) -> pa.Ta
         return table.cast(schema_for(arrow_type))
     except (pa.ArrowException, ValueError) as error:
         raise CorruptIndex(f"{where} does not hold such key ranges ({error})") from None
+
+
+def ranges_of(
+    present: Sequence[PresentFragment], stored: pa.Table, arrow_type: pa.DataType
+) -> pa.Table:
+    """Key ranges of the fragments there are, as `zonebloom.Dataset.key_ranges` says."""
+    rows = {fragment_id: row for row, fragment_id in enumerate(stored["fragment_id"].to_pylist())}
+    at = [rows.get(known.fragment_id) if known.is_known else None for known in present]
+    table = stored.take(pa.array(at, pa.int64()))
+    bound = range_type(arrow_type)
+    return pa.table(
+        {
+            "fragment_id": pa.array([known.fragment_id for known in present], pa.uint64()),
+            "path": pa.array([known.fragment.path for known in present], pa.string()),
+            "minimum": table["minimum"].cast(bound),
+            "maximum": table["maximum"].cast(bound),
+            "is_known": table["is_known"].fill_null(False),
+            "has_nan": table["has_nan"],
+            "null_count": table["null_count"],
+            "num_rows": table["num_rows"],
+        }
+    )

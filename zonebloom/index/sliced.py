@@ -1,8 +1,7 @@
-"""The bit-sliced table: the bits of a ``bloomfilter`` table, turned for lookups.
+"""The bit-sliced layout: the bits of a table turned, so that eight short reads answer a lookup.
 
-The row layout is touched once a zone; this one answers for thousands of zones from eight
-short reads. The layout of the bits is drawn in `zonebloom.sbbf.slices_numpy`, the file in
-`zonebloom.index.sliced_directory`.
+The row layout is touched once a zone; this one answers for thousands of zones. The layout of the
+bits is drawn in `zonebloom.sbbf.slice_layout`, the file in `zonebloom.index.sliced_file`.
 
 What is verified when: the directory when the file is opened, against its own checksum and the
 catalog's; every bit row by its own check each time it is read, for bits read in part can be
@@ -14,25 +13,21 @@ tile's other rows still rule zones out, and no row of data is lost.
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import partial
 
 import numpy as np
 import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.sliced_directory import TRAILER, Directory, directory_bytes, read_directory
-from zonebloom.index.sliced_walk import find_any, find_pairs, load_blocks
-from zonebloom.sbbf.slices_numpy import (
-    ROWS_PER_BLOCK,
-    block_numbers,
-    intersect,
-    row_numbers,
-    set_bits,
-)
+from zonebloom.index.sliced_file import TRAILER, Directory, directory_bytes, read_directory
+from zonebloom.index.sliced_walk import find_pairs, load_blocks
+from zonebloom.index.table import FilterRun, Pairs, Table
+from zonebloom.sbbf.numpy_budget import NUMPY
+from zonebloom.sbbf.slice_layout import ROWS_PER_BLOCK, Tile, intersect, row_numbers, set_bits
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK, block_numbers
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import RandomAccessFile
 
@@ -42,26 +37,22 @@ _TAIL_BYTES = 16 << 10
 # are found sooner in the blocks read whole.
 _READ_COST = 32 << 10
 _FEW_REMOTE = 8
-# Reads of this many pieces by NumPy take about as long as loading Numba.
-_NUMPY_PIECES = 10_000
 # Of a tile and hash: eight rows, and the checks of their block.
 _PIECES = 9
-_MIN_PAIRS = 1 << 16
+# To NumPy a piece is as much work as so many checks of a block in memory.
+_CHECKS_PER_PIECE = 100
+_VERIFIED_BYTES = 4 << 20
+_TURNED_BYTES = 128 << 20
+_RUN_BYTES = 2 << 20
 
-Report = Callable[[CorruptIndex], None]
 
+class SlicedTable(Table):
+    """A sliced table open for lookups.
 
-class SlicedTable:
-    """A sliced table open for lookups; the arrays are those of a `ZoneTable`.
-
-    Attributes
-    ----------
-    number_of_items : int
-    probability : float
-    num_bytes : int
-        Size of the file.
-    counter : ReadCounter
+    Damage that a lookup meets is given to ``report`` once, and raised without one.
     """
+
+    layout = "sliced"
 
     def __init__(
         self,
@@ -70,286 +61,240 @@ class SlicedTable:
         num_bytes: int | None = None,
         checksum: str | None = None,
         *,
-        report: Report | None = None,
-        counter: ReadCounter | None = None,
+        report: Callable[[CorruptIndex], None] | None = None,
     ):
         self.path = path
-        self.counter = counter or ReadCounter()
-        self.directory: Directory
+        self.counter = ReadCounter()
         self._report = report
-        self._reported = False
+        self._has_reported = False
         try:
             self.file = RandomAccessFile(filesystem, path, self.counter)
-            self._open(num_bytes, checksum)
+            self.directory = self._open(num_bytes, checksum)
         except (OSError, ValueError) as error:
             raise CorruptIndex(
                 f"{path} is not a sliced bloomfilter table ({error}); build the index again"
             ) from None
         self.num_bytes = self.file.num_bytes
-        self.number_of_items = self.directory.number_of_items
+        self.runs = self.directory.runs
+        self.number_of_items = self.runs.items
         self.probability = self.directory.probability
+        self.has_null = self.directory.has_null
         self._order = self.directory.zone_order()
-        tiles = self.directory.tiles
-        self._offsets = np.array([tile.offset for tile in tiles], dtype=np.int64)
-        self._num_blocks = np.array([tile.num_blocks for tile in tiles], dtype=np.int64)
-        self._num_zones = np.array([tile.num_zones for tile in tiles], dtype=np.int64)
-        self._row_words = np.array([tile.row_words for tile in tiles], dtype=np.int64)
-        self._block_words = np.array([tile.block_words for tile in tiles], dtype=np.int64)
-        self._seeds = np.array([tile.seed for tile in tiles], dtype=np.uint64)
-        # One for all tiles: it is the format's.
-        self._seed_step = tiles[0].seed_step if tiles else 0
+        self._tiles = np.array(self.directory.tiles, dtype=np.uint64).reshape(-1, 9)
         self._scratch = threading.local()
-        self._pieces_read = 0
 
-    def _open(self, num_bytes: int | None, checksum: str | None) -> None:
+    def _open(self, num_bytes: int | None, checksum: str | None) -> Directory:
         size = self.file.num_bytes
         if num_bytes is not None and size != num_bytes:
             raise ValueError(f"it has {size:,} bytes, {num_bytes:,} were written")
         tail = self.file.read([(max(0, size - _TAIL_BYTES), size)])[0]
         trailer = tail[-TRAILER.size :]
-        wanted = directory_bytes(trailer, size) + TRAILER.size
-        if wanted > len(tail):
-            tail = self.file.read([(size - wanted, size - len(tail))])[0] + tail
-        found = tail[-wanted:]
-        if len(found) != wanted:
+        length = directory_bytes(trailer, size) + TRAILER.size
+        if length > len(tail):
+            tail = self.file.read([(size - length, size - len(tail))])[0] + tail
+        data = tail[-length:]
+        if len(data) != length:
             raise ValueError("it ended while it was read")
-        if checksum is not None and xxhash.xxh3_64_hexdigest(found) != checksum:
+        if checksum is not None and xxhash.xxh3_64_hexdigest(data) != checksum:
             raise ValueError("the checksum of its directory is not the catalog's")
-        self._directory_at = size - wanted
-        self.directory = read_directory(found[: -TRAILER.size], trailer, size)
-
-    def __len__(self) -> int:
-        return self.directory.num_zones
-
-    def __repr__(self) -> str:
-        tiles = len(self.directory.tiles)
-        return f"<SlicedTable {len(self):,} zones in {tiles:,} tiles, {self.num_bytes:,} bytes>"
-
-    @cached_property
-    def _zones(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self.locate(np.arange(len(self), dtype=np.int64))
+        self._directory_at = size - length
+        return read_directory(data[: -TRAILER.size], trailer, size)
 
     @property
-    def fragment_ids(self) -> np.ndarray:
-        """Fragment of each zone, uint64, shape ``(zones,)``."""
-        return self._zones[0]
+    def loaded_bytes(self) -> int:
+        return self.counter.num_bytes
 
     @property
-    def starts(self) -> np.ndarray:
-        """First row of each zone in its fragment, uint64, shape ``(zones,)``."""
-        return self._zones[1]
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Rows of each zone, uint64, shape ``(zones,)``."""
-        return self._zones[2]
-
-    @cached_property
-    def has_null(self) -> np.ndarray:
-        """Which zones hold a null, bool, shape ``(zones,)``."""
-        bits = np.unpackbits(self.directory.has_null, count=len(self), bitorder="little")
-        return bits.view(bool)
-
-    @cached_property
     def num_blocks(self) -> np.ndarray:
-        """Blocks of each zone's filter, uint64, shape ``(zones,)``."""
-        return self._by_zone(np.repeat(self._num_blocks, self._num_zones)).astype(np.uint64)
-
-    def locate(self, zones: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Fragment, start and length of some zones, without those of all others."""
-        return self.directory.runs.locate(zones, self.number_of_items)
-
-    def may_hold(self, hashes: np.ndarray) -> np.ndarray:
-        """Tell for each zone whether it may hold any of some hashes."""
-        hit = np.zeros(len(self), dtype=bool)
-        hit[self.find(hashes)] = True
-        return hit
+        by_place = np.repeat(
+            np.array([tile.num_blocks for tile in self.directory.tiles], dtype=np.uint64),
+            [tile.num_zones for tile in self.directory.tiles],
+        )
+        by_zone = np.empty_like(by_place)
+        by_zone[slice(None) if self._order is None else self._order] = by_place
+        return by_zone
 
     def find(self, hashes: np.ndarray) -> np.ndarray:
-        """Numbers of the zones that may hold any of some hashes, int64, in order."""
-        if not hashes.size or not len(self):
-            return np.empty(0, dtype=np.int64)
-        if not self._are_few(hashes.size):
-            places = find_any(self.file, self.directory.tiles, np.unique(hashes), self.damaged)
-        elif hashes.size == 1:
-            places = self._places_of(int(hashes[0]))
-        else:
-            found = [self._places_of(hashed) for hashed in np.unique(hashes).tolist()]
-            places = np.unique(np.concatenate(found))
-        return places if self._order is None else np.sort(self._order[places])
+        if hashes.size == 1 and self._order is None and len(self):
+            return self._places_of(hashes[0])
+        hit = np.zeros(len(self), dtype=bool)
+        for _, zones in self._pairs(hashes) if hashes.size and len(self) else ():
+            hit[zones] = True
+        return np.flatnonzero(hit)
 
-    def search_many(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Find the zones that may hold each of many hashes, in bounded memory.
-
-        Position in ``hashes`` and number of a zone; each pair once, in no order of use.
-        """
-        if not hashes.size or not len(self):
-            return
-        pairs = self._pairs_of_few(hashes) if self._are_few(hashes.size) else self._walked(hashes)
-        for keys, places in pairs:
+    def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
+        for keys, places in self._by_rows(hashes) or self._by_blocks(hashes):
             yield keys, places if self._order is None else self._order[places]
 
-    def validate(self) -> None:
-        """Read the whole file and verify every bit row."""
+    def _by_rows(self, hashes: np.ndarray) -> Iterator[Pairs] | None:
+        """Pairs with places in the tiles, rows read for each hash; None if there are many."""
+        pieces = hashes.size * len(self._tiles) * _PIECES
+        is_few = hashes.size <= _FEW_REMOTE
+        if self.file.is_local:
+            is_few = hashes.size == 1 or pieces * _READ_COST <= self.num_bytes
+        if not is_few:
+            return None
+        places = (self._places_of(hashed) for hashed in hashes)
+        return ((np.full(each.size, key), each) for key, each in enumerate(places))
+
+    def _by_blocks(self, hashes: np.ndarray) -> Iterator[Pairs]:
+        # Blocks are monotone in the hash, for any number of them.
+        order = np.argsort(hashes)
+        tiles = self.directory.tiles
+        for keys, places in find_pairs(self.file, tiles, hashes[order], self._damaged):
+            yield order[keys], places
+
+    def holds(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+        hit = np.zeros(zones.size, dtype=bool)
+        for keys, found in self.pairs(hashes):
+            hit[keys[found == zones[keys]]] = True
+        return hit
+
+    def verify(self) -> None:
         for tile in self.directory.tiles:
-            step = max(1, (4 << 20) // (tile.block_words * 8))
+            step = max(1, _VERIFIED_BYTES // (tile.block_words * 8))
             for start in range(0, tile.num_blocks, step):
-                stop = min(start + step, tile.num_blocks)
-                _, damage = load_blocks(self.file, tile, start, stop)
-                if damage:
-                    raise self._corrupt(damage)
+                self._sound(tile, start, min(start + step, tile.num_blocks))
         if self.directory.content not in (None, self._content()):
             raise self._corrupt("its content is not what was written")
 
-    def close(self) -> None:
-        """Close the file; it also is when nothing refers to the table any more."""
-        self.file.close()
-
-    def damaged(self, what: str) -> None:
-        """Report damage met by a lookup."""
-        error = self._corrupt(what)
-        if self._report is None:
-            raise error
-        if not self._reported:
-            self._reported = True
-            self._report(error)
-
     def _content(self) -> int:
         """XXH3-64 of all before the directory, as it is now."""
-        content, step = xxhash.xxh3_64(), 4 << 20
+        content = xxhash.xxh3_64()
         try:
-            for start in range(0, self._directory_at, step):
-                stop = min(start + step, self._directory_at)
+            for start in range(0, self._directory_at, _VERIFIED_BYTES):
+                stop = min(start + _VERIFIED_BYTES, self._directory_at)
                 content.update(self.file.read([(start, stop)])[0])
         except OSError as error:
             raise self._corrupt(f"it cannot be read ({error})") from None
         return content.intdigest()
 
+    def close(self) -> None:
+        self.file.close()
+
+    def _sound(self, tile: Tile, start: int, stop: int) -> np.ndarray:
+        """Blocks of a tile; damage is not for a report."""
+        blocks, damage = load_blocks(self.file, tile, start, stop)
+        if damage:
+            raise self._corrupt(damage)
+        return blocks
+
+    def _filters(self, num_blocks: int) -> Iterator[np.ndarray]:
+        step = max(64, _TURNED_BYTES // (num_blocks * BYTES_PER_BLOCK) // 64 * 64)
+        for tile in self.directory.tiles:
+            if tile.num_blocks == num_blocks:
+                for first in range(0, tile.num_zones, step):
+                    zones = range(first, min(first + step, tile.num_zones))
+                    yield from self._turned(tile, zones, 0, num_blocks)
+
+    def filter_runs(self) -> Iterator[FilterRun]:
+        for tile in self.directory.tiles:
+            yield FilterRun(tile.num_blocks, range(tile.num_zones), partial(self._loaded, tile))
+
+    def _loaded(
+        self, tile: Tile, zones: range, start: int, stop: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        words = self._turned(tile, zones, start, stop)
+        return words, _addresses(words) - np.uint64(start * BYTES_PER_BLOCK)
+
+    def _turned(self, tile: Tile, zones: range, start: int, stop: int) -> np.ndarray:
+        """Blocks ``start`` to ``stop`` of the filters of some zones of a tile, turned back."""
+        from zonebloom.sbbf import slices
+
+        first = zones.start // 64 * 64
+        words = np.empty((zones.stop - first, (stop - start) * 8), dtype=np.uint32)
+        places = _addresses(words)
+        step = max(1, _RUN_BYTES // (tile.block_words * 8))
+        for at in range(start, stop, step):
+            blocks = self._sound(tile, at, min(at + step, stop))
+            slices.unslice_blocks(blocks, at - start, tile.row_words, first, places)
+        return words[zones.start - first :]
+
+    def _damaged(self, what: str) -> None:
+        """Report damage met by a lookup."""
+        if self._report is None:
+            raise self._corrupt(what)
+        if not self._has_reported:
+            self._has_reported = True
+            self._report(self._corrupt(what))
+
     def _corrupt(self, what: str) -> CorruptIndex:
         return CorruptIndex(f"{self.path}: {what}; build the index again")
 
-    def _by_zone(self, by_place: np.ndarray) -> np.ndarray:
-        if self._order is None:
-            return by_place
-        by_zone = np.empty_like(by_place)
-        by_zone[self._order] = by_place
-        return by_zone
+    def _places_of(self, hashed: np.uint64) -> np.ndarray:
+        """Places in the tiles of the zones that may hold one hash, int64, in order."""
+        pieces = len(self._tiles) * _PIECES
+        if not self.file.is_local or NUMPY.spend(pieces * _CHECKS_PER_PIECE):
+            places, damaged = self._places_by_numpy(hashed)
+        else:
+            places, damaged = self._places_by_kernel(hashed)
+        if damaged:
+            self._damaged(f"{damaged} bit rows are damaged")
+        return places
 
-    def _are_few(self, count: int) -> bool:
-        if not self.file.is_local:
-            return count <= _FEW_REMOTE
-        return count == 1 or count * self._offsets.size * _PIECES * _READ_COST <= self.num_bytes
-
-    def _pairs_of_few(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        held: list[np.ndarray] = []
-        first = count = 0
-        for key, hashed in enumerate(hashes.tolist()):
-            held.append(self._places_of(hashed))
-            count += held[-1].size
-            if count >= _MIN_PAIRS or key == hashes.size - 1:
-                sizes = [places.size for places in held]
-                keys = np.arange(first, key + 1, dtype=np.int64)
-                yield np.repeat(keys, sizes), np.concatenate(held)
-                held, first, count = [], key + 1, 0
-
-    def _walked(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        # Blocks are monotone in the hash, for any number of them.
-        order = np.argsort(hashes)
-        for keys, places in find_pairs(
-            self.file, self.directory.tiles, hashes[order], self.damaged
-        ):
-            yield order[keys], places
-
-    def _places_of(self, hashed: int) -> np.ndarray:
-        """Places in the tiles of the zones that may hold one hash."""
-        if not self.file.is_local:
-            return self._places_by_numpy(hashed)
-        self._pieces_read += self._offsets.size * _PIECES
-        if "zonebloom.sbbf.blocks" in sys.modules or self._pieces_read > _NUMPY_PIECES:
-            return self._places_by_kernel(hashed)
-        return self._places_by_numpy(hashed)
-
-    def _places_by_kernel(self, hashed: int) -> np.ndarray:
+    def _places_by_kernel(self, hashed: np.uint64) -> tuple[np.ndarray, int]:
         from zonebloom.sbbf import slice_search
 
         scratch = self._scratch
         if not hasattr(scratch, "pieces"):
-            tiles = self._offsets.size
-            words = int((self._row_words * 8 + ROWS_PER_BLOCK).sum())
+            count = len(self._tiles) * _PIECES
+            words = sum(tile.row_words * 8 + ROWS_PER_BLOCK for tile in self.directory.tiles)
             scratch.pieces = np.empty(words, dtype=np.uint64)
-            scratch.offsets = np.empty(tiles * _PIECES, dtype=np.int64)
-            scratch.sizes = np.empty(tiles * _PIECES, dtype=np.int64)
+            scratch.offsets = np.empty(count, dtype=np.int64)
+            scratch.sizes = np.empty(count, dtype=np.int64)
             scratch.out = np.empty(len(self), dtype=np.int64)
             scratch.state = np.empty(2, dtype=np.int64)
-        slice_search.plan_rows(
-            hashed,
-            self._offsets,
-            self._num_blocks,
-            self._row_words,
-            self._block_words,
-            scratch.offsets,
-            scratch.sizes,
-        )
+        slice_search.plan_rows(hashed, self._tiles, scratch.offsets, scratch.sizes)
         self.file.read_pieces(scratch.offsets, scratch.sizes, scratch.pieces)
-        slice_search.intersect_rows(
-            scratch.pieces,
-            hashed,
-            self._num_blocks,
-            self._row_words,
-            self._num_zones,
-            self._seeds,
-            self._seed_step,
-            scratch.out,
-            scratch.state,
-        )
-        found, damaged = scratch.state.tolist()
-        if damaged:
-            self.damaged(f"{damaged} bit rows are damaged")
-        return scratch.out[:found].copy()
+        slice_search.intersect_rows(scratch.pieces, hashed, self._tiles, scratch.out, scratch.state)
+        count, damaged = scratch.state.tolist()
+        return scratch.out[:count].copy(), damaged
 
-    def _places_by_numpy(self, hashed: int) -> np.ndarray:
-        found = []
-        # A piece a row, or, for a request costs more than its bytes, a whole block.
-        numbers = row_numbers(hashed).tolist()
-        spans: list[tuple[int, int]] = []
-        blocks: list[int] = []
-        for tile in self.directory.tiles:
-            block = int(block_numbers(np.array([hashed], dtype=np.uint64), tile.num_blocks)[0])
-            blocks.append(block)
-            start = tile.offset + block * tile.block_words * 8
-            size = tile.row_words * 8
-            checks = start + ROWS_PER_BLOCK * size
+    def _places_by_numpy(self, hashed: np.uint64) -> tuple[np.ndarray, int]:
+        tiles = self.directory.tiles
+        blocks = [int(block_numbers(hashed, tile.num_blocks)) for tile in tiles]
+        pieces = [_spans(tile, block, hashed) for tile, block in zip(tiles, blocks, strict=True)]
+        spans = pieces
+        if not self.file.is_local:
+            # A request costs more than the bytes between the rows.
+            spans = [[(of_tile[0][0], of_tile[-1][1])] for of_tile in pieces]
+        read = iter(self._read([span for of_tile in spans for span in of_tile]))
+        places, all_damaged = [], 0
+        for tile, block, of_tile in zip(tiles, blocks, pieces, strict=True):
             if self.file.is_local:
-                spans += [(start + n * size, start + (n + 1) * size) for n in numbers]
-                spans.append((checks, checks + ROWS_PER_BLOCK * 8))
+                data = b"".join(itertools.islice(read, _PIECES))
             else:
-                spans.append((start, checks + ROWS_PER_BLOCK * 8))
-        pieces = iter(self._read(spans))
-        for tile, block in zip(self.directory.tiles, blocks, strict=True):
-            size = tile.row_words * 8
-            if self.file.is_local:
-                data = bytearray(b"".join(itertools.islice(pieces, _PIECES)))
-            else:
-                block_data = next(pieces)
-                rows = [block_data[n * size : (n + 1) * size] for n in numbers]
-                data = bytearray(b"".join([*rows, block_data[ROWS_PER_BLOCK * size :]]))
-            words = np.frombuffer(data, dtype=np.uint64)
+                whole, at = next(read), of_tile[0][0]
+                data = b"".join(whole[start - at : stop - at] for start, stop in of_tile)
+            words = np.frombuffer(bytearray(data), dtype=np.uint64)
             rows = words[: 8 * tile.row_words].reshape(8, tile.row_words)
             checks = words[8 * tile.row_words :]
             bits, damaged = intersect(rows, checks, hashed, tile.block_seed(block))
-            if damaged:
-                self.damaged(f"{damaged} bit rows are damaged")
-            found.append(set_bits(bits, tile.num_zones) + tile.first)
-        return np.concatenate(found)
+            places.append(set_bits(bits, tile.num_zones) + tile.first)
+            all_damaged += damaged
+        return np.concatenate(places), all_damaged
 
     def _read(self, spans: list[tuple[int, int]]) -> list[bytes]:
         """Read spans; what cannot be read is zeros, which no row's check allows."""
         try:
             read = self.file.read(spans)
         except OSError as error:
-            self.damaged(f"it cannot be read ({error})")
+            self._damaged(f"it cannot be read ({error})")
             read = [b""] * len(spans)
         return [
-            data if len(data) == stop - start else data.ljust(stop - start, b"\0")
-            for data, (start, stop) in zip(read, spans, strict=True)
+            data.ljust(stop - start, b"\0") for data, (start, stop) in zip(read, spans, strict=True)
         ]
+
+
+def _spans(tile: Tile, block: int, hashed: np.uint64) -> list[tuple[int, int]]:
+    """Where the eight rows that a hash names lie, and the checks of their block."""
+    start, size = tile.offset + block * tile.block_words * 8, tile.row_words * 8
+    rows = [start + number * size for number in row_numbers(hashed).tolist()]
+    checks = start + ROWS_PER_BLOCK * size
+    return [*((at, at + size) for at in rows), (checks, checks + ROWS_PER_BLOCK * 8)]
+
+
+def _addresses(filters: np.ndarray) -> np.ndarray:
+    """Where each filter of an array lies in memory, uint64, shape ``(n,)``."""
+    steps = np.arange(len(filters), dtype=np.uint64) * np.uint64(filters.strides[0])
+    return np.uint64(filters.ctypes.data) + steps

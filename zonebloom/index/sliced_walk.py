@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zonebloom.index.sliced_directory import Tile
-from zonebloom.sbbf.slices_numpy import block_numbers, set_bits
+from zonebloom.index.table import Pairs
+from zonebloom.sbbf.slice_layout import Tile
+from zonebloom.sbbf.spec import block_numbers
 from zonebloom.storage.random_access import RandomAccessFile
 from zonebloom.threads import cores, in_order
 
@@ -40,14 +41,13 @@ def load_blocks(
     """Blocks of a tile, damaged rows filled with ones, and what is wrong with them if anything."""
     from zonebloom.sbbf import slices
 
-    blocks = np.empty((stop - start) * tile.block_words, dtype=np.uint64)
+    blocks = np.empty((stop - start, tile.block_words), dtype=np.uint64)
     try:
         file.read_into(tile.offset + start * tile.block_words * 8, blocks)
     except OSError as error:
         blocks.fill(np.uint64(0xFFFFFFFFFFFFFFFF))
         return blocks, f"it cannot be read ({error})"
-    seed = tile.block_seed(start)
-    damaged = slices.open_damaged(blocks, tile.row_words, tile.block_words, seed, tile.seed_step)
+    damaged = slices.fill_damaged(blocks, tile, start)
     return blocks, f"{damaged} bit rows are damaged" if damaged else ""
 
 
@@ -55,7 +55,7 @@ def _runs(file: RandomAccessFile, tiles: Sequence[Tile], hashes: np.ndarray) -> 
     for tile in tiles:
         size = tile.block_words * 8
         longest = max(1, (_LOCAL_RUN if file.is_local else _REMOTE_RUN) // size)
-        numbers = block_numbers(hashes, tile.num_blocks)
+        numbers = block_numbers(hashes, tile.num_blocks).astype(np.int64)
         touched = np.unique(numbers)
         # Most of the tile: all of it in one go is what disks and stores do best.
         if 2 * touched.size >= tile.num_blocks:
@@ -79,37 +79,31 @@ class _Search:
 
     def __init__(self, file: RandomAccessFile, run: _Run):
         self._run = run
+        self._tile = np.array(run.tile, dtype=np.uint64)
         self._state = np.zeros(2, dtype=np.int64)
         self._blocks, self.damage = load_blocks(file, run.tile, run.start, run.stop)
+        self._next = self._search()
 
-    def next(self) -> tuple[np.ndarray, np.ndarray] | None:
+    def _search(self) -> Pairs | None:
         from zonebloom.sbbf import slice_search
 
-        run, tile = self._run, self._run.tile
+        run = self._run
         left = run.hashes.size - int(self._state[0])
         if not left:
             return None
         # Little memory for the usual few hits; the kernel comes back for more.
-        room = max(tile.num_zones, min(_PAIRS, 2 * left))
+        room = max(run.tile.num_zones, min(_PAIRS, 2 * left))
         keys, zones = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
         slice_search.find_pairs(
-            self._blocks,
-            run.start,
-            tile.num_blocks,
-            tile.row_words,
-            tile.block_words,
-            tile.num_zones,
-            run.hashes,
-            keys,
-            zones,
-            self._state,
+            self._blocks, run.start, self._tile, run.hashes, keys, zones, self._state
         )
         count = int(self._state[1])
-        return keys[:count] + run.first_key, zones[:count] + tile.first
+        return keys[:count] + run.first_key, zones[:count] + run.tile.first
 
-
-def _threads(file: RandomAccessFile) -> int:
-    return cores() if file.is_local else _REMOTE_THREADS
+    def __iter__(self) -> Iterator[Pairs]:
+        while self._next is not None:
+            yield self._next
+            self._next = self._search()
 
 
 def find_pairs(
@@ -117,53 +111,12 @@ def find_pairs(
     tiles: Sequence[Tile],
     hashes: np.ndarray,
     report: Callable[[str], None],
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+) -> Iterator[Pairs]:
     """Pairs of a position in sorted hashes and a place in the tiles, a part at a time."""
-
-    def begin(run: _Run) -> tuple[_Search, tuple[np.ndarray, np.ndarray] | None]:
-        search = _Search(file, run)
-        return search, search.next()
-
-    threads = _threads(file)
+    threads = cores() if file.is_local else _REMOTE_THREADS
+    runs = _runs(file, tiles, hashes)
     with ThreadPoolExecutor(threads) as pool:
-        for search, pairs in in_order(pool, begin, _runs(file, tiles, hashes), threads + 1):
+        for search in in_order(pool, lambda run: _Search(file, run), runs, threads + 1):
             if search.damage:
                 report(search.damage)
-            while pairs is not None:
-                yield pairs
-                pairs = search.next()
-
-
-def find_any(
-    file: RandomAccessFile,
-    tiles: Sequence[Tile],
-    hashes: np.ndarray,
-    report: Callable[[str], None],
-) -> np.ndarray:
-    """Places in the tiles that may hold any of sorted hashes, int64, in order."""
-    from zonebloom.sbbf import slice_search
-
-    def search(run: _Run) -> tuple[Tile, np.ndarray, str]:
-        tile = run.tile
-        blocks, damage = load_blocks(file, tile, run.start, run.stop)
-        bits = np.zeros(tile.row_words, dtype=np.uint64)
-        slice_search.find_any(
-            blocks,
-            run.start,
-            tile.num_blocks,
-            tile.row_words,
-            tile.block_words,
-            run.hashes,
-            bits,
-        )
-        return tile, bits, damage
-
-    threads = _threads(file)
-    hits = {tile.first: np.zeros(tile.row_words, dtype=np.uint64) for tile in tiles}
-    with ThreadPoolExecutor(threads) as pool:
-        for tile, bits, damage in in_order(pool, search, _runs(file, tiles, hashes), threads + 1):
-            if damage:
-                report(damage)
-            hits[tile.first] |= bits
-    found = [set_bits(hits[tile.first], tile.num_zones) + tile.first for tile in tiles]
-    return np.concatenate(found)
+            yield from search

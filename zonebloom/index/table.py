@@ -1,29 +1,27 @@
-"""The ``bloomfilter`` table: one row a zone, in Lance's schema, as one Arrow IPC file.
+"""What every table of zones can do, however its bits lie: `Table`, and Lance's schema of its rows.
 
     fragment_id  zone_start  zone_length  has_null  bloom_filter_data
     uint64       uint64      uint64       bool      binary              none nullable
 
-Schema metadata: ``bloomfilter_item`` (rows a zone) and ``bloomfilter_probability``. The
-file is uncompressed and read whole: a lookup touches every filter, and a mapped file that
-is cut meanwhile would end the process. Each record batch holds a few megabytes, so no binary
-column comes near 2 GiB.
+Schema metadata: ``bloomfilter_item`` (rows a zone) and ``bloomfilter_probability``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from functools import cached_property
+from itertools import islice, pairwise
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.catalog.folder import read_file
-from zonebloom.errors import CorruptIndex
-from zonebloom.sbbf.sizing import BYTES_PER_BLOCK, MAX_LOG2_BYTES, WORDS_PER_BLOCK
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK
 
 ITEM_KEY = b"bloomfilter_item"
 PROBABILITY_KEY = b"bloomfilter_probability"
@@ -37,9 +35,14 @@ FIELDS = pa.schema(
         pa.field("bloom_filter_data", pa.binary(), nullable=False),
     ]
 )
+MAX_ZONE_ROWS = 1 << 32
 
-# Above this a batch's filters would not fit the 32-bit offsets of a binary column.
-_MAX_BATCH_BYTES = 1 << 30
+# Filters a batch, as many as a build writes at a time.
+_BATCH_BYTES = 4 << 20
+_MIN_PAIRS = 1 << 16
+
+# Positions of hashes, and the number of a zone that may hold each; int64, shape (n,) both.
+Pairs: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,230 @@ class Zones:
         return Zones(self.starts[part], self.lengths[part], self.has_null[part], self.filters[part])
 
 
+class HashingFile(io.RawIOBase):
+    """A file that keeps a checksum and a size of what passes through it."""
+
+    def __init__(self, native: pa.NativeFile):
+        self._native = native
+        self.checksum = xxhash.xxh3_64()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.checksum.update(data)
+        self._native.write(data)
+        self.size += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def close(self) -> None:
+        self._native.close()
+        super().close()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTable:
+    """What was written: enough to find damage later."""
+
+    num_bytes: int
+    checksum: str
+    num_zones: int
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Zones of a table, as few runs of them as say all.
+
+    Zones of a run follow each other in a fragment; all have ``items`` rows but the last.
+
+    Attributes
+    ----------
+    fragment_ids, first_rows, num_zones, num_rows : uint64 array, shape (runs,)
+    items : int
+    """
+
+    fragment_ids: np.ndarray
+    first_rows: np.ndarray
+    num_zones: np.ndarray
+    num_rows: np.ndarray
+    items: int
+
+    @classmethod
+    def of(
+        cls, fragment_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray, items: int
+    ) -> Runs:
+        """Put zones together to runs."""
+        goes_on = np.zeros(starts.size, dtype=bool)
+        if 0 < items <= MAX_ZONE_ROWS:
+            full = np.uint64(items)
+            goes_on[1:] = (
+                (fragment_ids[1:] == fragment_ids[:-1])
+                & (lengths[:-1] == full)
+                & (starts[1:] == starts[:-1] + lengths[:-1])
+                & (lengths[1:] > 0)
+                & (lengths[1:] <= full)
+            )
+        first = np.flatnonzero(~goes_on)
+        num_zones = np.diff(first, append=starts.size).astype(np.uint64)
+        num_rows = np.add.reduceat(lengths, first) if first.size else lengths[:0]
+        return cls(fragment_ids[first], starts[first], num_zones, num_rows, items)
+
+    @cached_property
+    def _stops(self) -> np.ndarray:
+        return np.cumsum(self.num_zones).astype(np.int64)
+
+    def locate(self, zones: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Fragment, start and length of zones given by number; uint64, shape ``(n,)`` each."""
+        run = np.searchsorted(self._stops, zones, side="right")
+        items = np.uint64(max(self.items, 0))
+        before = ((zones - self._stops[run]).astype(np.uint64) + self.num_zones[run]) * items
+        lengths = self.num_rows[run] - before
+        several = self.num_zones[run] != 1
+        lengths[several] = np.minimum(lengths[several], items)
+        return self.fragment_ids[run], self.first_rows[run] + before, lengths
+
+
+@dataclass(frozen=True, slots=True)
+class FilterRun:
+    """Filters of one size, read some blocks of them at a time.
+
+    ``load`` is asked for zones of the run, and for blocks ``start`` to ``stop`` of their filters.
+    It gives memory that holds those blocks, and where each filter would begin in it: addresses,
+    uint64, shape ``(zones,)``.
+    """
+
+    num_blocks: int
+    zones: range
+    load: Callable[[range, int, int], tuple[np.ndarray, np.ndarray]]
+
+
+class Table(ABC):
+    """The zones of some fragments, with a filter and a null flag each, in one file.
+
+    Zones are numbered from 0 in the order of the table. A filter that cannot be trusted holds
+    everything, or opening the table fails.
+    """
+
+    layout: ClassVar[str]
+    path: str
+    num_bytes: int
+    number_of_items: int
+    probability: float
+    runs: Runs
+    has_null: np.ndarray
+
+    def __len__(self) -> int:
+        return self.has_null.size
+
+    @property
+    @abstractmethod
+    def loaded_bytes(self) -> int:
+        """Bytes of its file brought into memory so far."""
+
+    @property
+    @abstractmethod
+    def num_blocks(self) -> np.ndarray:
+        """Blocks of each zone's filter, uint64, shape ``(zones,)``."""
+
+    @abstractmethod
+    def find(self, hashes: np.ndarray) -> np.ndarray:
+        """Numbers of the zones that may hold any of some hashes, int64, in order."""
+
+    @abstractmethod
+    def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
+        """`pairs`, some at a time or none."""
+
+    @abstractmethod
+    def holds(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+        """Tell for pairs of a zone and a hash whether the zone may hold it, bool."""
+
+    @abstractmethod
+    def _filters(self, num_blocks: int) -> Iterator[np.ndarray]:
+        """The filters of a size in their order, uint32, shape ``(words,)`` each."""
+
+    @abstractmethod
+    def filter_runs(self) -> Iterator[FilterRun]:
+        """All of its filters, those of one size in their order."""
+
+    def verify(self) -> None:  # noqa: B027 - a layout may have nothing left to do
+        """Read all that was not verified when it was opened."""
+
+    def close(self) -> None:  # noqa: B027
+        """Close the file; it also is when nothing refers to the table any more."""
+
+    @cached_property
+    def _zones(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.runs.locate(np.arange(len(self), dtype=np.int64))
+
+    @property
+    def fragment_ids(self) -> np.ndarray:
+        """Fragment of each zone, uint64, shape ``(zones,)``."""
+        return self._zones[0]
+
+    @property
+    def starts(self) -> np.ndarray:
+        """First row of each zone in its fragment, uint64, shape ``(zones,)``."""
+        return self._zones[1]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Rows of each zone, uint64, shape ``(zones,)``."""
+        return self._zones[2]
+
+    def pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
+        """Find the zones that may hold each of many hashes, in bounded memory.
+
+        Each pair once, in no order of use.
+        """
+        parts: list[Pairs] = []
+        count = 0
+        for part in self._pairs(hashes) if hashes.size and len(self) else ():
+            parts.append(part)
+            count += part[0].size
+            if count >= _MIN_PAIRS:
+                yield _joined(parts)
+                parts, count = [], 0
+        if count:
+            yield _joined(parts)
+
+    def zones(self) -> Iterator[tuple[int, Zones]]:
+        """The zones in their order, with their fragment, some of one fragment at a time."""
+        fragment_ids, num_blocks = self.fragment_ids, self.num_blocks
+        changes = (np.diff(fragment_ids) != 0) | (np.diff(num_blocks) != 0)
+        filters = {size: self._filters(size) for size in np.unique(num_blocks).tolist()}
+        for first, end in pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(self)]):
+            if first == end:
+                continue
+            size = int(num_blocks[first])
+            step = max(1, _BATCH_BYTES // (size * BYTES_PER_BLOCK))
+            for start in range(first, end, step):
+                stop = min(start + step, end)
+                part = slice(start, stop)
+                words = np.stack(list(islice(filters[size], stop - start)))
+                zones = Zones(self.starts[part], self.lengths[part], self.has_null[part], words)
+                yield int(fragment_ids[first]), zones
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The zones as rows of Lance's schema."""
+        schema = table_schema(self.number_of_items, self.probability)
+        for fragment_id, zones in self.zones():
+            yield to_batch(fragment_id, zones, schema)
+
+    def to_table(self) -> pa.Table:
+        """All of them, in memory."""
+        schema = table_schema(self.number_of_items, self.probability)
+        return pa.Table.from_batches(self.batches(), schema)
+
+
+def _joined(parts: list[Pairs]) -> Pairs:
+    keys, zones = zip(*parts, strict=True)
+    return np.concatenate(keys), np.concatenate(zones)
+
+
 def table_schema(number_of_items: int, probability: float) -> pa.Schema:
     """The table's schema with its two metadata keys, written as Lance writes them."""
     # Lance writes the shortest decimal that reads back, and never an exponent.
@@ -87,9 +314,14 @@ def to_batch(
     """
     count = len(zones)
     filters = np.ascontiguousarray(zones.filters)
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(filters.strides[0])
+    sizes = np.full(count, filters.strides[0], dtype=np.int32)
     if fold_to is not None:
-        filters, offsets = _folded(filters, fold_to)
+        from zonebloom.sbbf import blocks
+
+        folded = [blocks.fold(words, fold_to) for words in filters]
+        sizes = np.array([words.nbytes for words in folded], dtype=np.int32)
+        filters = np.concatenate(folded)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     data = pa.Array.from_buffers(
         pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(filters)]
     )
@@ -101,259 +333,3 @@ def to_batch(
         data,
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _folded(filters: np.ndarray, probability: float) -> tuple[np.ndarray, np.ndarray]:
-    """Filters folded, one after another, and where each begins, bytes."""
-    from zonebloom.sbbf import blocks
-
-    kept = []
-    for words in filters:
-        while (
-            words.size % (2 * WORDS_PER_BLOCK) == 0
-            and words.size
-            and blocks.folded_fpp(words) <= probability
-        ):
-            half = np.empty(words.size // 2, dtype=np.uint32)
-            blocks.fold(words, half)
-            words = half
-        kept.append(words)
-    sizes = np.array([words.nbytes for words in kept], dtype=np.int32)
-    return np.concatenate(kept), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-
-
-class _HashingSink:
-    """A file that keeps a checksum and a size of what passes through it."""
-
-    def __init__(self, native: pa.NativeFile):
-        self._native = native
-        self.checksum = xxhash.xxh3_64()
-        self.size = 0
-
-    def write(self, data: Any) -> int:
-        self.checksum.update(data)
-        self._native.write(data)
-        self.size += len(data)
-        return len(data)
-
-    def flush(self) -> None:
-        self._native.flush()
-
-    def tell(self) -> int:
-        return self.size
-
-    def close(self) -> None:
-        self._native.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._native.closed
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenTable:
-    """What was written: enough to find damage later."""
-
-    num_bytes: int
-    checksum: str
-    num_zones: int
-
-
-class TableWriter:
-    """Write a table zone run by zone run; memory is one run's."""
-
-    def __init__(
-        self,
-        filesystem: pafs.FileSystem,
-        path: str,
-        number_of_items: int,
-        probability: float,
-        fold: bool = False,
-    ):
-        self._fold_to = probability if fold else None
-        self._schema = table_schema(number_of_items, probability)
-        self._sink = _HashingSink(filesystem.open_output_stream(path))
-        self._file = pa.PythonFile(self._sink, mode="w")
-        self._writer = pa.ipc.new_file(self._file, self._schema)
-        self._num_zones = 0
-
-    def write(self, fragment_id: int, zones: Zones) -> None:
-        """Append zones of one fragment."""
-        rows = max(1, _MAX_BATCH_BYTES // zones.filters.strides[0])
-        for at in range(0, len(zones), rows):
-            part = slice(at, at + rows)
-            piece = Zones(
-                zones.starts[part], zones.lengths[part], zones.has_null[part], zones.filters[part]
-            )
-            self._writer.write_batch(to_batch(fragment_id, piece, self._schema, self._fold_to))
-        self._num_zones += len(zones)
-
-    def close(self) -> WrittenTable:
-        """Finish the file."""
-        self._writer.close()
-        self._file.close()
-        self._sink.close()
-        return WrittenTable(self._sink.size, self._sink.checksum.hexdigest(), self._num_zones)
-
-    def abort(self) -> None:
-        """Close what is open after a failure; the file is not a table."""
-        self._sink.close()
-
-
-class ZoneTable:
-    """A table as read: arrays of one entry a zone over the bytes of its file.
-
-    Attributes
-    ----------
-    fragment_ids, starts, lengths : uint64 array, shape (zones,)
-    has_null : bool array, shape (zones,)
-    words : uint32 array
-        The whole file.
-    first_words, num_blocks : uint64 array, shape (zones,)
-        Where each zone's filter begins in ``words``, and its number of blocks.
-    number_of_items : int
-    probability : float
-    num_bytes : int
-        Size of the file.
-    """
-
-    __slots__ = (
-        "first_words",
-        "fragment_ids",
-        "has_null",
-        "lengths",
-        "num_blocks",
-        "num_bytes",
-        "number_of_items",
-        "probability",
-        "starts",
-        "words",
-    )
-
-    fragment_ids: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
-    has_null: np.ndarray
-    words: np.ndarray
-    first_words: np.ndarray
-    num_blocks: np.ndarray
-    number_of_items: int
-    probability: float
-    num_bytes: int
-
-    def __init__(self, buffer: pa.Buffer, where: str):
-        """Read a table from its file's bytes."""
-        try:
-            batches = list(_batches(buffer))
-            _fill(self, buffer, batches)
-        except (pa.ArrowException, ValueError, KeyError, OSError) as error:
-            raise CorruptIndex(
-                f"{where} is not a bloomfilter table ({error}); build the index again"
-            ) from None
-
-    def __len__(self) -> int:
-        return self.starts.size
-
-    def filter_words(self, zone: int) -> np.ndarray:
-        """The words of one zone's filter, shape ``(8 z,)``."""
-        first = int(self.first_words[zone])
-        return self.words[first : first + int(self.num_blocks[zone]) * WORDS_PER_BLOCK]
-
-    def to_table(self) -> pa.Table:
-        """The five columns, as an Arrow table."""
-        filters = [self.filter_words(zone).tobytes() for zone in range(len(self))]
-        return pa.Table.from_arrays(
-            [
-                pa.array(self.fragment_ids),
-                pa.array(self.starts),
-                pa.array(self.lengths),
-                pa.array(self.has_null),
-                pa.array(filters, pa.binary()),
-            ],
-            schema=table_schema(self.number_of_items, self.probability),
-        )
-
-
-def _batches(buffer: pa.Buffer) -> Iterator[pa.RecordBatch]:
-    reader = pa.ipc.open_file(buffer)
-    for i in range(reader.num_record_batches):
-        yield reader.get_batch(i)
-
-
-def _fill(table: ZoneTable, buffer: pa.Buffer, batches: list[pa.RecordBatch]) -> None:
-    schema = pa.ipc.open_file(buffer).schema
-    if not schema.remove_metadata().equals(FIELDS):
-        raise ValueError(f"its columns are {', '.join(schema.names)}")
-    metadata = schema.metadata or {}
-    table.number_of_items = int(metadata[ITEM_KEY])
-    table.probability = float(metadata[PROBABILITY_KEY])
-    table.num_bytes = buffer.size
-    table.words = np.frombuffer(buffer, dtype=np.uint32, count=buffer.size // 4)
-    table.words.flags.writeable = False
-
-    parts: list[list[np.ndarray]] = [[], [], [], [], [], []]
-    for batch in batches:
-        batch.validate(full=True)
-        if any(column.null_count for column in batch.columns):
-            raise ValueError("it holds nulls")
-        filters = batch.column("bloom_filter_data")
-        offsets = np.frombuffer(
-            filters.buffers()[1], dtype=np.int32, count=filters.offset + len(filters) + 1
-        )[filters.offset :].astype(np.int64)
-        data = filters.buffers()[2]
-        base = (data.address if data is not None else buffer.address) - buffer.address
-        sizes = np.diff(offsets)
-        if (
-            (sizes <= 0).any()
-            or (sizes % BYTES_PER_BLOCK).any()
-            or (sizes > 1 << MAX_LOG2_BYTES).any()
-        ):
-            raise ValueError("it holds a filter that is not whole blocks")
-        at = base + offsets[:-1]
-        if (at % 4).any() or (at < 0).any() or (at + sizes > buffer.size).any():
-            raise ValueError("it holds a filter outside its file")
-        for part, values in zip(
-            parts,
-            (
-                batch.column("fragment_id").to_numpy(),
-                batch.column("zone_start").to_numpy(),
-                batch.column("zone_length").to_numpy(),
-                batch.column("has_null").to_numpy(zero_copy_only=False),
-                (at // 4).astype(np.uint64),
-                (sizes // BYTES_PER_BLOCK).astype(np.uint64),
-            ),
-            strict=True,
-        ):
-            part.append(values)
-    dtypes = (np.uint64, np.uint64, np.uint64, np.bool_, np.uint64, np.uint64)
-    (
-        table.fragment_ids,
-        table.starts,
-        table.lengths,
-        table.has_null,
-        table.first_words,
-        table.num_blocks,
-    ) = (
-        np.concatenate(part) if part else np.empty(0, dtype=dtype)
-        for part, dtype in zip(parts, dtypes, strict=True)
-    )
-    # Compared without a sum, which could wrap.
-    limit = np.uint64(1 << 32)
-    if (table.lengths > limit).any() or (table.starts > limit - table.lengths).any():
-        raise ValueError("it holds a zone past 2**32 rows")
-
-
-def read_table(
-    filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
-) -> ZoneTable:
-    """Open a table; the parameters are those of `read_file`."""
-    return ZoneTable(read_file(filesystem, path, num_bytes, checksum), path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 
 from zonebloom import arguments
 from zonebloom.catalog.coverage import Coverage
@@ -12,14 +11,12 @@ from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.global_filter import load
-from zonebloom.index.key_ranges import read_ranges, schema_for
-from zonebloom.index.loaded import Table, open_table
-from zonebloom.index.sliced import SlicedTable
-from zonebloom.index.validate_rows import Evidence, hold_against_rows
+from zonebloom.index.loaded import LoadedIndex
+from zonebloom.index.table import Table
+from zonebloom.index.validate_rows import hold_against_rows
 from zonebloom.storage.columns import Column
 from zonebloom.storage.files import identities
-from zonebloom.storage.parquet.pagemap import FilePages, PageMap
+from zonebloom.storage.parquet.pagemap import PageMap
 from zonebloom.storage.source import Source
 from zonebloom.values.columns import leaf_type
 from zonebloom.values.types import hash_domain
@@ -87,45 +84,20 @@ def validate(
             f"index {entry.name!r} is of a column {'.'.join(entry.column)} of {entry.domain}, "
             f"which is {leaf or 'not there'} in the dataset; build it again"
         )
-    column = Column(entry.column, leaf)
+    index = LoadedIndex(catalog, entry, strict=True)
     maps: dict[int, PageMap] = {}
-    ranges = [schema_for(leaf).empty_table()]
     covered = entry.fragment_ids
     for page_map in version.page_maps:
         if not covered.isdisjoint(page_map.fragment_ids):
             maps |= dict.fromkeys(page_map.fragment_ids, load_page_map(catalog, page_map))
-    for segment in entry.segments:
-        if segment.ranges_bytes:
-            path = catalog.ranges_path(segment.name)
-            data = catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
-            ranges.append(read_ranges(data, leaf, path))
-    stored = entry.global_filter
-    over_all = load(catalog, stored) if stored is not None else None
-    tables: list[Table] = []
-    for segment in entry.segments:
-        table = open_table(catalog, segment)
-        where = catalog.segment_path(segment.name, segment.layout)
-        if isinstance(table, SlicedTable):
-            table.validate()
-        _require_rows(table, set(segment.fragment_ids), rows, where)
-        tables.append(table)
-
-    def pages(fragment_id: int, file_bytes: int) -> FilePages | None:
-        page_map = maps.get(fragment_id)
-        return page_map.file(fragment_id, file_bytes) if page_map is not None else None
-
-    evidence = Evidence(
-        entry.name,
-        tables,
-        pa.concat_tables(ranges),
-        over_all,
-        frozenset(stored.fragment_ids if stored is not None else ()),
-        pages,
-    )
+    for segment, table in zip(entry.segments, index.tables(), strict=True):
+        table.verify()
+        _require_rows(table, set(segment.fragment_ids), rows)
     most = None if isinstance(sample, str) else sample
-    zones_read = hold_against_rows(evidence, source, column, coverage.present, most)
+    column = Column(entry.column, leaf)
+    zones_read = hold_against_rows(index, maps, source, column, coverage.present, most)
     changed, gone = _stale(entry, version, source, coverage)
-    return ValidatedIndex(sum(map(len, tables)), zones_read, changed, gone)
+    return ValidatedIndex(sum(map(len, index.tables())), zones_read, changed, gone)
 
 
 def _stale(
@@ -158,13 +130,14 @@ def _stale(
     return tuple(sorted(changed)), tuple(sorted(gone))
 
 
-def _require_rows(table: Table, ids: set[int], rows: dict[int, int], where: str) -> None:
+def _require_rows(table: Table, ids: set[int], rows: dict[int, int]) -> None:
     """Refuse a table whose zones are not the rows of its fragments, each once and in order."""
     found = np.unique(table.fragment_ids).tolist()
     missing = {i for i in ids if rows.get(i)}.difference(found)
     if missing:
         raise CorruptIndex(
-            f"{where} has no zones of fragment {min(missing)}, which it is to cover; build it again"
+            f"{table.path} has no zones of fragment {min(missing)}, which it is to cover; build it "
+            "again"
         )
     for fragment_id in found:
         zones = table.fragment_ids == fragment_id
@@ -174,6 +147,6 @@ def _require_rows(table: Table, ids: set[int], rows: dict[int, int], where: str)
         wanted = rows.get(fragment_id, int(stops[-1]))
         if int(stops[-1]) != wanted or (starts != stops - lengths).any():
             raise CorruptIndex(
-                f"the zones of fragment {fragment_id} in {where} are not its {wanted:,} rows; "
+                f"the zones of fragment {fragment_id} in {table.path} are not its {wanted:,} rows; "
                 "build it again"
             )

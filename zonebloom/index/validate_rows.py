@@ -6,9 +6,10 @@ values are asked of all the index has to say of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -16,47 +17,19 @@ import pyarrow.compute as pc
 
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
-from zonebloom.index.key_ranges import range_type
-from zonebloom.index.loaded import Table
-from zonebloom.index.table import ZoneTable
+from zonebloom.index.key_ranges import KeyRange
+from zonebloom.index.loaded import LoadedIndex
+from zonebloom.index.table import Table
 from zonebloom.ranges import RowRanges
-from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import Hashes, hash_array
 from zonebloom.storage.columns import Column, ColumnsReader, TableColumns, columns_reader, leaf_of
 from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.parquet.pagemap import FilePages
+from zonebloom.storage.parquet.pagemap import FilePages, PageMap
 from zonebloom.storage.rows import open_rows
 from zonebloom.storage.source import Source
 
-# Hashes looked up in a sliced table at a time: each time, all of it is read.
+# Hashes looked up in a table at a time: each time, all of a sliced one is read.
 _HASHES = 1 << 22
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What an index says, to be held against the rows.
-
-    Attributes
-    ----------
-    index : str
-        Its name.
-    tables : sequence of ZoneTable or SlicedTable
-    ranges : pyarrow.Table
-        Key ranges as stored.
-    over_all : Sbbf or None
-        The filter over all keys.
-    held_over_all : frozenset of int
-        Ids of the fragments whose keys that one holds.
-    pages : callable
-        The page map of a fragment, given its id and the size of its file.
-    """
-
-    index: str
-    tables: Sequence[Table]
-    ranges: pa.Table
-    over_all: Sbbf | None
-    held_over_all: frozenset[int]
-    pages: Callable[[int, int], FilePages | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +43,8 @@ class _Zone:
 
 
 def hold_against_rows(
-    evidence: Evidence,
+    index: LoadedIndex,
+    maps: Mapping[int, PageMap],
     source: Source,
     column: Column,
     present: Sequence[PresentFragment],
@@ -80,15 +54,14 @@ def hold_against_rows(
 
     Zones read.
     """
-    known = [each for each in present if each.is_known]
-    lookups = _SlicedLookups(evidence.index)
+    known = [fragment for fragment in present if fragment.is_known]
+    validation = _Validation(index, maps, source, column, present)
     count = 0
-    for fragment, zones in _sampled(evidence.tables, known, sample):
-        held = _Held(evidence, source, column, fragment, lookups)
+    for fragment, zones in _sampled(index.tables(), known, sample):
         reader = columns_reader(source, fragment.fragment.path, [column])
-        held.check_all(reader, zones)
+        validation.check_all(reader, fragment, zones)
         count += len(zones)
-    lookups.finish()
+    validation.look_up()
     return count
 
 
@@ -96,37 +69,34 @@ def _sampled(
     tables: Sequence[Table], known: Sequence[PresentFragment], sample: int | None
 ) -> Iterator[tuple[PresentFragment, list[_Zone]]]:
     """The zones to read of each fragment, in the order of their rows, one table after another."""
-    ids = np.array([each.fragment_id for each in known], dtype=np.uint64)
+    ids = np.array([fragment.fragment_id for fragment in known], dtype=np.uint64)
     by_id = np.argsort(ids)
-    columns: list[list[np.ndarray]] = [[], [], []]
+    # Place of the fragment, table, first row and number of each zone.
+    parts = [np.empty((4, 0), dtype=np.int64)]
     for at, table in enumerate(tables):
-        place = np.searchsorted(ids[by_id], table.fragment_ids)
-        is_known = np.isin(table.fragment_ids, ids)
-        columns[0].append(by_id[place[is_known]])
-        columns[1].append(np.flatnonzero(is_known))
-        columns[2].append(np.full(int(is_known.sum()), at))
-    if not tables:
-        return
-    fragments, numbers, of_table = (np.concatenate(parts) for parts in columns)
-    starts = np.concatenate([t.starts[n] for t, n in zip(tables, columns[1], strict=True)])
-    order = np.lexsort([starts, of_table, fragments])
-    if sample is not None and sample < order.size:
-        order = order[np.linspace(0, order.size - 1, sample).round().astype(np.int64)]
-    changes = np.diff(fragments[order]) | np.diff(of_table[order])
-    for group in np.split(order, np.flatnonzero(changes) + 1):
-        if group.size:
-            table = tables[int(of_table[group[0]])]
-            chosen = numbers[group]
-            bounds = zip(chosen, table.starts[chosen], table.lengths[chosen], strict=True)
-            zones = [_Zone(table, int(n), int(a), int(a) + int(b)) for n, a, b in bounds]
-            yield known[int(fragments[group[0]])], zones
+        numbers = np.flatnonzero(np.isin(table.fragment_ids, ids))
+        places = by_id[np.searchsorted(ids[by_id], table.fragment_ids[numbers])]
+        starts = table.starts[numbers].astype(np.int64)
+        parts.append(np.stack([places, np.full(numbers.size, at), starts, numbers]))
+    zones = np.concatenate(parts, axis=1)
+    zones = zones[:, np.lexsort(zones[2::-1])]
+    count = zones.shape[1]
+    if sample is not None and sample < count:
+        zones = zones[:, np.linspace(0, count - 1, sample).round().astype(np.int64)]
+    for (place, at), group in groupby(zones.T.tolist(), itemgetter(0, 1)):
+        table = tables[at]
+        chosen = [
+            _Zone(table, number, start, start + int(table.lengths[number]))
+            for _, _, start, number in group
+        ]
+        yield known[place], chosen
 
 
 def _rows_of(
     reader: ColumnsReader | TableColumns, fragment: PresentFragment, zones: Sequence[_Zone]
 ) -> Iterator[tuple[_Zone, list[pa.Array]]]:
     """The values of each zone, zones being in the order of their rows."""
-    done, held = 0, []
+    done, arrays = 0, []
     for run in reader.runs(split=True):
         at = run.first_row
         if done == len(zones):
@@ -138,11 +108,11 @@ def _rows_of(
             while done < len(zones) and zones[done].start < end:
                 zone = zones[done]
                 first, last = max(zone.start, at), min(zone.stop, end)
-                held.append(array.slice(first - at, last - first))
+                arrays.append(array.slice(first - at, last - first))
                 if zone.stop > end:
                     break
-                yield zone, held
-                done, held = done + 1, []
+                yield zone, arrays
+                done, arrays = done + 1, []
             at = end
             if done == len(zones):
                 return
@@ -154,79 +124,137 @@ def _rows_of(
         )
 
 
-class _Held:
-    """One fragment, and what the index says of it."""
+class _Validation:
+    """What an index says, and the rows it is held against."""
 
     def __init__(
         self,
-        evidence: Evidence,
+        index: LoadedIndex,
+        maps: Mapping[int, PageMap],
         source: Source,
         column: Column,
-        fragment: PresentFragment,
-        lookups: _SlicedLookups,
+        present: Sequence[PresentFragment],
     ):
-        self._evidence = evidence
+        self._index = index
+        self._maps = maps
         self._source = source
         self._column = column
-        self._fragment = fragment
-        self._lookups = lookups
-        same = pc.call_function("equal", [evidence.ranges["fragment_id"], fragment.fragment_id])
-        self._ranges = evidence.ranges.filter(same)
-        self._pages = evidence.pages(fragment.fragment_id, fragment.identity.size)
+        self._ranges = index.key_ranges(column.type)
+        self._global = index.global_filter(column.type, present)
+        # Hashes of zones of one table, to be looked up together.
+        self._pending: list[tuple[_Zone, np.ndarray, str]] = []
+        self._count = 0
+
+    def check_all(
+        self,
+        reader: ColumnsReader | TableColumns,
+        fragment: PresentFragment,
+        zones: Sequence[_Zone],
+    ) -> None:
+        """Prove that nothing denies the values of some zones of a fragment."""
+        same = pc.call_function("equal", [self._ranges["fragment_id"], fragment.fragment_id])
+        ranges = self._ranges.filter(same)
+        pages = None
+        page_map = self._maps.get(fragment.fragment_id)
         # A column that the path gives is not read from the file.
-        if column.path[0] in source.partition_columns():
-            self._pages = None
+        if page_map and self._column.path[0] not in self._source.partition_columns():
+            pages = page_map.file(fragment.fragment_id, fragment.identity.size)
+        for zone, arrays in _rows_of(reader, fragment, zones):
+            rows = f"rows {zone.start:,} to {zone.stop:,} of {fragment.fragment.path}"
+            hashes = self._check_filters(fragment, zone, arrays, rows)
+            nulls = sum(part.null_count for part in hashes)
+            self._check_ranges(ranges, fragment, arrays, nulls, rows)
+            if pages is not None:
+                self._check_pages(pages, fragment, zone, hashes, rows)
 
-    def check_all(self, reader: ColumnsReader | TableColumns, zones: Sequence[_Zone]) -> None:
-        """Prove that nothing denies the values of some zones."""
-        for zone, arrays in _rows_of(reader, self._fragment, zones):
-            self.check(zone, arrays)
-
-    def check(self, zone: _Zone, arrays: Sequence[pa.Array]) -> None:
-        """Prove that nothing denies the values of a zone."""
-        rows = f"rows {zone.start:,} to {zone.stop:,} of {self._fragment.fragment.path}"
-        found = [hash_array(array) for array in arrays]
-        hashes = np.concatenate([each.valid() for each in found])
-        if any(each.null_count for each in found) and not zone.table.has_null[zone.number]:
-            raise _denied(self._evidence.index, rows, "the null flag", "a null")
-        if isinstance(zone.table, ZoneTable):
-            _require_all(_in_zone(zone.table, zone.number, hashes), self._evidence.index, rows)
-        else:
-            self._lookups.add(zone.table, zone.number, hashes, rows)
-        over_all = self._evidence.over_all
-        if self._fragment.fragment_id not in self._evidence.held_over_all:
-            over_all = None
-        if over_all is not None and not over_all.check_hashes(hashes).all():
-            raise _denied(self._evidence.index, rows, "the filter over all keys", "a value")
-        self._check_ranges(arrays, sum(each.null_count for each in found), rows)
-        if self._pages is not None:
-            self._check_pages(zone, found, rows)
-
-    def _check_ranges(self, arrays: Sequence[pa.Array], nulls: int, rows: str) -> None:
-        for row in range(len(self._ranges)):
-            stored = {name: self._ranges[name][row] for name in self._ranges.column_names}
-            counts = stored["null_count"].as_py(), stored["num_rows"].as_py()
-            are_right = counts[0] >= nulls and counts[1] == self._fragment.num_rows
-            if not are_right or not all(_inside(array, stored) for array in arrays):
-                raise _denied(self._evidence.index, rows, "the key range", "a value")
-
-    def _check_pages(self, zone: _Zone, plain: Sequence[Hashes], rows: str) -> None:
-        """Read the rows through the page map, too."""
-        is_same = self._read_through(self._pages, zone, plain)
-        # What is never read by pages is not read so by way of the file's own footer either.
-        if is_same or (is_same is None and self._read_through(None, zone, plain) is None):
+    def look_up(self) -> None:
+        """Prove that the table denies none of the hashes taken since."""
+        if not self._pending:
             return
-        raise CorruptIndex(
-            f"index {self._evidence.index!r}: {rows} read through the page map are not what the "
-            "file holds; build the index again"
+        sizes = [hashes.size for _, hashes, _ in self._pending]
+        zones = np.repeat([zone.number for zone, _, _ in self._pending], sizes)
+        table = self._pending[0][0].table
+        hit = table.holds(zones, np.concatenate([hashes for _, hashes, _ in self._pending]))
+        for part, (_, _, rows) in zip(
+            np.split(hit, np.cumsum(sizes)[:-1]), self._pending, strict=True
+        ):
+            if not part.all():
+                raise self._denied(rows, "the filter", f"{np.count_nonzero(~part):,} values")
+        self._pending, self._count = [], 0
+
+    def _denied(self, rows: str, what: str, values: str = "a value") -> CorruptIndex:
+        return CorruptIndex(
+            f"index {self._index.entry.name!r}: {what} of {rows} denies {values} they hold: the "
+            "file was replaced by another unnoticed, or the index is damaged or of another column; "
+            "build the index again"
         )
 
-    def _read_through(
-        self, pages: FilePages | None, zone: _Zone, plain: Sequence[Hashes]
-    ) -> bool | None:
-        """Whether rows read by pages are those read plainly; None when they cannot be read so."""
-        fragment, name = self._fragment, self._column.path[0]
-        found: list[Hashes] = []
+    def _check_filters(
+        self, fragment: PresentFragment, zone: _Zone, arrays: Sequence[pa.Array], rows: str
+    ) -> list[Hashes]:
+        parts = [hash_array(array) for array in arrays]
+        hashes = np.concatenate([part.valid() for part in parts])
+        if any(part.null_count for part in parts) and not zone.table.has_null[zone.number]:
+            raise self._denied(rows, "the null flag", "a null")
+        if self._pending and (
+            zone.table is not self._pending[0][0].table or self._count >= _HASHES
+        ):
+            self.look_up()
+        self._pending.append((zone, hashes, rows))
+        self._count += hashes.size
+        over_all = self._global
+        if (
+            over_all is not None
+            and fragment.fragment_id in over_all.covered
+            and not over_all.sbbf.check_hashes(hashes).all()
+        ):
+            raise self._denied(rows, "the filter over all keys")
+        return parts
+
+    def _check_ranges(
+        self,
+        ranges: pa.Table,
+        fragment: PresentFragment,
+        arrays: Sequence[pa.Array],
+        nulls: int,
+        rows: str,
+    ) -> None:
+        values = KeyRange(self._column.type)
+        for array in arrays:
+            is_dictionary = isinstance(array, pa.DictionaryArray)
+            values.add(array.dictionary_decode() if is_dictionary else array)
+        for row in range(len(ranges)):
+            stored = {name: ranges[name][row] for name in ranges.column_names}
+            counts = stored["null_count"].as_py(), stored["num_rows"].as_py()
+            are_right = counts[0] >= nulls and counts[1] == fragment.num_rows
+            if not are_right or not values.is_within(stored):
+                raise self._denied(rows, "the key range")
+
+    def _check_pages(
+        self,
+        pages: FilePages,
+        fragment: PresentFragment,
+        zone: _Zone,
+        plain: Sequence[Hashes],
+        rows: str,
+    ) -> None:
+        """Read the rows through the page map, too."""
+        by_map = self._read_by_pages(pages, fragment, zone)
+        # What is never read by pages is not read so by way of the file's own footer either.
+        if by_map is None and self._read_by_pages(None, fragment, zone) is None:
+            return
+        if by_map is None or not all(map(np.array_equal, _comparable(by_map), _comparable(plain))):
+            raise CorruptIndex(
+                f"index {self._index.entry.name!r}: {rows} read through the page map are not what "
+                "the file holds; build the index again"
+            )
+
+    def _read_by_pages(
+        self, pages: FilePages | None, fragment: PresentFragment, zone: _Zone
+    ) -> list[Hashes] | None:
+        """Rows read by pages; None when they cannot be read so."""
+        name = self._column.path[0]
+        hashes: list[Hashes] = []
         reader = None
         try:
             reader = open_rows(
@@ -236,7 +264,7 @@ class _Held:
                 return None
             for number, _, inside in reader.row_groups(RowRanges([(zone.start, zone.stop)])):
                 whole = reader.read(number, [name], inside)[name]
-                found += [hash_array(leaf_of(each, self._column.path)) for each in whole.chunks]
+                hashes += [hash_array(leaf_of(part, self._column.path)) for part in whole.chunks]
         except FragmentChanged:
             raise
         except FragmentUnreadable:
@@ -244,90 +272,12 @@ class _Held:
         finally:
             if reader is not None:
                 reader.close()
-        return all(map(np.array_equal, _comparable(found), _comparable(plain)))
-
-
-class _SlicedLookups:
-    """Values of many zones looked up in a sliced table at once."""
-
-    def __init__(self, index: str):
-        self._index = index
-        self._table: Table | None = None
-        self._held: list[tuple[int, np.ndarray, str]] = []
-        self._count = 0
-
-    def add(self, table: Table, zone: int, hashes: np.ndarray, rows: str) -> None:
-        """Take the hashes of a zone."""
-        if table is not self._table or self._count >= _HASHES:
-            self.finish()
-        self._table = table
-        self._held.append((zone, hashes, rows))
-        self._count += hashes.size
-
-    def finish(self) -> None:
-        """Prove that the table denies none of what was taken since."""
-        if not self._held or self._table is None or isinstance(self._table, ZoneTable):
-            return
-        sizes = [hashes.size for _, hashes, _ in self._held]
-        zones = np.repeat([zone for zone, _, _ in self._held], sizes)
-        kept = np.zeros(zones.size, dtype=bool)
-        for keys, found in self._table.search_many(np.concatenate([h for _, h, _ in self._held])):
-            kept[keys[found == zones[keys]]] = True
-        for part, (_, _, rows) in zip(
-            np.split(kept, np.cumsum(sizes)[:-1]), self._held, strict=True
-        ):
-            _require_all(part, self._index, rows)
-        self._held, self._count = [], 0
-
-
-def _in_zone(table: ZoneTable, zone: int, hashes: np.ndarray) -> np.ndarray:
-    from zonebloom.sbbf import blocks
-
-    kept = np.empty(hashes.size, dtype=bool)
-    blocks.check(table.filter_words(zone), hashes, kept)
-    return kept
-
-
-def _require_all(kept: np.ndarray, index: str, rows: str) -> None:
-    if not kept.all():
-        raise _denied(index, rows, "the filter", f"{np.count_nonzero(~kept):,} values")
-
-
-def _denied(index: str, rows: str, what: str, held: str) -> CorruptIndex:
-    return CorruptIndex(
-        f"index {index!r}: {what} of {rows} denies {held} they hold: the file was replaced by "
-        "another unnoticed, or the index is damaged or of another column; build the index again"
-    )
-
-
-def _inside(array: pa.Array, stored: dict[str, Any]) -> bool:
-    """Whether a key range admits every value of an array."""
-    while isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    if isinstance(array, pa.DictionaryArray):
-        array = array.dictionary_decode()
-    kept = range_type(array.type)
-    values = array.cast(kept).drop_null()
-    if pa.types.is_floating(kept):
-        is_nan = pc.call_function("is_nan", [values])
-        if pc.call_function("any", [is_nan]).as_py() and not stored["has_nan"].as_py():
-            return False
-        values = values.filter(pc.call_function("invert", [is_nan]))
-    if not stored["is_known"].as_py() or not len(values):
-        return True
-    low, high = stored["minimum"], stored["maximum"]
-    if not low.is_valid or not high.is_valid:
-        return False
-    found = pc.call_function("min_max", [values])
-    return all(
-        pc.call_function("less_equal", pair).as_py()
-        for pair in ([low, found["min"]], [found["max"], high])
-    )
+        return hashes
 
 
 def _comparable(parts: Sequence[Hashes]) -> tuple[np.ndarray, np.ndarray]:
     """Hashes of the values that are not null, and which rows are not."""
     if not parts:
         return np.empty(0, dtype=np.uint64), np.empty(0, dtype=bool)
-    valid = np.concatenate([each.is_valid() for each in parts])
-    return np.concatenate([each.valid() for each in parts]), valid
+    valid = np.concatenate([part.is_valid() for part in parts])
+    return np.concatenate([part.valid() for part in parts]), valid

@@ -1,18 +1,7 @@
-"""Insert, check, merge and fold over the blocks of split-block Bloom filters.
+"""Kernels that insert, check and fold; `zonebloom.sbbf.spec` draws a filter.
 
-A filter is ``z`` blocks of 256 bits; a block is eight 32-bit words:
-
-    filter   | block 0 | block 1 | ...                  | block z-1 |
-                  |
-    block    | word 0 | word 1 | word 2 | ... | word 7 |     32 bytes
-                  |
-    word     one bit set:  (uint32(hash) * salt[i]) >> 27
-
-The upper half of a hash picks the block, ``((hash >> 32) * z) >> 32``; the lower half picks
-one bit in each of the block's eight words. Source: Parquet format, BloomFilter.md, section
-"Technical Approach". ``z`` need not be a power of two.
-
-The eight words are handled as one ``<8 x i32>`` LLVM vector: one load, one or, one store.
+The eight words of a block are handled as one ``<8 x i32>`` LLVM vector: one load, one or, one
+store.
 """
 
 from __future__ import annotations
@@ -21,8 +10,9 @@ import numpy as np
 from llvmlite import ir
 from numba import boolean, float64, uint8, uint32, uint64, void
 
-from zonebloom.sbbf.blocks_numpy import SALT, WORDS_PER_BLOCK
 from zonebloom.sbbf.jit import inlined, intrinsic, kernel, readonly
+from zonebloom.sbbf.numpy_budget import NUMPY
+from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
 
 _WORD = ir.IntType(32)
 _BLOCK = ir.VectorType(_WORD, WORDS_PER_BLOCK)
@@ -98,24 +88,10 @@ def insert(words, hashes):
     void(uint32[:, ::1], readonly(uint64), readonly(uint8), uint64, uint64, uint64, boolean[::1])
 )
 def insert_zones(filters, hashes, validity, validity_offset, first_row, zone_rows, has_null):
-    """Insert a run of rows into the filters of the zones they fall in.
+    """Insert a run of rows into the filters, shape ``(zones, 8 z)``, of the zones they fall in.
 
-    Parameters
-    ----------
-    filters : uint32 array, shape (zones, 8 z)
-        Filters of consecutive zones; modified.
-    hashes : uint64 array, shape (n,)
-        Hash of each row, anything under a null.
-    validity : uint8 array
-        Arrow validity bitmap, or of size 0 when no row is null.
-    validity_offset : uint64
-        Bit of ``hashes[0]`` in the bitmap.
-    first_row : uint64
-        Row of ``hashes[0]``, counted from the start of ``filters[0]``'s zone.
-    zone_rows : uint64
-        Rows a zone.
-    has_null : bool array, shape (zones,)
-        Set for zones that receive a null; modified.
+    ``validity`` is an Arrow bitmap, of size 0 when no row is null, and ``validity_offset`` the
+    bit of the first row; ``first_row`` counts from the first zone. A null sets ``has_null``.
     """
     num_words = np.uint64(filters.shape[1])
     num_blocks = num_words // np.uint64(WORDS_PER_BLOCK)
@@ -150,18 +126,7 @@ def check(words, hashes, out):
 
 @kernel(void(readonly(uint32), readonly(uint64), readonly(uint64), readonly(uint64), boolean[::1]))
 def check_any(words, first_words, num_blocks, hashes, out):
-    """Tell for each filter whether it may hold any of the hashes.
-
-    Parameters
-    ----------
-    words : uint32 array
-        Memory in which all the filters lie.
-    first_words, num_blocks : uint64 array, shape (filters,)
-        Where each filter begins in ``words``, and its number of blocks.
-    hashes : uint64 array, shape (n,)
-    out : bool array, shape (filters,)
-        Set where a hash may be in; entries already true are left alone.
-    """
+    """Set ``out`` for each filter that may hold any hash, as `zonebloom.sbbf.lookup` says."""
     for zone in range(first_words.shape[0]):
         if out[zone]:
             continue
@@ -170,13 +135,6 @@ def check_any(words, first_words, num_blocks, hashes, out):
             if _has_block(words, word, _low(hashes[i])):
                 out[zone] = True
                 break
-
-
-@kernel(void(uint32[::1], readonly(uint32)))
-def merge(words, other):
-    """OR ``other`` into ``words``; both have shape ``(8 z,)``."""
-    for i in range(words.shape[0]):
-        words[i] |= other[i]
 
 
 @intrinsic
@@ -190,30 +148,29 @@ def _bits_set(typing_context, word):
 
 
 @kernel(float64(readonly(uint32)))
-def folded_fpp(words):
-    """False positive probability of a filter, shape ``(16 z,)``, were it folded once.
-
-    As filled: the mean over blocks of the product over words of the share of bits set.
-    """
-    blocks = words.shape[0] // (2 * WORDS_PER_BLOCK)
+def _folded_fpp(words):
+    """False positive probability of a filter as filled, were it folded once."""
+    num_blocks = words.shape[0] // (2 * WORDS_PER_BLOCK)
     total = 0.0
-    for block in range(blocks):
+    for block in range(num_blocks):
         share = 1.0
         for word in range(WORDS_PER_BLOCK):
             at = 2 * block * WORDS_PER_BLOCK + word
             share *= _bits_set(words[at] | words[at + WORDS_PER_BLOCK]) / 32.0
         total += share
-    return total / blocks
+    return total / num_blocks
 
 
-@kernel(void(readonly(uint32), uint32[::1]))
-def fold(words, out):
-    """OR each pair of adjacent blocks into one: shape ``(16 z,)`` to ``(8 z,)``.
+def fold(words: np.ndarray, probability: float) -> np.ndarray:
+    """Halve a filter as often as keeps its false positive probability at that or below.
 
-    With half the blocks a hash's block number is half as large, rounded down, so adjacent
-    blocks are the ones that meet, and every value inserted is still found.
+    With half the blocks a hash's block number is half as large, rounded down: so adjacent
+    blocks are OR-ed, and every value inserted is still found.
     """
-    for block in range(out.shape[0] // WORDS_PER_BLOCK):
-        for word in range(WORDS_PER_BLOCK):
-            at = 2 * block * WORDS_PER_BLOCK + word
-            out[block * WORDS_PER_BLOCK + word] = words[at] | words[at + WORDS_PER_BLOCK]
+    while words.size % (2 * WORDS_PER_BLOCK) == 0 and _folded_fpp(words) <= probability:
+        pairs = words.reshape(-1, 2, WORDS_PER_BLOCK)
+        words = (pairs[:, 0] | pairs[:, 1]).reshape(-1)
+    return words
+
+
+NUMPY.end()

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
-from zonebloom.sbbf import sizing as _sizing
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header, encode_header
+from zonebloom.sbbf.sizing import size_for, validate_target
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 
 
 class Sbbf:
@@ -41,8 +42,8 @@ class Sbbf:
     __slots__ = ("_words",)
 
     def __init__(self, ndv: int, probability: float = 0.00057, *, sizing: str = "log2"):
-        _sizing.validate_target(ndv, probability, ("ndv", "probability"))
-        self._words = np.zeros(_sizing.size_for(ndv, probability, sizing) // 4, dtype=np.uint32)
+        validate_target(ndv, probability, ("ndv", "probability"))
+        self._words = np.zeros(size_for(ndv, probability, sizing) // 4, dtype=np.uint32)
 
     @classmethod
     def from_bytes(cls, data: Any) -> Sbbf:
@@ -53,15 +54,15 @@ class Sbbf:
         InvalidArgument
             When the bytes are not one or more whole blocks, or over 128 MiB.
         """
-        words = np.frombuffer(_bytes(data), dtype=np.uint8)
-        if not 0 < words.size <= 1 << _sizing.MAX_LOG2_BYTES or words.size % 32:
+        view = _bytes(data)
+        if not 0 < len(view) <= MAX_BYTES or len(view) % BYTES_PER_BLOCK:
             raise InvalidArgument(
-                f"{words.size} bytes are not a filter: that is whole blocks of 32 bytes, at most "
+                f"{len(view)} bytes are not a filter: that is whole blocks of 32 bytes, at most "
                 "128 MiB"
             )
-        made = cls.__new__(cls)
-        made._words = words.copy().view(np.uint32)
-        return made
+        bloom = cls.__new__(cls)
+        bloom._words = np.frombuffer(view, dtype=np.uint8).copy().view(np.uint32)
+        return bloom
 
     def to_bytes(self) -> bytes:
         """The blocks, little-endian words one after another."""
@@ -71,17 +72,13 @@ class Sbbf:
     def from_parquet_bytes(cls, data: Any) -> Sbbf:
         """Make a filter of what lies at a column chunk's ``bloom_filter_offset`` in Parquet.
 
-        Parameters
-        ----------
-        data : bytes-like
-            The header and the blocks, copied; bytes after them are ignored, as files of older
-            writers do not say where a filter ends.
+        Bytes after the blocks are ignored: files of older writers do not say where a filter ends.
 
         Raises
         ------
         InvalidArgument
-            When the header is malformed, of another algorithm, hash or compression, claims
-            over 128 MiB or no whole blocks, or when there are fewer bytes than it claims.
+            When the header is malformed, of another algorithm, hash or compression, or claims
+            bytes that do not follow it, are no whole blocks, or over 128 MiB.
         """
         view = _bytes(data)
         num_bytes, start = decode_header(view[:MAX_HEADER_BYTES].tobytes())
@@ -106,7 +103,7 @@ class Sbbf:
     @property
     def num_blocks(self) -> int:
         """Number of 256-bit blocks."""
-        return self._words.size // _sizing.WORDS_PER_BLOCK
+        return self._words.size // WORDS_PER_BLOCK
 
     @property
     def nbytes(self) -> int:
@@ -120,12 +117,8 @@ class Sbbf:
 
     @property
     def estimated_fpp(self) -> float:
-        """False positive probability as filled: mean over blocks of the product over words.
-
-        A value not in the filter meets each block equally often and, in each of its eight
-        words, a set bit as often as the word has bits set.
-        """
-        share = np.bitwise_count(self._words).reshape(-1, _sizing.WORDS_PER_BLOCK) / 32.0
+        """False positive probability as filled: mean over blocks of the product over words."""
+        share = np.bitwise_count(self._words).reshape(-1, WORDS_PER_BLOCK) / 32.0
         return float(share.prod(axis=1).mean())
 
     def insert(self, values: pa.Array | pa.ChunkedArray | Iterable[Any]) -> None:
@@ -156,22 +149,19 @@ class Sbbf:
         bool array, shape (n,)
             False under a null.
         """
-        found = []
+        hits = [np.empty(0, dtype=bool)]
         for chunk in _chunks(values):
             hashes = hash_array(chunk)
-            out = self.check_hashes(hashes.values)
-            if hashes.null_count:
-                out &= hashes.is_valid()
-            found.append(out)
-        return np.concatenate(found) if found else np.empty(0, dtype=bool)
+            hits.append(self.check_hashes(hashes.values) & hashes.is_valid())
+        return np.concatenate(hits)
 
     def check_hashes(self, hashes: np.ndarray) -> np.ndarray:
         """Tell of values given by their XXH64, uint64, shape (n,), which may be in."""
         from zonebloom.sbbf import blocks
 
-        found = _hashes(hashes)
-        out = np.empty(found.size, dtype=bool)
-        blocks.check(self._words, found, out)
+        hashes = _hashes(hashes)
+        out = np.empty(hashes.size, dtype=bool)
+        blocks.check(self._words, hashes, out)
         return out
 
     def merge(self, other: Sbbf) -> None:
@@ -182,15 +172,13 @@ class Sbbf:
         InvalidArgument
             When the sizes differ.
         """
-        from zonebloom.sbbf import blocks
-
         arguments.of_type(other, Sbbf, "other")
         if other.num_blocks != self.num_blocks:
             raise InvalidArgument(
                 f"filters of {self.num_blocks} and {other.num_blocks} blocks cannot be merged; "
                 "make both with the same ndv and probability, or fold the larger one first"
             )
-        blocks.merge(self._words, other._words)
+        self._words |= other._words
 
     def fold(self, probability: float) -> Sbbf:
         """The smallest filter made by halving this one that stays at a target as filled.
@@ -198,25 +186,12 @@ class Sbbf:
         Parameters
         ----------
         probability : float
-            ``estimated_fpp`` the result may have at most.
-
-        Returns
-        -------
-        Sbbf
-            A new filter; a copy when not one halving fits.
+            ``estimated_fpp`` the new filter may have at most; a copy when not one halving fits.
         """
         from zonebloom.sbbf import blocks
 
-        _sizing.validate_target(1, probability)
-        folded = Sbbf.from_bytes(self._words)
-        while folded.num_blocks % 2 == 0:
-            half = Sbbf.__new__(Sbbf)
-            half._words = np.empty(folded._words.size // 2, dtype=np.uint32)
-            blocks.fold(folded._words, half._words)
-            if half.estimated_fpp > probability:
-                break
-            folded = half
-        return folded
+        validate_target(1, probability)
+        return Sbbf.from_bytes(blocks.fold(self._words, probability))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sbbf) and np.array_equal(self._words, other._words)

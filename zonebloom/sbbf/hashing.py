@@ -7,7 +7,9 @@ array hashes as its values, an extension array as its storage.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,34 +31,33 @@ def value_type(arrow_type: pa.DataType) -> pa.DataType:
             return arrow_type
 
 
+_FIXED = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_date,
+    pa.types.is_time,
+    pa.types.is_timestamp,
+    pa.types.is_duration,
+    pa.types.is_decimal,
+    pa.types.is_fixed_size_binary,
+)
+_VIEWS = (pa.types.is_string_view, pa.types.is_binary_view)
+_LARGE = (pa.types.is_large_string, pa.types.is_large_binary)
+_VARIABLE = (pa.types.is_string, pa.types.is_binary, *_LARGE, *_VIEWS)
+
+
+def _is_any(arrow_type: pa.DataType, tests: tuple[Callable[[Any], bool], ...]) -> bool:
+    return any(test(arrow_type) for test in tests)
+
+
 def fixed_width(arrow_type: pa.DataType) -> int | None:
     """Bytes of one value of a fixed-width type, or None for one of variable length.
 
-    Raises
-    ------
-    UnsupportedType
-        When values of the type are not hashed: booleans, nulls, intervals, nested types.
+    Booleans, nulls, intervals and nested types are refused: their values are not hashed.
     """
-    t = pa.types
-    if (
-        t.is_integer(arrow_type)
-        or t.is_floating(arrow_type)
-        or t.is_date(arrow_type)
-        or t.is_time(arrow_type)
-        or t.is_timestamp(arrow_type)
-        or t.is_duration(arrow_type)
-        or t.is_decimal(arrow_type)
-        or t.is_fixed_size_binary(arrow_type)
-    ):
+    if _is_any(arrow_type, _FIXED):
         return arrow_type.byte_width
-    if (
-        t.is_string(arrow_type)
-        or t.is_large_string(arrow_type)
-        or t.is_string_view(arrow_type)
-        or t.is_binary(arrow_type)
-        or t.is_large_binary(arrow_type)
-        or t.is_binary_view(arrow_type)
-    ):
+    if _is_any(arrow_type, _VARIABLE):
         return None
     raise UnsupportedType(f"values of type {arrow_type} are not hashed into Bloom filters")
 
@@ -94,35 +95,19 @@ class Hashes:
 
 
 def hash_array(array: pa.Array) -> Hashes:
-    """Hash every value of an array.
-
-    Parameters
-    ----------
-    array : pyarrow.Array
-        Of any type that can be indexed; sliced, dictionary and view arrays too. Data buffers
-        are read where they lie.
-
-    Returns
-    -------
-    Hashes
-
-    Raises
-    ------
-    UnsupportedType
-    """
+    """Hash every value of an array of any type that can be indexed, where its buffers lie."""
     while isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if pa.types.is_dictionary(array.type):
+    if isinstance(array, pa.DictionaryArray):
         return _hash_dictionary(array)
     width = fixed_width(array.type)
+    if _is_any(array.type, _VIEWS):
+        array = array.cast(pa.large_binary())
     out = np.empty(len(array), dtype=np.uint64)
-    if len(array):
-        if width is not None:
-            _hash_fixed(array, width, out)
-        elif pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
-            _hash_views(array, out)
-        else:
-            _hash_variable(array, out)
+    if len(array) and width is not None:
+        _hash_fixed(array, width, out)
+    elif len(array):
+        _hash_variable(array, out)
     return Hashes(out, _bitmap(array), array.offset, array.null_count)
 
 
@@ -150,21 +135,10 @@ def _hash_fixed(array: pa.Array, width: int, out: np.ndarray) -> None:
 def _hash_variable(array: pa.Array, out: np.ndarray) -> None:
     from zonebloom.sbbf import xxh64
 
-    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     _, offsets, data = array.buffers()
-    starts = np.frombuffer(
-        offsets, dtype=np.int64 if large else np.int32, count=array.offset + len(array) + 1
-    )
+    dtype = np.int64 if _is_any(array.type, _LARGE) else np.int32
+    starts = np.frombuffer(offsets, dtype=dtype, count=array.offset + len(array) + 1)
     xxh64.hash_offsets(data.address if data is not None else 0, starts[array.offset :], out)
-
-
-def _hash_views(array: pa.Array, out: np.ndarray) -> None:
-    from zonebloom.sbbf import xxh64
-
-    validity, views, *data = array.buffers()
-    addresses = np.array([0 if b is None else b.address for b in data] or [0], dtype=np.uint64)
-    nulls = validity.address if array.null_count and validity is not None else 0
-    xxh64.hash_views(views.address + 16 * array.offset, addresses, nulls, array.offset, out)
 
 
 def _hash_dictionary(array: pa.DictionaryArray) -> Hashes:

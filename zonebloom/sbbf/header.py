@@ -5,25 +5,24 @@
     field 3   hash          union    1: XXHASH
     field 4   compression   union    1: UNCOMPRESSED
 
-Source: parquet.thrift of the Parquet format; each of these unions has one member, an empty
-struct. A field's header is a byte ``delta << 4 | type``, its type 5 for an i32 and 12 for a
-struct or union; a zero byte ends a struct. A header with anything more is refused: what it
-would add might change what the blocks mean.
+Source: parquet.thrift of the Parquet format. Each union has one member, an empty struct, so all
+but the size, a zigzag varint, are the same bytes in every header. One with anything else is
+refused: what it adds might change what the blocks mean.
 """
 
 from __future__ import annotations
 
+import re
+
 from zonebloom.errors import InvalidArgument
-from zonebloom.sbbf.sizing import BYTES_PER_BLOCK, MAX_LOG2_BYTES
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES
 
-# A header as all known writers encode it takes at most 19 bytes; longer varints a few more.
-MAX_HEADER_BYTES = 64
+MAX_HEADER_BYTES = 19
 
-_STOP, _I32, _STRUCT = 0, 5, 12
-_MAX_FILTER_BYTES = 1 << MAX_LOG2_BYTES
-_VARINT_BYTES = 5
-_UNIONS = {2: "algorithm", 3: "hash", 4: "compression"}
-_MEMBERS = {2: "split blocks", 3: "XXH64", 4: "no compression"}
+_SIZE = b"\x15"
+# Three times: the union's field, its member's, the end of the member, the end of the union.
+_UNIONS = b"\x1c\x1c\0\0" * 3 + b"\0"
+_HEADER = re.compile(_SIZE + rb"([\x80-\xff]{0,4}[\0-\x7f])" + re.escape(_UNIONS), re.DOTALL)
 
 
 def encode_header(num_bytes: int) -> bytes:
@@ -33,94 +32,22 @@ def encode_header(num_bytes: int) -> bytes:
     while zigzag > 0x7F:
         varint.append(zigzag & 0x7F | 0x80)
         zigzag >>= 7
-    varint.append(zigzag)
-    # The union's field, its only member's, the end of the member, the end of the union.
-    union = bytes([1 << 4 | _STRUCT, 1 << 4 | _STRUCT, _STOP, _STOP])
-    return bytes([1 << 4 | _I32]) + varint + union * len(_UNIONS) + bytes([_STOP])
+    return _SIZE + varint + bytes([zigzag]) + _UNIONS
 
 
 def decode_header(data: bytes) -> tuple[int, int]:
-    """Read a header.
-
-    Parameters
-    ----------
-    data : bytes
-        Begins with the header; what follows it is not looked at.
-
-    Returns
-    -------
-    num_bytes : int
-        Size of the blocks, which follow the header.
-    header_bytes : int
-        Size of the header.
-
-    Raises
-    ------
-    InvalidArgument
-        When it is malformed, of another algorithm, hash or compression, or claims a size that
-        is not one or more whole blocks of at most 128 MiB in all.
-    """
-    reader = _Reader(bytes(data[:MAX_HEADER_BYTES]))
-    num_bytes: int | None = None
-    seen: set[int] = set()
-    number = 0
-    while (field := reader.field(number)) is not None:
-        number, kind = field
-        if number in seen:
-            raise InvalidArgument(f"a Bloom filter header has field {number} twice")
-        seen.add(number)
-        if number == 1 and kind == _I32:
-            num_bytes = reader.zigzag()
-        elif number in _UNIONS and kind == _STRUCT:
-            _expect_first_member(reader, number)
-        else:
-            raise InvalidArgument(f"a Bloom filter header has field {number} of type {kind}")
-    if num_bytes is None or len(seen) != 1 + len(_UNIONS):
-        raise InvalidArgument("a Bloom filter header lacks a field")
-    if not 0 < num_bytes <= _MAX_FILTER_BYTES or num_bytes % BYTES_PER_BLOCK:
+    """Size of the blocks, and of the header before them, with which ``data`` begins."""
+    header = _HEADER.match(data)
+    if header is None:
+        raise InvalidArgument(
+            "a Bloom filter header is cut short, or not that of split blocks, hashed with XXH64 "
+            "and not compressed"
+        )
+    zigzag = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(header[1]))
+    num_bytes = (zigzag >> 1) ^ -(zigzag & 1)
+    if not 0 < num_bytes <= MAX_BYTES or num_bytes % BYTES_PER_BLOCK:
         raise InvalidArgument(
             f"a Bloom filter header claims {num_bytes} bytes: that is not whole blocks of "
             f"{BYTES_PER_BLOCK} bytes, at most 128 MiB"
         )
-    return num_bytes, reader.at
-
-
-def _expect_first_member(reader: _Reader, number: int) -> None:
-    empty = reader.field(0) == (1, _STRUCT) and reader.field(0) is None and reader.field(1) is None
-    if not empty:
-        raise InvalidArgument(
-            f"a Bloom filter's {_UNIONS[number]} is of another kind than {_MEMBERS[number]}"
-        )
-
-
-class _Reader:
-    """Reads field headers and integers from bytes that are not trusted."""
-
-    __slots__ = ("at", "data")
-
-    def __init__(self, data: bytes):
-        self.data = data
-        self.at = 0
-
-    def byte(self) -> int:
-        if self.at >= len(self.data):
-            raise InvalidArgument("the bytes end inside a Bloom filter header")
-        self.at += 1
-        return self.data[self.at - 1]
-
-    def zigzag(self) -> int:
-        value = 0
-        for place in range(_VARINT_BYTES):
-            byte = self.byte()
-            value |= (byte & 0x7F) << 7 * place
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-        raise InvalidArgument("a Bloom filter header has an integer of more than 32 bits")
-
-    def field(self, last: int) -> tuple[int, int] | None:
-        """Number and type of the next field; None at the end of the struct."""
-        header = self.byte()
-        if header == _STOP:
-            return None
-        kind, delta = header & 0x0F, header >> 4
-        return (last + delta if delta else self.zigzag()), kind
+    return num_bytes, header.end()

@@ -38,7 +38,7 @@ from zonebloom.errors import ZoneBloomWarning
 LOCK_NAME = f"compile-{xxhash.xxh64_hexdigest(os.path.abspath(__file__).encode())}.lock"
 
 
-def _is_ours_alone(folder: str) -> bool:
+def _is_private(folder: str) -> bool:
     """Whether a folder is there, made if need be, that no other user can put anything into."""
     try:
         os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
@@ -57,36 +57,25 @@ def _lock_path() -> str | None:
     """Where the lock lies; None when this user has no place for it."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     user = str(os.geteuid()) if os.name == "posix" else "user"
-    folders = (
-        os.path.join(cache, "zonebloom"),
-        os.path.join(tempfile.gettempdir(), f"zonebloom-{user}"),
-    )
-    return next((os.path.join(f, LOCK_NAME) for f in folders if _is_ours_alone(f)), None)
+    folders = (f"{cache}/zonebloom", f"{tempfile.gettempdir()}/zonebloom-{user}")
+    return next((os.path.join(f, LOCK_NAME) for f in folders if _is_private(f)), None)
 
 
 class CacheLock:
-    """The lock on Numba's cache, between processes and threads.
+    """The lock on Numba's cache, between processes and threads."""
 
-    Parameters
-    ----------
-    seconds : float
-        How long one may wait for it: far longer than any kernel takes to compile.
-    """
-
-    def __init__(self, seconds: float = 60.0):
-        self.seconds = seconds
+    def __init__(self) -> None:
+        # Far longer than any kernel takes to compile.
+        self.seconds = 60.0
         self.path = _lock_path()
         self._is_given_up = self.path is None
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[bool]:
-        """Hold the lock, or do not: the cache may be used only when it is held."""
+    def hold(self) -> Iterator[bool]:
+        """Hold the lock, or do not: the cache may be used only where that is true."""
         lock = self._acquired()
-        try:
+        with lock or contextlib.nullcontext():
             yield lock is not None
-        finally:
-            if lock is not None:
-                lock.release()
 
     def _acquired(self) -> BaseFileLock | None:
         if self.path is None or self._is_given_up:
@@ -115,27 +104,16 @@ class CacheLock:
 LOCK = CacheLock()
 
 
-def readonly(dtype: Any) -> Any:
-    """Type of a one-dimensional contiguous array a kernel only reads; a writable one fits too."""
-    return numba.types.Array(dtype, 1, "C", readonly=True)
+def readonly(dtype: Any, dimensions: int = 1) -> Any:
+    """Type of a contiguous array that a kernel only reads; a writable one fits too."""
+    return numba.types.Array(dtype, dimensions, "C", readonly=True)
 
 
 def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function for the given signatures, or load it from the cache.
-
-    Parameters
-    ----------
-    *signatures : Numba signatures
-        Such as ``void(readonly(uint64), uint64[::1])``.
-
-    Returns
-    -------
-    callable
-        A decorator; the function it returns releases the GIL while it runs.
-    """
+    """Compile a function for signatures such as ``void(readonly(uint64), uint64[::1])``."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        with LOCK.held() as cache:
+        with LOCK.hold() as cache:
             return numba.njit(
                 list(signatures), nogil=True, cache=cache, error_model="numpy", boundscheck=False
             )(function)
@@ -144,10 +122,10 @@ def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """Make a function of the compiler's own: it emits LLVM instructions where it is called."""
+    """A function of the compiler's own: it emits LLVM instructions where it is called."""
     return numba.extending.intrinsic(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Mark a helper that only kernels call: LLVM inlines it, nothing of it is cached apart."""
+    """A helper that only kernels call: LLVM inlines it, nothing of it is cached apart."""
     return numba.njit(inline="always", error_model="numpy")(function)

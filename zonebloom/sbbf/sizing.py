@@ -18,13 +18,14 @@ from math import exp, lgamma, log
 
 from zonebloom.arguments import choice, shown
 from zonebloom.errors import InvalidArgument
+from zonebloom.sbbf.spec import (
+    BITS_PER_BLOCK,
+    BITS_PER_WORD,
+    BYTES_PER_BLOCK,
+    MAX_BYTES,
+    WORDS_PER_BLOCK,
+)
 
-BITS_PER_BLOCK = 256
-BYTES_PER_BLOCK = 32
-BITS_PER_WORD = 32
-WORDS_PER_BLOCK = 8
-MIN_LOG2_BYTES = 5
-MAX_LOG2_BYTES = 27
 SIZINGS = ("log2", "exact")
 
 _TERMS = 750
@@ -32,25 +33,9 @@ _TERMS = 750
 
 @lru_cache(maxsize=4096)
 def false_positive_probability(ndv: int, num_bytes: int) -> float:
-    """Probability that a filter says "maybe" to a value it does not hold.
+    """Probability that a filter of a size says "maybe" to a value it does not hold.
 
-    Parameters
-    ----------
-    ndv : int
-        Distinct values inserted.
-    num_bytes : int
-        Size of the filter, bytes; a positive multiple of 32.
-
-    Returns
-    -------
-    float
-        Between 0.0 (nothing inserted) and 1.0 (more than two values a bit: the sum
-        converges slowly there, and the filter is useless).
-
-    Raises
-    ------
-    InvalidArgument
-        For a negative ``ndv`` or a size that is not whole blocks.
+    1.0 with more than two values a bit: the sum converges slowly there, and the filter is useless.
 
     Examples
     --------
@@ -81,24 +66,13 @@ def false_positive_probability(ndv: int, num_bytes: int) -> float:
 def validate_target(
     ndv: int, probability: float, names: tuple[str, str] = ("number_of_items", "probability")
 ) -> None:
-    """Refuse an ndv or a probability no filter can be made for.
-
-    Parameters
-    ----------
-    names : (str, str)
-        What the caller calls the two.
-
-    Raises
-    ------
-    InvalidArgument
-    """
+    """Refuse an ndv or a probability no filter can be made for, by what the caller calls them."""
     if isinstance(ndv, bool) or not isinstance(ndv, int) or not 1 <= ndv < 1 << 63:
         raise InvalidArgument(
             f"{names[0]} is {shown(ndv)}; give a whole number of at least 1, and below 2**63"
         )
-    if isinstance(probability, bool) or not isinstance(probability, int | float):
-        raise InvalidArgument(f"{names[1]} is {shown(probability)}; give a number between 0 and 1")
-    if not 0.0 < probability < 1.0:
+    is_number = isinstance(probability, int | float) and not isinstance(probability, bool)
+    if not is_number or not 0.0 < probability < 1.0:
         raise InvalidArgument(
             f"{names[1]} is {shown(probability)}; give a number between 0 and 1, both excluded"
         )
@@ -106,25 +80,6 @@ def validate_target(
 
 def size_for(ndv: int, probability: float, sizing: str = "log2") -> int:
     """Bytes of the smallest filter whose false positive probability is at most a target.
-
-    Parameters
-    ----------
-    ndv : int
-        Distinct values the filter is to hold.
-    probability : float
-        Target, between 0 and 1, both excluded.
-    sizing : {"log2", "exact"}
-        A power of two as Lance takes it, or the least number of blocks.
-
-    Returns
-    -------
-    int
-        Bytes, a multiple of 32.
-
-    Raises
-    ------
-    InvalidArgument
-        For a parameter out of range, or when 128 MiB would not be enough.
 
     Examples
     --------
@@ -137,16 +92,15 @@ def size_for(ndv: int, probability: float, sizing: str = "log2") -> int:
 
 @lru_cache(maxsize=256)
 def _size_for(ndv: int, probability: float, sizing: str) -> int:
-    for log2_bytes in range(MIN_LOG2_BYTES, MAX_LOG2_BYTES + 1):
-        num_bytes = 1 << log2_bytes
-        if false_positive_probability(ndv, num_bytes) <= probability:
-            break
-    else:
-        raise InvalidArgument(
-            f"{shown(ndv)} items at a false positive probability of {probability} need a filter of "
-            f"more than {1 << MAX_LOG2_BYTES - 20} MiB; give fewer items a zone or a larger "
-            "probability"
-        )
+    num_bytes = BYTES_PER_BLOCK
+    while false_positive_probability(ndv, num_bytes) > probability:
+        num_bytes *= 2
+        if num_bytes > MAX_BYTES:
+            raise InvalidArgument(
+                f"{shown(ndv)} items at a false positive probability of {probability} need a "
+                f"filter of more than {MAX_BYTES >> 20} MiB; give fewer items a zone or a larger "
+                "probability"
+            )
     if sizing == "log2" or num_bytes == BYTES_PER_BLOCK:
         return num_bytes
     too_few, enough = num_bytes // 2 // BYTES_PER_BLOCK, num_bytes // BYTES_PER_BLOCK

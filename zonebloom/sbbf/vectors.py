@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import uint64, void
-from numba.core import cgutils
 
 from zonebloom.sbbf.jit import intrinsic
 
@@ -19,9 +18,6 @@ _INT = ir.IntType(64)
 _BLOCK = ir.VectorType(_INT, 4)
 _STRIP = ir.VectorType(_INT, 8)
 _GROUP = 8
-
-PRIME_1 = 0x9E3779B185EBCA87
-PRIME_2 = 0xC2B2AE3D27D4EB4F
 
 
 def _constant(value: int) -> ir.Constant:
@@ -133,16 +129,6 @@ copy_64_bytes = _copier(_STRIP)
 
 
 @intrinsic
-def load_word(typing_context, address):
-    """Read a 64-bit word."""
-
-    def generate(context, builder, signature, arguments):
-        return _load(builder, arguments[0], _INT)
-
-    return uint64(uint64), generate
-
-
-@intrinsic
 def trailing_zeros(typing_context, value):
     """Number of the lowest bit set; 64 when there is none."""
 
@@ -150,73 +136,3 @@ def trailing_zeros(typing_context, value):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return uint64(uint64), generate
-
-
-@intrinsic
-def and_64_bytes(typing_context, rows, at, out):
-    """AND 64 bytes of eight rows, whose addresses lie at ``rows``, into ``out``.
-
-    Returns a number that is not zero if a bit is left.
-    """
-
-    def generate(context, builder, signature, arguments):
-        rows, at, out = arguments
-        found = None
-        for number in range(8):
-            row = _load(builder, builder.add(rows, _constant(8 * number)), _INT)
-            strip = _load(builder, builder.add(row, at), _STRIP)
-            found = strip if found is None else builder.and_(found, strip)
-        _store(builder, found, out)
-        half = builder.or_(
-            *(
-                builder.shuffle_vector(
-                    found,
-                    ir.Constant(_STRIP, ir.Undefined),
-                    ir.Constant(ir.VectorType(ir.IntType(32), 4), lanes),
-                )
-                for lanes in ([0, 1, 2, 3], [4, 5, 6, 7])
-            )
-        )
-        left = builder.extract_element(half, _lane(0))
-        for lane in range(1, 4):
-            left = builder.or_(left, builder.extract_element(half, _lane(lane)))
-        return left
-
-    return uint64(uint64, uint64, uint64), generate
-
-
-@intrinsic
-def absorb_stripes(typing_context, address, stride, stripes, seeds, out):
-    """Run eight rows through XXH64's four accumulators.
-
-    ``stripes`` is how many times 32 bytes are taken of each row; rows lie ``stride`` bytes
-    apart, their seeds at ``seeds``, and the accumulators are written to ``out``, 32 bytes a
-    row. Eight chains side by side hide the latency of the multiplication.
-    """
-
-    def generate(context, builder, signature, arguments):
-        address, stride, stripes, seeds, out = arguments
-        initial = ir.Constant(_BLOCK, [(PRIME_1 + PRIME_2) % 2**64, PRIME_2, 0, -PRIME_1 % 2**64])
-        prime_1, prime_2 = _splat(PRIME_1), _splat(PRIME_2)
-        left, right = _splat(31), _splat(33)
-        states = []
-        for row in range(_GROUP):
-            seed = _load(builder, builder.add(seeds, _constant(8 * row)), _INT)
-            block = ir.Constant(_BLOCK, ir.Undefined)
-            for lane in range(4):
-                block = builder.insert_element(block, seed, _lane(lane))
-            state = cgutils.alloca_once(builder, _BLOCK)
-            builder.store(builder.add(block, initial), state)
-            states.append(state)
-        with cgutils.for_range(builder, stripes) as loop:
-            start = builder.add(address, builder.mul(loop.index, _constant(32)))
-            for row, state in enumerate(states):
-                data = _load(builder, _at(builder, start, stride, row), _BLOCK)
-                value = builder.add(builder.load(state), builder.mul(data, prime_2))
-                value = builder.or_(builder.shl(value, left), builder.lshr(value, right))
-                builder.store(builder.mul(value, prime_1), state)
-        for row, state in enumerate(states):
-            _store(builder, builder.load(state), builder.add(out, _constant(32 * row)))
-        return context.get_dummy_value()
-
-    return void(uint64, uint64, uint64, uint64, uint64), generate

@@ -6,8 +6,7 @@ four accumulators, 32 bytes a stripe. For a fixed width the branches fold away a
 vectorises the loop over values.
 
 The kernels hash what lies under a null too: that costs less than a branch, and the caller
-leaves nulls out of the filter. View arrays are the exception: a null's view may hold
-anything, so it is never followed.
+leaves nulls out of the filter.
 """
 
 # Numba promotes uint32 * uint32 to 64 bits and mixes of signed and unsigned to float64:
@@ -27,15 +26,7 @@ PRIME_3 = np.uint64(0x165667B19E3779F9)
 PRIME_4 = np.uint64(0x85EBCA77C2B2AE63)
 PRIME_5 = np.uint64(0x27D4EB2F165667C5)
 
-_LANE_1 = np.uint64((int(PRIME_1) + int(PRIME_2)) % 2**64)
-_LANE_4 = np.uint64(-int(PRIME_1) % 2**64)
-_ZERO = np.uint64(0)
-_ONE = np.uint64(1)
-_FOUR = np.uint64(4)
-_EIGHT = np.uint64(8)
-_TWELVE = np.uint64(12)
-_SIXTEEN = np.uint64(16)
-_STRIPE = np.uint64(32)
+_U0, _U1, _U2, _U4, _U8, _U16, _U24, _U32 = map(np.uint64, (0, 1, 2, 4, 8, 16, 24, 32))
 
 
 def _loader(bits: int):
@@ -58,26 +49,18 @@ _load_32 = _loader(32)
 _load_64 = _loader(64)
 
 
-@inlined
-def _rotate(value, left, right):
-    return (value << left) | (value >> right)
+# The rotations are written out: through a function of their own nothing is vectorised.
 
 
 @inlined
 def _round(accumulator, lane):
     accumulator = accumulator + lane * PRIME_2
-    accumulator = (accumulator << np.uint64(31)) | (accumulator >> np.uint64(33))
-    return accumulator * PRIME_1
-
-
-@inlined
-def _merge_round(accumulator, lane):
-    return (accumulator ^ _round(_ZERO, lane)) * PRIME_1 + PRIME_4
+    return ((accumulator << np.uint64(31)) | (accumulator >> np.uint64(33))) * PRIME_1
 
 
 @inlined
 def _absorb_64(hashed, lane):
-    hashed = hashed ^ _round(_ZERO, lane)
+    hashed = hashed ^ _round(_U0, lane)
     return ((hashed << np.uint64(27)) | (hashed >> np.uint64(37))) * PRIME_1 + PRIME_4
 
 
@@ -97,49 +80,50 @@ def _absorb_8(hashed, lane):
 def _avalanche(hashed):
     hashed = (hashed ^ (hashed >> np.uint64(33))) * PRIME_2
     hashed = (hashed ^ (hashed >> np.uint64(29))) * PRIME_3
-    return hashed ^ (hashed >> np.uint64(32))
+    return hashed ^ (hashed >> _U32)
 
 
 @inlined
-def _hash_bytes(address, length):
+def _merge_lane(hashed, lane):
+    return (hashed ^ _round(_U0, lane)) * PRIME_1 + PRIME_4
+
+
+@inlined
+def hash_bytes(address, length, seed):
+    """XXH64 of some bytes in memory."""
     remaining = length
-    if length >= _STRIPE:
-        lane_1 = _LANE_1
-        lane_2 = PRIME_2
-        lane_3 = _ZERO
-        lane_4 = _LANE_4
-        while remaining >= _STRIPE:
+    hashed = seed + PRIME_5
+    if length >= _U32:
+        lane_1, lane_2 = seed + PRIME_1 + PRIME_2, seed + PRIME_2
+        lane_3, lane_4 = seed, seed - PRIME_1
+        while remaining >= _U32:
             lane_1 = _round(lane_1, _load_64(address))
-            lane_2 = _round(lane_2, _load_64(address + _EIGHT))
-            lane_3 = _round(lane_3, _load_64(address + _SIXTEEN))
-            lane_4 = _round(lane_4, _load_64(address + np.uint64(24)))
-            address += _STRIPE
-            remaining -= _STRIPE
-        hashed = (
-            _rotate(lane_1, np.uint64(1), np.uint64(63))
-            + _rotate(lane_2, np.uint64(7), np.uint64(57))
-            + _rotate(lane_3, np.uint64(12), np.uint64(52))
-            + _rotate(lane_4, np.uint64(18), np.uint64(46))
-        )
-        hashed = _merge_round(hashed, lane_1)
-        hashed = _merge_round(hashed, lane_2)
-        hashed = _merge_round(hashed, lane_3)
-        hashed = _merge_round(hashed, lane_4)
-    else:
-        hashed = PRIME_5
+            lane_2 = _round(lane_2, _load_64(address + _U8))
+            lane_3 = _round(lane_3, _load_64(address + _U16))
+            lane_4 = _round(lane_4, _load_64(address + _U24))
+            address += _U32
+            remaining -= _U32
+        hashed = (lane_1 << _U1) | (lane_1 >> np.uint64(63))
+        hashed += (lane_2 << np.uint64(7)) | (lane_2 >> np.uint64(57))
+        hashed += (lane_3 << np.uint64(12)) | (lane_3 >> np.uint64(52))
+        hashed += (lane_4 << np.uint64(18)) | (lane_4 >> np.uint64(46))
+        hashed = _merge_lane(hashed, lane_1)
+        hashed = _merge_lane(hashed, lane_2)
+        hashed = _merge_lane(hashed, lane_3)
+        hashed = _merge_lane(hashed, lane_4)
     hashed += length
-    while remaining >= _EIGHT:
+    while remaining >= _U8:
         hashed = _absorb_64(hashed, _load_64(address))
-        address += _EIGHT
-        remaining -= _EIGHT
-    if remaining >= _FOUR:
+        address += _U8
+        remaining -= _U8
+    if remaining >= _U4:
         hashed = _absorb_32(hashed, _load_32(address))
-        address += _FOUR
-        remaining -= _FOUR
-    while remaining > _ZERO:
+        address += _U4
+        remaining -= _U4
+    while remaining > _U0:
         hashed = _absorb_8(hashed, _load_8(address))
-        address += _ONE
-        remaining -= _ONE
+        address += _U1
+        remaining -= _U1
     return _avalanche(hashed)
 
 
@@ -147,7 +131,7 @@ def _hash_bytes(address, length):
 def hash_width_1(values, out):
     """Hash each 1-byte value; ``values`` and ``out`` have one shape ``(n,)``."""
     for i in range(values.shape[0]):
-        out[i] = _avalanche(_absorb_8(PRIME_5 + _ONE, np.uint64(values[i])))
+        out[i] = _avalanche(_absorb_8(PRIME_5 + _U1, np.uint64(values[i])))
 
 
 @kernel(void(readonly(uint16), uint64[::1]))
@@ -155,38 +139,35 @@ def hash_width_2(values, out):
     """Hash each 2-byte value; ``values`` and ``out`` have one shape ``(n,)``."""
     for i in range(values.shape[0]):
         value = np.uint64(values[i])
-        hashed = _absorb_8(PRIME_5 + np.uint64(2), value & np.uint64(0xFF))
-        out[i] = _avalanche(_absorb_8(hashed, value >> _EIGHT))
+        hashed = _absorb_8(PRIME_5 + _U2, value & np.uint64(0xFF))
+        out[i] = _avalanche(_absorb_8(hashed, value >> _U8))
 
 
 @kernel(void(readonly(uint32), uint64[::1]))
 def hash_width_4(values, out):
     """Hash each 4-byte value; ``values`` and ``out`` have one shape ``(n,)``."""
     for i in range(values.shape[0]):
-        out[i] = _avalanche(_absorb_32(PRIME_5 + _FOUR, np.uint64(values[i])))
+        out[i] = _avalanche(_absorb_32(PRIME_5 + _U4, np.uint64(values[i])))
 
 
 @kernel(void(readonly(uint64), uint64[::1]))
 def hash_width_8(values, out):
     """Hash each 8-byte value; ``values`` and ``out`` have one shape ``(n,)``."""
     for i in range(values.shape[0]):
-        out[i] = _avalanche(_absorb_64(PRIME_5 + _EIGHT, values[i]))
+        out[i] = _avalanche(_absorb_64(PRIME_5 + _U8, values[i]))
 
 
 @kernel(void(uint64, uint64, uint64[::1]))
 def hash_stride(address, width, out):
     """Hash ``out.size`` values of ``width`` bytes each, lying one after another."""
-    if width == _SIXTEEN:
+    if width == _U16:
         for i in range(out.shape[0]):
-            at = address + np.uint64(i) * _SIXTEEN
-            hashed = _absorb_64(PRIME_5 + _SIXTEEN, _load_64(at))
-            out[i] = _avalanche(_absorb_64(hashed, _load_64(at + _EIGHT)))
-    elif width == _STRIPE:
-        for i in range(out.shape[0]):
-            out[i] = _hash_bytes(address + np.uint64(i) * _STRIPE, _STRIPE)
+            at = address + np.uint64(i) * _U16
+            hashed = _absorb_64(PRIME_5 + _U16, _load_64(at))
+            out[i] = _avalanche(_absorb_64(hashed, _load_64(at + _U8)))
     else:
         for i in range(out.shape[0]):
-            out[i] = _hash_bytes(address + np.uint64(i) * width, width)
+            out[i] = hash_bytes(address + np.uint64(i) * width, width, _U0)
 
 
 @kernel(
@@ -194,44 +175,7 @@ def hash_stride(address, width, out):
     void(uint64, readonly(int64), uint64[::1]),
 )
 def hash_offsets(address, offsets, out):
-    """Hash values of variable length: value i is bytes ``offsets[i]`` to ``offsets[i + 1]``.
-
-    ``offsets`` has shape ``(n + 1,)`` and counts from ``address``.
-    """
+    """Hash values of variable length: value i is bytes ``offsets[i]`` to ``offsets[i + 1]``."""
     for i in range(out.shape[0]):
         start = np.uint64(offsets[i])
-        out[i] = _hash_bytes(address + start, np.uint64(offsets[i + 1]) - start)
-
-
-@kernel(void(uint64, readonly(uint64), uint64, uint64, uint64[::1]))
-def hash_views(views, buffers, validity, validity_offset, out):
-    """Hash the values of an Arrow view array.
-
-    Parameters
-    ----------
-    views : uint64
-        Address of the first 16-byte view: length, then 12 inlined bytes or prefix,
-        buffer number and offset (Arrow columnar format, "Variable-size Binary View").
-    buffers : uint64 array, shape (b,)
-        Addresses of the data buffers.
-    validity : uint64
-        Address of the validity bitmap, 0 when there are no nulls.
-    validity_offset : uint64
-        Bit of the first value.
-    out : uint64 array, shape (n,)
-        The hashes; 0 under a null.
-    """
-    for i in range(out.shape[0]):
-        if validity != _ZERO:
-            bit = validity_offset + np.uint64(i)
-            byte = _load_8(validity + (bit >> np.uint64(3)))
-            if (byte >> (bit & np.uint64(7))) & _ONE == _ZERO:
-                out[i] = _ZERO
-                continue
-        view = views + np.uint64(i) * _SIXTEEN
-        length = _load_32(view)
-        if length <= _TWELVE:
-            out[i] = _hash_bytes(view + _FOUR, length)
-        else:
-            start = _load_32(view + _TWELVE)
-            out[i] = _hash_bytes(buffers[_load_32(view + _EIGHT)] + start, length)
+        out[i] = hash_bytes(address + start, np.uint64(offsets[i + 1]) - start, _U0)

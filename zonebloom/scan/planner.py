@@ -17,10 +17,10 @@ from zonebloom.errors import (
     IndexNotFound,
     InvalidArgument,
 )
-from zonebloom.index.batch_lookup import hash_keys, keys_for, null_keys, search_many
+from zonebloom.index.batch_lookup import keys_for, search_many
 from zonebloom.index.global_filter import GlobalFilter
+from zonebloom.index.key_ranges import ranges_of
 from zonebloom.index.loaded import LoadedIndex
-from zonebloom.index.statistics import ranges_of
 from zonebloom.index.view import IndexView
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.ranges import (
@@ -189,12 +189,7 @@ class Planner:
             for each in coverage.present
             if each.fragment_id not in view.fragment_ids and each.num_rows != 0
         ]
-        return search_many(
-            view,
-            hash_keys(leaf, keys),
-            np.flatnonzero(~null_keys(keys)),
-            np.array(uncovered, dtype=np.uint64),
-        )
+        return search_many(view, leaf, keys, np.array(uncovered, dtype=np.uint64))
 
     def _index_on(self, column: str, coverage: Coverage) -> tuple[LoadedIndex, pa.DataType]:
         """The index that answers for a column, and the column's type."""

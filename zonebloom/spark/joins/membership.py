@@ -34,9 +34,9 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from zonebloom.errors import EngineError, UnsupportedType
-from zonebloom.sbbf.blocks_numpy import SALT, WORDS_PER_BLOCK
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import value_type
+from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
 from zonebloom.spark.frames import quoted
 from zonebloom.spark.rebase import are_of_old, first_of
 from zonebloom.spark.types import spark_types

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, ZoneBloomError
-from zonebloom.sbbf.blocks_numpy import SALT, WORDS_PER_BLOCK, check_one
 from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header
-from zonebloom.sbbf.sizing import BYTES_PER_BLOCK
+from zonebloom.sbbf.lookup import check_any
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK, WORDS_PER_BLOCK, holds
 from zonebloom.storage.parquet.footer import TAIL_BYTES, footer_length
 from zonebloom.storage.parquet.layout import ReadRanges
 from zonebloom.storage.parquet.physical import PhysicalLeaf, witnesses
@@ -108,9 +108,8 @@ class FilterBytes:
             return None
         read = dict(zip(distinct, data, strict=True))
         words = np.frombuffer(b"".join(read[span] for span, _ in pairs), dtype="<u4")
-        low = np.array([hashed & 0xFFFFFFFF for _, hashed in pairs], dtype=np.uint32)
-        mask = np.uint32(1) << ((low[:, None] * SALT) >> np.uint32(27))
-        return ((words.reshape(-1, WORDS_PER_BLOCK) & mask) == mask).all(axis=1)
+        hashes = np.array([hashed for _, hashed in pairs], dtype=np.uint64)
+        return holds(words.reshape(-1, WORDS_PER_BLOCK), hashes)
 
     def _words(self, leaf: PhysicalLeaf, group: int, span: _Span) -> np.ndarray | None:
         """All blocks of one filter, verified."""
@@ -254,12 +253,5 @@ def _block_range(span: _Span, hashed: int) -> _Span:
 
 
 def _holds_any(words: np.ndarray, hashes: np.ndarray) -> bool:
-    first, num_blocks = _ONE_FILTER, np.array([words.size // WORDS_PER_BLOCK], dtype=np.uint64)
-    # Numba takes longer to load than a few hashes to check.
-    if hashes.size <= _BLOCK_READS:
-        return any(check_one(words, first, num_blocks, each)[0] for each in hashes.tolist())
-    from zonebloom.sbbf import blocks
-
-    out = np.zeros(1, dtype=bool)
-    blocks.check_any(words, first, num_blocks, hashes, out)
-    return bool(out[0])
+    num_blocks = np.array([words.size // WORDS_PER_BLOCK], dtype=np.uint64)
+    return bool(check_any(words, _ONE_FILTER, num_blocks, hashes)[0])

@@ -26,77 +26,79 @@ pages too.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import xxhash
 
-from zonebloom.sbbf.blocks_numpy import SALT, WORDS_PER_BLOCK
+from zonebloom.sbbf.spec import BITS_PER_BLOCK, BITS_PER_WORD, WORDS_PER_BLOCK, bit_numbers
 
-ROWS_PER_BLOCK = 256
-BITS_PER_WORD = 32
-CHECK_BYTES = 8
+ROWS_PER_BLOCK = BITS_PER_BLOCK
 MAX_TILE_ZONES = 1 << 16
 
-_PAGE = 4096
+_PAGE_WORDS = 512
 _ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
-MAX_SEED = 0xFFFFFFFFFFFFFFFF
+_MAX_SEED = 0xFFFFFFFFFFFFFFFF
 _WORD_ROWS = np.arange(WORDS_PER_BLOCK, dtype=np.uint32) * np.uint32(BITS_PER_WORD)
 
 
-def row_words(num_zones: int) -> int:
-    """Length of a bit row of a tile, 64-bit words."""
-    return -(-num_zones // 64)
+class Tile(NamedTuple):
+    """One tile: where it lies and what shape it has; kernels take an array of its numbers.
+
+    ``first`` counts zones over the tiles before it; lengths are in 64-bit words. ``seed`` is of
+    the check of its first row, ``seed_step`` is from a block's to that of the next.
+    """
+
+    group: int
+    offset: int
+    num_zones: int
+    num_blocks: int
+    row_words: int
+    block_words: int
+    first: int
+    seed: int
+    seed_step: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_blocks * self.block_words * 8
+
+    def block_seed(self, block: int) -> int:
+        """Seed of the check of the first row of one of its blocks."""
+        return (self.seed + block * self.seed_step) & _MAX_SEED
 
 
-def block_words(row_words: int) -> int:
-    """Length of a block of a tile with rows of a length, both in 64-bit words."""
+def place_tile(
+    group: int, offset: int, num_zones: int, num_blocks: int, before: Tile | None, salt: int | None
+) -> Tile:
+    """The tile after another one in its file; a file of version 1 has no salt."""
+    row_words = -(-num_zones // 64)
     words = ROWS_PER_BLOCK * (row_words + 1)
-    page = _PAGE // 8
-    return words if row_words % page else -(-words // page) * page
+    if row_words % _PAGE_WORDS == 0:
+        words = -(-words // _PAGE_WORDS) * _PAGE_WORDS
+    first = before.first + before.num_zones if before else 0
+    seed = before.block_seed(before.num_blocks) if before else salt or 0
+    step = 0 if salt is None else ROWS_PER_BLOCK
+    return Tile(group, offset, num_zones, num_blocks, row_words, words, first, seed, step)
 
 
-def block_numbers(hashes: np.ndarray, num_blocks: int) -> np.ndarray:
-    """Which block each hash falls in, int64, shape ``(n,)``; sorted if the hashes are."""
-    high = hashes >> np.uint64(32)
-    return ((high * np.uint64(num_blocks)) >> np.uint64(32)).astype(np.int64)
-
-
-def row_numbers(hashed: int) -> np.ndarray:
+def row_numbers(hashed: np.uint64) -> np.ndarray:
     """The eight rows of its block a hash names, uint32, shape ``(8,)``."""
-    return _WORD_ROWS + ((np.uint32(hashed & 0xFFFFFFFF) * SALT) >> np.uint32(27))
-
-
-def row_is_sound(row: np.ndarray, seed: int, check: int) -> bool:
-    """Whether a row of a block is what was written."""
-    return xxhash.xxh64_intdigest(row.data, seed=seed & MAX_SEED) == check
+    return _WORD_ROWS + bit_numbers(hashed)
 
 
 def intersect(
-    rows: np.ndarray, checks: np.ndarray, hashed: int, seed: int
+    rows: np.ndarray, checks: np.ndarray, hashed: np.uint64, seed: int
 ) -> tuple[np.ndarray, int]:
-    """Tell for each zone of a tile whether it may hold a hash.
+    """AND the eight rows a hash names: a bit for each zone that may hold it, and rows damaged.
 
-    Parameters
-    ----------
-    rows : uint64 array, shape (8, words)
-        The eight rows the hash names. A damaged one is filled with ones: it no longer rules
-        any zone out.
-    checks : uint64 array, shape (256,)
-        The checks of the block.
-    hashed : int
-        XXH64 of the value.
-    seed : int
-        Of the check of the block's first row.
-
-    Returns
-    -------
-    uint64 array, shape (words,)
-        A bit a zone.
-    int
-        How many of the rows are damaged.
+    ``checks`` are all 256 of the block, ``seed`` is of the first of them. A damaged row is filled
+    with ones: it no longer rules any zone out.
     """
     damaged = 0
     for row, number in zip(rows, row_numbers(hashed).tolist(), strict=True):
-        if not row_is_sound(row, seed + number, int(checks[number])):
+        check = xxhash.xxh64_intdigest(row.data, seed=(seed + number) & _MAX_SEED)
+        if check != int(checks[number]):
             row[:] = _ONES
             damaged += 1
     return np.bitwise_and.reduce(rows, axis=0), damaged

@@ -1,0 +1,226 @@
+"""The row layout: a filter a row of an Arrow IPC file, right for exchange and small indices.
+
+The file is uncompressed and read whole: a lookup touches every filter, and a mapped file that
+is cut meanwhile would end the process. Each record batch holds a few megabytes, so no binary
+column comes near 2 GiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom.catalog.folder import read_file
+from zonebloom.errors import CorruptIndex
+from zonebloom.index.table import (
+    FIELDS,
+    ITEM_KEY,
+    MAX_ZONE_ROWS,
+    PROBABILITY_KEY,
+    FilterRun,
+    HashingFile,
+    Pairs,
+    Runs,
+    Table,
+    WrittenTable,
+    Zones,
+    table_schema,
+    to_batch,
+)
+from zonebloom.sbbf.lookup import check_any
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
+from zonebloom.threads import cores, in_order
+
+# Above this a batch's filters would not fit the 32-bit offsets of a binary column.
+_MAX_BATCH_BYTES = 1 << 30
+# Below this many hashes a zone is not worth a call of its own.
+_FEW = 64
+
+
+class RowTable(Table):
+    """A table in the row layout: all of its file is in memory.
+
+    Attributes
+    ----------
+    words : uint32 array
+        The whole file.
+    first_words : uint64 array, shape (zones,)
+        Where each zone's filter begins in ``words``.
+    """
+
+    layout = "table"
+
+    def __init__(self, buffer: pa.Buffer, where: str):
+        self.path = where
+        self.num_bytes = buffer.size
+        self.words = np.frombuffer(buffer, dtype=np.uint32, count=buffer.size // 4)
+        self.words.flags.writeable = False
+        try:
+            self._read(buffer)
+        except (pa.ArrowException, ValueError, KeyError, OSError) as error:
+            raise CorruptIndex(
+                f"{where} is not a bloomfilter table ({error}); build the index again"
+            ) from None
+
+    def _read(self, buffer: pa.Buffer) -> None:
+        reader = pa.ipc.open_file(buffer)
+        if not reader.schema.remove_metadata().equals(FIELDS):
+            raise ValueError(f"its columns are {', '.join(reader.schema.names)}")
+        metadata = reader.schema.metadata or {}
+        self.number_of_items = int(metadata[ITEM_KEY])
+        self.probability = float(metadata[PROBABILITY_KEY])
+        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        parts = [np.empty((2, 0), dtype=np.uint64)]
+        parts += [_places(batch, buffer) for batch in batches]
+        self.first_words, self._num_blocks = np.concatenate(parts, axis=1)
+        columns = pa.Table.from_batches(batches, reader.schema)
+        ids, starts, lengths, has_null = (columns[i].to_numpy() for i in range(4))
+        # Compared without a sum, which could wrap.
+        limit = np.uint64(MAX_ZONE_ROWS)
+        if (lengths > limit).any() or (starts > limit - lengths).any():
+            raise ValueError("it holds a zone past 2**32 rows")
+        self.runs = Runs.of(ids, starts, lengths, self.number_of_items)
+        self.has_null = has_null
+
+    @property
+    def loaded_bytes(self) -> int:
+        return self.num_bytes
+
+    @property
+    def num_blocks(self) -> np.ndarray:
+        return self._num_blocks
+
+    def filter_words(self, zone: int) -> np.ndarray:
+        """The words of one zone's filter, shape ``(8 z,)``."""
+        first = int(self.first_words[zone])
+        return self.words[first : first + int(self._num_blocks[zone]) * WORDS_PER_BLOCK]
+
+    def find(self, hashes: np.ndarray) -> np.ndarray:
+        return np.flatnonzero(check_any(self.words, self.first_words, self._num_blocks, hashes))
+
+    def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
+        if hashes.size < _FEW:
+            for key in range(hashes.size):
+                zones = self.find(hashes[key : key + 1])
+                yield np.full(zones.size, key, dtype=np.int64), zones
+            return
+
+        def search(zone: int) -> Pairs:
+            keys = np.flatnonzero(self._check(zone, hashes))
+            return keys, np.full(keys.size, zone, dtype=np.int64)
+
+        # Each filter is met once, by all hashes.
+        threads = cores()
+        with ThreadPoolExecutor(threads) as pool:
+            yield from in_order(pool, search, range(len(self)), 2 * threads)
+
+    def holds(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+        hit = np.empty(hashes.size, dtype=bool)
+        changes = np.flatnonzero(np.diff(zones)) + 1
+        for first, end in pairwise([0, *changes.tolist(), zones.size]):
+            if first < end:
+                hit[first:end] = self._check(int(zones[first]), hashes[first:end])
+        return hit
+
+    def _check(self, zone: int, hashes: np.ndarray) -> np.ndarray:
+        from zonebloom.sbbf import blocks
+
+        hit = np.empty(hashes.size, dtype=bool)
+        blocks.check(self.filter_words(zone), hashes, hit)
+        return hit
+
+    def _filters(self, num_blocks: int) -> Iterator[np.ndarray]:
+        return map(self.filter_words, np.flatnonzero(self._num_blocks == num_blocks).tolist())
+
+    def filter_runs(self) -> Iterator[FilterRun]:
+        for num_blocks in np.unique(self._num_blocks).tolist():
+            first = self.first_words[self._num_blocks == num_blocks]
+            places = np.uint64(self.words.ctypes.data) + first * np.uint64(4)
+            yield FilterRun(num_blocks, range(first.size), partial(self._loaded, places))
+
+    def _loaded(
+        self, places: np.ndarray, zones: range, start: int, stop: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return self.words, places[zones.start : zones.stop]
+
+
+def _places(batch: pa.RecordBatch, buffer: pa.Buffer) -> np.ndarray:
+    """First word and number of blocks of each filter of a batch, none of it outside its file."""
+    batch.validate(full=True)
+    if any(column.null_count for column in batch.columns):
+        raise ValueError("it holds nulls")
+    filters = batch.column("bloom_filter_data")
+    _, offsets, data = filters.buffers()
+    bounds = np.frombuffer(offsets, dtype=np.int32, count=filters.offset + len(filters) + 1)
+    bounds = bounds[filters.offset :].astype(np.int64)
+    sizes = np.diff(bounds)
+    if (sizes <= 0).any() or (sizes % BYTES_PER_BLOCK).any() or (sizes > MAX_BYTES).any():
+        raise ValueError("it holds a filter that is not whole blocks")
+    at = (data.address - buffer.address if data is not None else 0) + bounds[:-1]
+    if (at % 4).any() or (at < 0).any() or (at + sizes > buffer.size).any():
+        raise ValueError("it holds a filter outside its file")
+    return np.stack([at // 4, sizes // BYTES_PER_BLOCK]).astype(np.uint64)
+
+
+class TableWriter:
+    """Write a table zone run by zone run; memory is one run's."""
+
+    def __init__(
+        self,
+        filesystem: pafs.FileSystem,
+        path: str,
+        number_of_items: int,
+        probability: float,
+        fold: bool = False,
+    ):
+        self._fold_to = probability if fold else None
+        self._schema = table_schema(number_of_items, probability)
+        self._sink = HashingFile(filesystem.open_output_stream(path))
+        self._file = pa.PythonFile(self._sink, mode="w")
+        self._writer = pa.ipc.new_file(self._file, self._schema)
+        self._num_zones = 0
+
+    def write(self, fragment_id: int, zones: Zones) -> None:
+        """Append zones of one fragment."""
+        step = max(1, _MAX_BATCH_BYTES // zones.filters.strides[0])
+        for at in range(0, len(zones), step):
+            part = zones.slice(at, at + step)
+            self._writer.write_batch(to_batch(fragment_id, part, self._schema, self._fold_to))
+        self._num_zones += len(zones)
+
+    def close(self) -> WrittenTable:
+        """Finish the file."""
+        self._writer.close()
+        self._file.close()
+        self._sink.close()
+        return WrittenTable(self._sink.size, self._sink.checksum.hexdigest(), self._num_zones)
+
+    def abort(self) -> None:
+        """Close what is open after a failure; the file is not a table."""
+        self._sink.close()
+
+
+def write_rows(tables: Sequence[Table], filesystem: pafs.FileSystem, path: str) -> WrittenTable:
+    """Write tables of one index as one in the row layout: the file a build would have written."""
+    writer = TableWriter(filesystem, path, tables[0].number_of_items, tables[0].probability)
+    try:
+        for table in tables:
+            for fragment_id, zones in table.zones():
+                writer.write(fragment_id, zones)
+    except BaseException:
+        writer.abort()
+        raise
+    return writer.close()
+
+
+def read_table(
+    filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
+) -> RowTable:
+    """Open a table; the parameters are those of `read_file`."""
+    return RowTable(read_file(filesystem, path, num_bytes, checksum), path)

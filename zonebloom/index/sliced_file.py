@@ -1,0 +1,270 @@
+"""The file of a sliced table, written and read: its tiles, its zones, and where the tiles lie.
+
+    magic | tile | tile | ... | directory | trailer
+
+The directory comes last, so that a file is written in one pass and read from its end. It is
+compact, for a lookup reads all of it: zones are runs (all of a fragment's but the last have
+``number_of_items`` rows), null flags are bits.
+
+    head      number_of_items i64, probability f64, zones, runs, groups, tiles u64,
+              salt of the rows' checks u64, XXH3-64 of all before the directory u64
+    runs      fragment_id, first row, zones, rows       each u64[runs]
+    groups    blocks a filter                           u64[groups]
+    tiles     group, offset, zones                      each u64[tiles]
+    nulls     a bit a zone
+    group of each zone, only when there are several     u8, or u32 when there are over 256
+
+    trailer   bytes of the directory u64, its XXH64 u64, version u32, 0 u32, magic
+
+All little-endian. A group is the zones whose filters have one number of blocks, and its tiles
+hold them in their order.
+
+Version 1 had neither salt nor digest, and its checks were seeded with the number of the row in
+its block alone: one of its files or blocks put in the place of another went unnoticed. Its files
+are still read.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.fs as pafs
+import xxhash
+
+from zonebloom.index.table import MAX_ZONE_ROWS, HashingFile, Runs, Table, WrittenTable
+from zonebloom.sbbf.slice_layout import MAX_TILE_ZONES, Tile, place_tile
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES
+
+MAGIC = b"ZBSLICED"
+VERSION = 2
+TRAILER = struct.Struct("<QQII8s")
+_HEADS = {1: struct.Struct("<qdQQQQ"), VERSION: struct.Struct("<qdQQQQQQ")}
+_RUN_COLUMNS = 4
+_TILE_COLUMNS = 3
+
+# No sum of counts that fit a directory of this size can wrap.
+_MAX_DIRECTORY_BYTES = 1 << 31
+_MAX_BLOCKS = MAX_BYTES // BYTES_PER_BLOCK
+_PAGE = 4096
+# Tiles with rows of so many words are aligned to pages: only then that saves reads.
+_ALIGNED_ROW_WORDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """All of a sliced table but its bits.
+
+    Attributes
+    ----------
+    probability : float
+    runs : Runs
+    has_null : bool array, shape (zones,)
+    tiles : tuple of Tile
+    zone_groups : uint32 array, shape (zones,), or None
+        Group of each zone, None when there is one.
+    salt : int
+        Of the checks of its rows; 0 in version 1.
+    content : int or None
+        XXH3-64 of all before the directory; None in version 1.
+    """
+
+    probability: float
+    runs: Runs
+    has_null: np.ndarray
+    tiles: tuple[Tile, ...]
+    zone_groups: np.ndarray | None
+    salt: int
+    content: int | None
+
+    def to_bytes(self) -> bytes:
+        """The directory and the trailer."""
+        runs, tiles = self.runs, self.tiles
+        blocks = dict(sorted((tile.group, tile.num_blocks) for tile in tiles))
+        counts = self.has_null.size, runs.num_zones.size, len(blocks), len(tiles)
+        columns = (
+            runs.fragment_ids,
+            runs.first_rows,
+            runs.num_zones,
+            runs.num_rows,
+            list(blocks.values()),
+            [tile.group for tile in tiles],
+            [tile.offset for tile in tiles],
+            [tile.num_zones for tile in tiles],
+        )
+        parts = [
+            _HEADS[VERSION].pack(runs.items, self.probability, *counts, self.salt, self.content),
+            *(np.asarray(column, dtype="<u8").tobytes() for column in columns),
+            np.packbits(self.has_null, bitorder="little").tobytes(),
+        ]
+        if self.zone_groups is not None:
+            parts.append(self.zone_groups.astype(_group_dtype(len(blocks))).tobytes())
+        data = b"".join(parts)
+        return data + TRAILER.pack(len(data), xxhash.xxh64_intdigest(data), VERSION, 0, MAGIC)
+
+    def zone_order(self) -> np.ndarray | None:
+        """Number of the zone at each place of the tiles, int64; None when it is that place."""
+        if self.zone_groups is None:
+            return None
+        by_group = np.argsort(self.zone_groups, kind="stable")
+        counts = np.bincount(self.zone_groups)
+        next_place = np.cumsum(counts) - counts
+        order = np.empty(self.has_null.size, dtype=np.int64)
+        for tile in self.tiles:
+            at = int(next_place[tile.group])
+            order[tile.first : tile.first + tile.num_zones] = by_group[at : at + tile.num_zones]
+            next_place[tile.group] += tile.num_zones
+        return order
+
+
+def directory_bytes(trailer: bytes, num_bytes: int) -> int:
+    """Length of the directory before a trailer, of a file of a size."""
+    if len(trailer) != TRAILER.size:
+        raise ValueError("it is too short")
+    size, _, version, _, magic = TRAILER.unpack(trailer)
+    if magic != MAGIC:
+        raise ValueError("it does not end as one")
+    if version not in _HEADS:
+        raise ValueError(f"it is of format {version}, {VERSION} is known")
+    most = min(num_bytes - TRAILER.size - len(MAGIC), _MAX_DIRECTORY_BYTES)
+    if not _HEADS[version].size <= size <= most:
+        raise ValueError(f"its directory claims {size:,} bytes")
+    return size
+
+
+def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
+    """Make a directory of its bytes, with every count and offset checked."""
+    _, checksum, version, _, _ = TRAILER.unpack(trailer)
+    if xxhash.xxh64_intdigest(data) != checksum:
+        raise ValueError("the checksum of its directory does not match")
+    head = _HEADS[version]
+    items, probability, num_zones, num_runs, num_groups, num_tiles, *rest = head.unpack_from(data)
+    salt, content = rest or (None, None)
+    numbers = _RUN_COLUMNS * num_runs + num_groups + _TILE_COLUMNS * num_tiles
+    null_bytes = -(-num_zones // 8)
+    group_bytes = _group_dtype(num_groups).itemsize * num_zones if num_groups > 1 else 0
+    if head.size + 8 * numbers + null_bytes + group_bytes != len(data):
+        raise ValueError("its directory has another size than its counts say")
+    column = np.frombuffer(data, dtype="<u8", count=numbers, offset=head.size)
+    of_runs, blocks, of_tiles = np.split(
+        column, [_RUN_COLUMNS * num_runs, _RUN_COLUMNS * num_runs + num_groups]
+    )
+    at = head.size + 8 * numbers
+    bits = np.frombuffer(data, dtype=np.uint8, count=null_bytes, offset=at)
+    has_null = np.unpackbits(bits, count=num_zones, bitorder="little").view(bool)
+    groups = None
+    sizes = [num_zones] if num_groups else []
+    if num_groups > 1:
+        stored = np.frombuffer(data, _group_dtype(num_groups), offset=at + null_bytes)
+        groups = stored.astype(np.uint32)
+        sizes = np.bincount(groups, minlength=num_groups).tolist()
+    ids, first_rows, run_zones, run_rows = of_runs.reshape(_RUN_COLUMNS, num_runs)
+    runs = Runs(ids, first_rows, run_zones, run_rows, items)
+    _check_runs(runs, num_zones)
+    end = num_bytes - TRAILER.size - len(data)
+    tiles = _tiles(of_tiles.reshape(_TILE_COLUMNS, num_tiles), blocks.tolist(), end, salt)
+    in_tiles = [0] * num_groups
+    for tile in tiles:
+        in_tiles[tile.group] += tile.num_zones
+    if in_tiles != sizes or (num_zones and not num_groups):
+        raise ValueError("its tiles hold other zones than it has")
+    return Directory(probability, runs, has_null, tiles, groups, salt or 0, content)
+
+
+def _group_dtype(num_groups: int) -> np.dtype:
+    return np.dtype("u1" if num_groups <= 256 else "<u4")
+
+
+def _check_runs(runs: Runs, num_zones: int) -> None:
+    if (runs.num_zones > num_zones).any() or int(runs.num_zones.sum()) != num_zones:
+        raise ValueError("its runs are not its zones")
+    limit = np.uint64(MAX_ZONE_ROWS)
+    if (runs.num_rows > limit).any() or (runs.first_rows > limit - runs.num_rows).any():
+        raise ValueError("it holds a zone past 2**32 rows")
+    several = runs.num_zones != 1
+    if not several.any():
+        return
+    if not 0 < runs.items <= MAX_ZONE_ROWS:
+        raise ValueError(f"its zones claim {runs.items} rows each")
+    rows = runs.num_rows[several]
+    expected = (rows + np.uint64(runs.items - 1)) // np.uint64(runs.items)
+    if (expected != runs.num_zones[several]).any() or (rows == 0).any():
+        raise ValueError("its runs have other rows than their zones")
+
+
+def _tiles(columns: np.ndarray, blocks: list[int], end: int, salt: int | None) -> tuple[Tile, ...]:
+    if any(not 0 < count <= _MAX_BLOCKS for count in blocks):
+        raise ValueError("it holds a filter of no size")
+    tiles: list[Tile] = []
+    free = len(MAGIC)
+    for group, offset, num_zones in columns.T.tolist():
+        if group >= len(blocks) or not 0 < num_zones <= MAX_TILE_ZONES:
+            raise ValueError("it holds a tile of no size")
+        before = tiles[-1] if tiles else None
+        tile = place_tile(group, offset, num_zones, blocks[group], before, salt)
+        if offset < free or offset % 8 or offset + tile.num_bytes > end:
+            raise ValueError("it holds a tile outside its file")
+        free = offset + tile.num_bytes
+        tiles.append(tile)
+    return tuple(tiles)
+
+
+def new_salt() -> int:
+    """What the checks of one file's rows have in common, and no other file's."""
+    return secrets.randbits(64)
+
+
+class SlicedFile:
+    """A sliced table in the making, tile by tile."""
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str):
+        self._sink = HashingFile(filesystem.open_output_stream(path))
+        self._tiles: list[Tile] = []
+        self._salt = new_salt()
+        self._sink.write(MAGIC)
+
+    def begin_tile(self, num_zones: int, num_blocks: int) -> Tile:
+        """Lay out the next tile; its blocks are to be written next, all of them, in order."""
+        before = self._tiles[-1] if self._tiles else None
+        tile = place_tile(0, self._sink.size, num_zones, num_blocks, before, self._salt)
+        if tile.row_words >= _ALIGNED_ROW_WORDS:
+            padding = -self._sink.size % _PAGE
+            self._sink.write(bytes(padding))
+            tile = tile._replace(offset=tile.offset + padding)
+        self._tiles.append(tile)
+        return tile
+
+    def write_blocks(self, blocks: np.ndarray) -> None:
+        """Write the next blocks of a tile, their checks made."""
+        self._sink.write(blocks.data.cast("B"))
+
+    def close(self, tables: Sequence[Table]) -> WrittenTable:
+        """Finish the file with what is known of its zones: those of some tables, in order."""
+        ids, starts, lengths, has_null, num_blocks = (
+            np.concatenate([getattr(table, name) for table in tables])
+            for name in ("fragment_ids", "starts", "lengths", "has_null", "num_blocks")
+        )
+        sizes, groups = np.unique(num_blocks, return_inverse=True)
+        directory = Directory(
+            tables[0].probability,
+            Runs.of(ids, starts, lengths, tables[0].number_of_items),
+            has_null,
+            tuple(
+                tile._replace(group=int(np.searchsorted(sizes, tile.num_blocks)))
+                for tile in self._tiles
+            ),
+            groups.astype(np.uint32) if sizes.size > 1 else None,
+            self._salt,
+            self._sink.checksum.intdigest(),
+        )
+        data = directory.to_bytes()
+        self._sink.write(data)
+        self._sink.close()
+        return WrittenTable(self._sink.size, xxhash.xxh3_64_hexdigest(data), starts.size)
+
+    def abort(self) -> None:
+        """Close what is open after a failure; the file is not a table."""
+        self._sink.close()

@@ -1,0 +1,59 @@
+"""The split-block Bloom filter by its specification: salts, sizes, and where a hash's bits lie.
+
+A filter is ``z`` blocks of 256 bits; a block is eight 32-bit words:
+
+    filter   | block 0 | block 1 | ...                  | block z-1 |
+                  |
+    block    | word 0 | word 1 | word 2 | ... | word 7 |     32 bytes
+                  |
+    word     one bit set:  (uint32(hash) * SALT[i]) >> 27
+
+The upper half of a hash picks the block, ``((hash >> 32) * z) >> 32``; the lower half picks
+one bit in each of the block's eight words. ``z`` need not be a power of two. Source: Parquet
+format, BloomFilter.md, section "Technical Approach".
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+
+# One hash or several, uint64.
+Hashed: TypeAlias = np.ndarray | np.uint64
+
+SALT = np.array(
+    [
+        0x47B6137B,
+        0x44974D91,
+        0x8824AD5B,
+        0xA2B7289D,
+        0x705495C7,
+        0x2DF1424B,
+        0x9EFC4947,
+        0x5C6BFB31,
+    ],
+    dtype=np.uint32,
+)
+WORDS_PER_BLOCK = 8
+BITS_PER_WORD = 32
+BITS_PER_BLOCK = 256
+BYTES_PER_BLOCK = 32
+MAX_BYTES = 1 << 27
+
+
+def block_numbers(hashes: Hashed, num_blocks: int | np.ndarray) -> np.ndarray:
+    """Which block hashes, uint64, fall in, uint64; sorted if the hashes are."""
+    return ((hashes >> np.uint64(32)) * np.asarray(num_blocks, dtype=np.uint64)) >> np.uint64(32)
+
+
+def bit_numbers(hashes: Hashed) -> np.ndarray:
+    """Which bit of each of the eight words hashes set, uint32, shape ``(..., 8)``."""
+    low = np.asarray(hashes).astype(np.uint32)
+    return (low[..., None] * SALT) >> np.uint32(27)
+
+
+def holds(words: np.ndarray, hashes: Hashed) -> np.ndarray:
+    """Tell for blocks, uint32, shape ``(n, 8)``, whether they hold a hash each, shape ``(n,)``."""
+    mask = np.uint32(1) << bit_numbers(hashes)
+    return ((words & mask) == mask).all(axis=1)
