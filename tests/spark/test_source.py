@@ -16,11 +16,9 @@ from zonebloom.errors import (
     ColumnNotFound,
     EngineError,
     FragmentChanged,
-    IndexNotUsedWarning,
     InvalidArgument,
     NoFragments,
 )
-from zonebloom.spark import frames, pushdown
 from zonebloom.spark import split as pieces
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options
@@ -250,34 +248,6 @@ def test_errors_say_what_to_do(spark, folder):
         spark.read.format("zonebloom").schema("id int").load(folder).collect()
 
 
-def test_pushed_filters_leak_in_this_pyspark(spark):
-    """The reason why predicates travel with the load; should it fail, pushdown may be used."""
-    spark.conf.set(pushdown.SETTING, "true")
-    try:
-        spark.dataSource.register(pushdown._ProbeSource)
-        loaded = spark.read.format(pushdown._PROBE).load()
-        assert loaded.where("id = 3").count() == 1
-        assert loaded.count() == 1, "all ten rows are there: filters no longer leak"
-        loaded = spark.read.format(pushdown._PROBE).load()
-        assert [r.id for r in loaded.where("id = 3").union(loaded.where("id = 7")).collect()] == [7]
-        assert not pushdown.is_sound(spark)
-        with pytest.warns(IndexNotUsedWarning, match=r"loses rows.*scan\(spark, path, filter="):
-            assert pushdown.choose(spark) is pushdown.ZoneBloomSource
-    finally:
-        spark.conf.set(pushdown.SETTING, "false")
-
-
-def test_setting_is_looked_at_again(spark, monkeypatch):
-    """A reader that takes pushed filters must be gone once the setting is off."""
-    fresh, chosen = spark.newSession(), []
-    monkeypatch.setattr(frames, "choose", lambda s: chosen.append(s) or pushdown.PushingSource)
-    for setting, times in (("false", 0), ("true", 1), ("true", 1), ("false", 1), ("true", 2)):
-        fresh.conf.set(pushdown.SETTING, setting)
-        zs.register(fresh)
-        assert len(chosen) == times
-    fresh.conf.set(pushdown.SETTING, "false")
-
-
 def test_several_paths(spark, folder, oracle):
     paths = [f"{folder}/0.parquet", f"file:{folder}/2.parquet"]
     wanted = rows(oracle.where("id = 5 AND (row < 2000 OR row >= 4000)"))
@@ -288,48 +258,13 @@ def test_several_paths(spark, folder, oracle):
 
 
 def test_rows_are_right_where_the_session_pushes(spark, folder, oracle):
-    spark.conf.set(pushdown.SETTING, "true")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         whole = spark.read.format("zonebloom").load(folder)
         assert rows(whole.where("id = 5")) == rows(oracle.where("id = 5"))
         assert whole.count() == oracle.count()
     finally:
-        spark.conf.set(pushdown.SETTING, "false")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "id = 5",
-        "id IN (5, 7, NULL) AND x IS NOT NULL",
-        "x = 0.0",
-        "x > 5",
-        "NOT (x = 5)",
-        "x = double('NaN')",
-        "st.a = 12",
-        "name <=> NULL",
-        "dec = 1.25 AND d = DATE'2024-04-01'",
-        "t = TIMESTAMP'2024-05-01 14:00:00Z'",
-        "b = X'30303035'",
-        "id IN (1,2,3,4,5,6,7,8,9,10,11,12,13)",
-        "name LIKE 'n12%' AND small <> 3",
-    ],
-)
-def test_pushed_filters(spark, folder, oracle, text):
-    class PushingTwin(pushdown.PushingSource):
-        """By another name; in this session sound for the first scan of a load."""
-
-        @classmethod
-        def name(cls):
-            return "zonebloom_pushing"
-
-    spark.conf.set(pushdown.SETTING, "true")
-    try:
-        spark.dataSource.register(PushingTwin)
-        found = spark.read.format("zonebloom_pushing").load(folder).where(text)
-        assert rows(found) == rows(oracle.where(text))
-    finally:
-        spark.conf.set(pushdown.SETTING, "false")
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_columns_in_another_case_are_refused(spark, tmp_path):

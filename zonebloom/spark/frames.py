@@ -7,13 +7,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from zonebloom.errors import EngineError, InvalidArgument
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options
-from zonebloom.spark.pushdown import choose, is_asked_for
 from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.source import NAME, ZoneBloomSource
 from zonebloom.spark.workers.failures import told
@@ -24,15 +23,11 @@ if TYPE_CHECKING:
 
 Path = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-# What the setting for pushdown was when the format was registered.
-registered: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
+registered: WeakSet[SparkSession] = WeakSet()
 
 
 def register(spark: SparkSession) -> None:
     """Make ``format("zonebloom")`` known to a session; `scan` does so by itself.
-
-    With ``spark.sql.python.filterPushdown.enabled`` on, a probe of two jobs tries whether
-    filters of ``where`` can be used as well, and a warning says when they cannot.
 
     Parameters
     ----------
@@ -46,11 +41,9 @@ def register(spark: SparkSession) -> None:
     """
     if not hasattr(spark, "dataSource"):
         raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession of Spark 4")
-    pushes = is_asked_for(spark)
-    if registered.get(spark) != pushes:
-        # A reader that takes pushed filters fails every query where the setting is off.
-        spark.dataSource.register(choose(spark) if pushes else ZoneBloomSource)
-        registered[spark] = pushes
+    if spark not in registered:
+        spark.dataSource.register(ZoneBloomSource)
+        registered.add(spark)
 
 
 def scan(

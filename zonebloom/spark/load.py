@@ -51,7 +51,6 @@ class Load:
         self.opaque = opaque_columns(schema, known)
         text = options.filter or options.prune
         self.filter: SparkFilter | None = None
-        self._pushed: Predicate | None = None
         if text is not None:
             self.filter = to_spark_filter(text, schema, self.opaque, options.timezone)
             if options.prune is not None:
@@ -100,21 +99,17 @@ class Load:
 
     # Planning
 
-    def push(self, predicate: Predicate) -> None:
-        """Take what Spark pushed; it is true or unknown for every row Spark keeps."""
-        self._pushed = predicate
-
     @property
     def predicate(self) -> Predicate | None:
         """What zones are chosen by; None reads all."""
         own = None if self.filter is None else self.filter.predicate
-        terms = [each for each in (own, *self._keys, self._pushed) if each is not None]
+        terms = [each for each in (own, *self._keys) if each is not None]
         return without_old_times(conjunction(terms)) if terms else None
 
     def plan(self, described: bool = False) -> ScanPlan:
         """Say what is read of the files as they are now."""
         planner = self.dataset.opened.planner
-        # Of the filter, of keys to be joined and of what Spark pushed alike.
+        # Of the filter and of keys to be joined alike.
         for path in sorted(columns_in(self.predicate) if self.predicate is not None else ()):
             why = hidden_by_case(self.dataset, ".".join(path))
             if why is not None:

@@ -5,8 +5,9 @@
         plan        predicate -> zones -> pieces -> tasks           a Python process of the driver
         tasks       pages -> rows that match -> Arrow batches       Python workers of executors
 
-The predicate travels with the load, not with the DataFrame's own ``where``: see
-`zonebloom.spark.pushdown` for why. Spark's filters stay with Spark.
+The predicate travels with the load, not with the DataFrame's own ``where``: in PySpark 4.3 what
+one scan of a loaded DataFrame pushed is used for every other scan of it. After
+``df.where("id = 3").count()``, ``df.count()`` would count one zone.
 """
 
 from __future__ import annotations

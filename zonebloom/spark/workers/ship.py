@@ -88,8 +88,7 @@ def _registered_anew(spark: SparkSession) -> None:
     """The format as registered before knows nothing of the archive."""
     from zonebloom.spark import frames
 
-    if spark in frames.registered:
-        del frames.registered[spark]
+    frames.registered.discard(spark)
     frames.register(spark)
 
 
