@@ -22,10 +22,9 @@ from zonebloom.errors import (
     FragmentUnreadable,
     InvalidArgument,
     SchemaMismatch,
-    UnsupportedType,
 )
 from zonebloom.predicates import ast
-from zonebloom.spark import files_with_keys, filter_join, prune, scan, tag_location
+from zonebloom.spark import filter_join, prune, scan, tag_location
 from zonebloom.spark.options import Options
 from zonebloom.spark.rebase import Calendars, has_times, require_modern, without_old_times
 
@@ -273,15 +272,6 @@ def test_times_that_are_shown_as_later_ones(spark, tmp_path):
     refused(scan(spark, lake, f"t = {text}"))
     with pytest.raises(SchemaMismatch, match=REFUSED):
         tag_location(keys, lake, "t").collect()
-
-
-def test_filters_alone_are_not_asked_for_keys_of_old(spark, modern):
-    keys = keys_of(spark, "d", ["1500-02-28"])
-    with pytest.raises(UnsupportedType, match="leave exact=True"):
-        files_with_keys(keys, modern, "d", exact=False)
-    assert files_with_keys(keys, modern, "d").count() == 2
-    keys = keys_of(spark, "d", ["2024-02-29"])
-    assert files_with_keys(keys, modern, "d", exact=False).count() == 2
 
 
 # Parts

@@ -137,12 +137,6 @@ def test_zones_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, co
     assert rows(plan.frame) == rows(plain[0].join(plain[1], column, how))
 
 
-def test_udf_gives_the_same(spark, folder, oracle, others):
-    frame = zs.filter_join(others, oracle, ["id", "name"], right_index=folder, way="udf")
-    assert "ArrowEvalPython" in frame._jdf.queryExecution().executedPlan().toString()
-    assert rows(frame) == rows(others.join(oracle, ["id", "name"]))
-
-
 def test_composite_keys(spark, folder, oracle, others):
     """Only some of the keys are looked up; the rest stay with the join."""
     plan = zs.explain_join(others, oracle, ["id", "x", "dec"], right_index=folder)
@@ -419,8 +413,6 @@ def test_misuse_is_refused(spark, folder, oracle, others):
         zs.filter_join(others, folder, "id")
     with pytest.raises(InvalidArgument, match="on is"):
         zs.filter_join(others, part, [])
-    with pytest.raises(InvalidArgument, match="way is"):
-        zs.filter_join(others, part, "id", way="magic")
     with pytest.raises(ColumnNotFound, match="right has no column 'nope'"):
         zs.filter_join(others.withColumn("nope", sf.lit(1)), part, "nope")
     with pytest.raises(InvalidArgument, match="stream"):

@@ -17,13 +17,11 @@ import spark_data
 from pyspark.sql import functions as sf
 
 import zonebloom as zb
-import zonebloom.spark.tagging.candidate_files
 import zonebloom.spark.tagging.locate
 import zonebloom.spark.tagging.plan
 from zonebloom.errors import (
     ColumnNotFound,
     FragmentChanged,
-    IndexNotFound,
     IndexNotUsedWarning,
     InvalidArgument,
     SchemaMismatch,
@@ -214,7 +212,6 @@ def test_no_keys(spark, lake):
     empty = spark.createDataFrame([], "id bigint, number bigint")
     assert tag_location(empty, lake, "id").count() == 0
     assert files_with_keys(empty, lake, "id").count() == 0
-    assert files_with_keys(empty, lake, "id", exact=False).count() == 0
 
 
 def test_a_dataset_without_rows(spark, tmp_path):
@@ -369,67 +366,16 @@ def test_files_with_keys(spark, lake, rows, way):
     }
 
 
-def test_files_that_may_hold_keys(spark, lake, rows):
-    keys = [5, 5, 7, 123_456_789]
-    frame = spark.createDataFrame([(k, k) for k in keys], "id bigint, small bigint")
-    frame = frame.withColumn("small", sf.col("small").cast("int"))
-    sure = {r.path: r for r in files_with_keys(frame.limit(3), lake, "id").collect()}
-    for on in ("id", ["id", "small"]):
-        may = {r.path: r for r in files_with_keys(frame, lake, on, exact=False).collect()}
-        if on == "id":
-            assert set(sure) <= set(may)
-            for path, row in sure.items():
-                assert row.num_keys <= may[path].num_keys and row.num_rows <= may[path].num_rows
-        assert all(row.num_rows <= spark_data.FILE_ROWS for row in may.values())
-    far = spark.createDataFrame([(10**12,)], "id bigint")
-    assert files_with_keys(far, lake, "id", exact=False).count() == 0
-    with pytest.raises(IndexNotFound, match="exact=True"):
-        files_with_keys(spark.sql("SELECT true AS flag"), lake, "flag", exact=False)
-
-
-def may_hold(frame, path, on, **options):
-    """Names of the files that ranges and filters do not rule out."""
-    found = files_with_keys(frame, path, on, exact=False, **options).collect()
-    return {os.path.basename(row.path): row.num_keys for row in found}
-
-
-def test_files_that_may_hold_nan(spark, tmp_path):
+def test_files_that_hold_nan(spark, tmp_path):
     nan = float("nan")
     pq.write_table(pa.table({"x": [nan, 1.0], "n": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": [3.0, 4.0], "n": [5, 6]}), tmp_path / "b.parquet")
     dataset = zb.dataset(tmp_path)
     dataset.create_scalar_index(["x", "n"], spark=False)
     keys = spark.createDataFrame([(nan, 1), (None, 2), (1.0, None)], "x double, n bigint")
-    assert may_hold(keys, dataset, ["x", "n"]) == {"a.parquet": 1}
-    assert may_hold(keys.where("n = 1"), dataset, "x")["a.parquet"] == 1
-    sure = files_with_keys(keys, dataset, ["x", "n"]).collect()
-    assert [os.path.basename(row.path) for row in sure] == ["a.parquet"]
-
-
-def test_a_file_that_goes_while_filters_are_asked_is_refused(spark, tmp_path, monkeypatch):
-    """Ids of files not indexed go by their place: the next one has the id of one that went."""
-
-    def write(number):
-        ids = pa.array(np.arange(number * 100, number * 100 + 100), pa.int64())
-        pq.write_table(pa.table({"id": ids}), tmp_path / f"{number}.parquet")
-
-    write(0)
-    zb.dataset(tmp_path).create_scalar_index("id", spark=False)
-    write(1)
-    write(2)
-    before = zonebloom.spark.tagging.candidate_files._worker
-
-    def gone(*arguments):
-        made = before(*arguments)
-        os.remove(tmp_path / "1.parquet")
-        return made
-
-    monkeypatch.setattr(zonebloom.spark.tagging.candidate_files, "_worker", gone)
-    keys = spark.createDataFrame([(250,)], "id bigint")
-    with pytest.raises(FragmentChanged, match="call again"):
-        files_with_keys(keys, tmp_path, "id", exact=False)
-    monkeypatch.undo()
-    assert may_hold(keys, tmp_path, "id") == {"2.parquet": 1}
+    for on in (["x", "n"], "x"):
+        found = files_with_keys(keys.where("n = 1"), dataset, on).collect()
+        assert [os.path.basename(row.path) for row in found] == ["a.parquet"]
 
 
 # Names
@@ -452,9 +398,6 @@ def test_a_column_in_another_case_is_refused(spark, tmp_path, way, is_indexed):
         tag_location(keys, dataset, "id")
     with pytest.raises(SchemaMismatch, match=r"b\.parquet"):
         files_with_keys(keys.withColumn("n", sf.lit(3)), dataset, ["n", "id"])
-    if is_indexed:
-        with pytest.raises(SchemaMismatch, match=r"b\.parquet"):
-            files_with_keys(keys, dataset, "id", exact=False)
     assert tag_location(keys.withColumn("n", sf.lit(3)), dataset, "n").count() == 1
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
@@ -514,7 +457,6 @@ def test_times_beyond_the_year_9999(spark, tmp_path, way):
             "number", "fragment_id", "path", "row_offset"
         )
         assert tagged(found) == expected
-        assert may_hold(keys.where("number = 1"), dataset, on) == {"a.parquet": 1}
 
 
 def test_int96_is_said_to_have_no_index_to_ask(spark, tmp_path):
@@ -526,13 +468,11 @@ def test_int96_is_said_to_have_no_index_to_ask(spark, tmp_path):
         spark.conf.unset("spark.sql.parquet.outputTimestampType")
     dataset = zb.dataset(tmp_path / "data")
     dataset.create_scalar_index("t", spark=False)
-    with pytest.raises(UnsupportedType, match=r"is INT96.*leave exact=True"):
-        files_with_keys(keys, dataset, "t", exact=False)
     with pytest.warns(IndexNotUsedWarning, match="is INT96") as told:
         assert [row.row_offset for row in tag_location(keys, dataset, "t").collect()] == [0]
     assert not [each for each in told if "build it again" in str(each.message)]
     dataset.create_scalar_index("id", spark=False)
-    assert list(may_hold(keys, dataset, ["t", "id"]).values()) == [1]
+    assert [row.num_keys for row in files_with_keys(keys, dataset, ["t", "id"]).collect()] == [1]
 
 
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.IndexNotUsedWarning")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
-from zonebloom.spark.joins.membership import KeyFilter, Way
+from zonebloom.spark.joins.membership import KeyFilter
 from zonebloom.spark.joins.plan import (
     Index,
     Indexed,
@@ -46,7 +46,6 @@ def filter_join(
     max_keys: int = 10_000,
     max_filter_bytes: int = 64 << 20,
     max_missing_rows: int = 5_000_000,
-    way: Way = "expressions",
     stored_keys: bool = False,
 ) -> DataFrame:
     """Join two frames, leaving out early what the index of one side says has no match.
@@ -76,9 +75,6 @@ def filter_join(
     max_missing_rows : int
         Rows of files that are not in the filter yet, to read their keys here. With more of them
         the filter is not used.
-    way : {"expressions", "udf"}
-        How keys are looked up in the filter: by Spark's own expressions, or by our kernel in an
-        Arrow UDF, which took six times as long.
     stored_keys : bool
         Says that the keys of a frame with an index are the files' own column in every row. Spark
         Connect does not show it, and loses rows where it is not so; without the word the index is
@@ -105,7 +101,7 @@ def filter_join(
         When no rule could be used, with each reason; the join is then Spark's own.
     """
     limits = Limits(max_keys, max_filter_bytes, max_missing_rows)
-    plan = _plan(left, right, on, how, left_index, right_index, limits, way, stored_keys)
+    plan = _plan(left, right, on, how, left_index, right_index, limits, stored_keys)
     if not plan.used:
         warnings.warn(
             f"the join is made without an index: {'; '.join(plan.not_used)}",
@@ -126,7 +122,6 @@ def explain_join(
     max_keys: int = 10_000,
     max_filter_bytes: int = 64 << 20,
     max_missing_rows: int = 5_000_000,
-    way: Way = "expressions",
     stored_keys: bool = False,
 ) -> JoinPlan:
     """Say what `filter_join` does with the same parameters, and why not more; it warns of nothing.
@@ -134,7 +129,7 @@ def explain_join(
     Keys of a small side are computed for it. The join itself is in ``frame``.
     """
     limits = Limits(max_keys, max_filter_bytes, max_missing_rows)
-    return _plan(left, right, on, how, left_index, right_index, limits, way, stored_keys)
+    return _plan(left, right, on, how, left_index, right_index, limits, stored_keys)
 
 
 def _plan(
@@ -145,14 +140,11 @@ def _plan(
     left_index: Index,
     right_index: Index,
     limits: Limits,
-    way: Way,
     stored_keys: bool,
 ) -> JoinPlan:
     names = (on,) if isinstance(on, str) else tuple(on)
     if not names or not all(isinstance(each, str) for each in names):
         raise InvalidArgument(f"on is {on!r}; name the columns that both sides have")
-    if way not in ("expressions", "udf"):
-        raise InvalidArgument(f"way is {way!r}; it is expressions or udf")
     if isinstance(left, Indexed) and isinstance(right, Indexed):
         raise InvalidArgument(
             "both sides are Indexed; read one of them: zonebloom.spark.scan(spark, path)"
@@ -161,4 +153,4 @@ def _plan(
     sides = {"left": Side("left", left, left_index), "right": Side("right", right, right_index)}
     require_lawful(kind, sides)
     spark = (right if isinstance(left, Indexed) else left).sparkSession
-    return Join(spark, names, kind, limits, way, stored_keys, sides).plan()
+    return Join(spark, names, kind, limits, stored_keys, sides).plan()

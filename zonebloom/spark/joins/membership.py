@@ -1,14 +1,10 @@
 """Which keys of a Spark column one Bloom filter may hold, as a condition for `where`.
 
-Two ways to the same answer, which is that of `Sbbf.check`:
-
-    expressions   Spark's own xxhash64 and arithmetic, and the words of the filter as one
-                  array<bigint> from a scalar subquery, which Spark sends to each stage once
-    udf           our kernel in an Arrow UDF, the filter inside its closure
-
-Of 20 M bigint keys and a filter of 1 MB, 2 cores, the expressions took about 40 ns of processor
-time a key over the plain sum, over Connect too, and the UDF about 240. Half of the bits are set,
-so most keys that are not in it are done after one bigint, of two words.
+Spark's own xxhash64 and arithmetic look a key up, in the words of the filter as one array<bigint>
+from a scalar subquery, which Spark sends to each stage once; over Connect too. Of 20 M bigint keys
+and a filter of 1 MB, 2 cores, that took about 40 ns of processor time a key over the plain sum, a
+kernel in an Arrow UDF about 240. Half of the bits are set, so most keys that are not in it are
+done after one bigint, of two words.
 
 SQL's xxhash64 starts from seed 42, and Parquet's filters are of seed 0. But of several columns
 each one's hash is the next one's seed, so a literal goes first whose own hash is 0.
@@ -22,31 +18,26 @@ calendar, which Spark corrects as it reads (`zonebloom.spark.rebase`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from zonebloom.errors import EngineError, UnsupportedType
+from zonebloom.errors import UnsupportedType
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
 from zonebloom.spark.frames import quoted
-from zonebloom.spark.rebase import are_of_old, first_of
+from zonebloom.spark.rebase import first_of
 from zonebloom.spark.types import spark_types
-from zonebloom.spark.workers.sealed import Sealed
 from zonebloom.values.types import hash_domain
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
-
-Way = Literal["expressions", "udf"]
 
 INTEGERS = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
 # The bigint that XXH64 with seed 42 hashes to 0.
@@ -108,22 +99,12 @@ def _is_binary(text: st.StringType) -> bool:
     )
 
 
-def may_hold(
-    spark: SparkSession, key: str, key_type: st.DataType, held: KeyFilter, way: Way
-) -> Column:
+def may_hold(spark: SparkSession, key: str, key_type: st.DataType, held: KeyFilter) -> Column:
     """The condition that a filter may hold a key; false or null is certain.
 
     Boolean; not true under a null.
     """
-    if way == "udf":
-        return _udf(sf.col(quoted(key)), held)
-    return _expressions(spark, quoted(key), key_type, held)
-
-
-# Expressions
-
-
-def _expressions(spark: SparkSession, key: str, key_type: st.DataType, held: KeyFilter) -> Column:
+    key = quoted(key)
     arrow = value_type(held.type)
     if pt.is_integer(arrow) and arrow.bit_width <= 16:
         return _in_bitmap(spark, key, held)
@@ -213,48 +194,6 @@ def _array(spark: SparkSession, data: bytes) -> Column:
     row = pa.ListArray.from_arrays(pa.array([0, len(longs)], pa.int32()), longs, type=words)
     frame: Any = spark.createDataFrame(pa.table({"words": row}))
     return frame.scalar()
-
-
-# Arrow UDF
-
-
-def _udf(key: Column, held: KeyFilter) -> Column:
-    try:
-        from pyspark.sql.functions import arrow_udf
-    except ImportError as error:
-        raise EngineError(
-            "checking keys in Python needs arrow_udf, which PySpark has from 4.1 on; leave "
-            "way='udf' out, or take a newer PySpark"
-        ) from error
-
-    # On a worker this is the filter.
-    sent: Any = Sealed(held)
-
-    def check(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        for keys in batches:
-            yield pa.array(check_keys(sent, keys))
-
-    made: Any = arrow_udf
-    return made(check, "boolean")(key)
-
-
-def check_keys(held: KeyFilter, keys: pa.Array) -> np.ndarray:
-    """What `may_hold` is to tell, for an Arrow array of keys."""
-    compute: Any = pc
-    arrow = value_type(held.type)
-    if pt.is_integer(arrow):
-        low, high = _bounds(arrow)
-        own_low, own_high = _bounds(keys.type)
-        inside = compute.and_(
-            compute.greater_equal(keys, pa.scalar(max(low, own_low), keys.type)),
-            compute.less_equal(keys, pa.scalar(min(high, own_high), keys.type)),
-        )
-        none = pa.scalar(None, keys.type)
-        return held.sbbf.check(compute.if_else(inside, keys, none).cast(arrow))
-    if pt.is_date(arrow) or pt.is_timestamp(arrow):
-        of_old = are_of_old(keys).fill_null(False)
-        return held.sbbf.check(keys.cast(arrow)) | np.asarray(of_old)
-    return held.sbbf.check(keys)
 
 
 def _bounds(integers: pa.DataType) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.spark.frames import Path, load, scan_options
-from zonebloom.spark.joins.membership import KeyFilter, Way, is_plain_text, may_hold, why_not
+from zonebloom.spark.joins.membership import KeyFilter, is_plain_text, may_hold, why_not
 from zonebloom.spark.joins.rules import (
     Limits,
     StepAside,
@@ -203,7 +203,6 @@ class Join:
         on: tuple[str, ...],
         how: str,
         limits: Limits,
-        way: Way,
         stored_keys: bool,
         sides: dict[str, Side],
     ):
@@ -211,7 +210,6 @@ class Join:
         self._on = on
         self._how = how
         self._limits = limits
-        self._way: Way = way
         self._stored_keys = stored_keys
         self._sides = sides
         for side in sides.values():
@@ -306,11 +304,11 @@ class Join:
             require_own_column(frames[other.name], held_key.name, other.index, self._stored_keys)
         held = fitted(held, self._limits.max_filter_bytes)
         frame = frames[side.name]
-        found = may_hold(self._spark, key.name, key.dataType, held, self._way)
+        found = may_hold(self._spark, key.name, key.dataType, held)
         self._used.append(
             f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before "
             f"they are shuffled: filter of {bytes_text(held.sbbf.nbytes)}, which lets about "
             f"{held.sbbf.estimated_fpp:.2%} of other keys pass, looked up by "
-            f"{'Spark expressions' if self._way == 'expressions' else 'an Arrow UDF'}{added}"
+            f"Spark expressions{added}"
         )
         return frame.where(found)

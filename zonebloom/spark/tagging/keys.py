@@ -181,11 +181,6 @@ def _digits(kind: st.DataType) -> tuple[int, int] | None:
     return (_DIGITS[type(kind)], 0) if isinstance(kind, _WHOLE) else None
 
 
-def kept(keys: DataFrame, materialize: bool) -> DataFrame:
-    """The keys as they are when first read: evaluated again, some frames hold other rows."""
-    return keys.localCheckpoint(eager=False) if materialize else keys
-
-
 def collected(frame: DataFrame, columns: KeyColumns, most: int) -> pa.Table | None:
     """The probes of all keys, None when there are more than ``most``."""
     found: Any = frame.select(*columns.probes).limit(most + 1).toArrow()

@@ -23,7 +23,6 @@ from zonebloom.spark.tagging.keys import (
     FRAGMENT_ID,
     ROW_OFFSET,
     KeyColumns,
-    kept,
     key_columns,
 )
 from zonebloom.spark.tagging.locate import Located, locate
@@ -46,7 +45,6 @@ def tag_location(
     on: Names,
     *,
     partition_by: Names = (),
-    materialize: bool = True,
 ) -> DataFrame:
     """Tell for each key where its rows lie, and which keys are new.
 
@@ -62,10 +60,6 @@ def tag_location(
     partition_by : str or list of str
         Columns that the paths of the files give (``day=2024-05-01``) and the keys carry too: a key
         is looked for in the files of its own partition alone. By default in all files.
-    materialize : bool
-        Whether the keys are kept by Spark (a local checkpoint) while they are located. Without,
-        they are evaluated several times, which is only right for frames that give the same rows
-        each time, such as files that stay as they are.
 
     Returns
     -------
@@ -115,7 +109,7 @@ def tag_location(
             f"keys have a column {taken[0]!r}, and one of that name is added; rename it first: "
             f"keys.withColumnRenamed({taken[0]!r}, ...)"
         )
-    columns, held, found = _located(keys, ds, on, partition_by, materialize)
+    columns, held, found = _located(keys, ds, on, partition_by)
     rows = found.frame.hint("broadcast" if found.num_rows <= _BROADCAST_ROWS else "merge")
     tagged = held.join(rows, columns.join_on(), "left")
     return tagged.select(
@@ -132,38 +126,25 @@ def files_with_keys(
     on: Names,
     *,
     partition_by: Names = (),
-    exact: bool = True,
-    materialize: bool = True,
 ) -> DataFrame:
     """Tell which files hold rows of some keys, as an erasure request must know.
 
     Parameters
     ----------
-    keys, ds, on, partition_by, materialize
+    keys, ds, on, partition_by
         As `tag_location` takes them.
-    exact : bool
-        False asks key ranges and filters alone and reads no data: a file that is not named holds
-        none of the keys, one that is named may hold fewer than it says.
 
     Returns
     -------
     pyspark.sql.DataFrame
-        One row a file that holds (or may hold) a key: ``path`` string, ``fragment_id`` bigint,
-        ``num_keys`` bigint (distinct keys), ``num_rows`` bigint (rows of those keys; without
-        ``exact``, rows of the zones that may hold one).
+        One row a file that holds a key: ``path`` string, ``fragment_id`` bigint, ``num_keys``
+        bigint (distinct keys), ``num_rows`` bigint (rows of those keys).
 
     Raises
     ------
-    As `tag_location`, where names of columns are free. Without ``exact`` IndexNotFound when no key
-    column has an index, and UnsupportedType when it is INT96, which no index is asked for.
+    As `tag_location`, where names of columns are free.
     """
-    if not exact:
-        from zonebloom.spark.tagging.candidate_files import ask
-
-        found, names, instants = _opened(ds, on, partition_by)
-        columns = key_columns(keys, found, names, instants)
-        return ask(kept(keys, materialize), columns, found)
-    columns, held, found = _located(keys, ds, on, partition_by, materialize)
+    columns, held, found = _located(keys, ds, on, partition_by)
     distinct = held.select(*(sf.col(quoted(name)) for name in columns.names)).distinct()
     rows = found.frame.hint("broadcast" if found.num_rows <= _BROADCAST_ROWS else "merge")
     ids = [sf.col(field.name) for field in columns.fields]
@@ -177,13 +158,14 @@ def files_with_keys(
 
 
 def _located(
-    keys: DataFrame, ds: Any, on: Names, partition_by: Names, materialize: bool
+    keys: DataFrame, ds: Any, on: Names, partition_by: Names
 ) -> tuple[KeyColumns, DataFrame, Located]:
     found, names, instants = _opened(ds, on, partition_by)
     columns = key_columns(keys, found, names, instants)
     if any(name.lower().startswith(FOUND.format("")) for name in keys.columns):
         raise InvalidArgument(f"columns of keys must not be named {FOUND.format('...')}")
-    held = kept(keys, materialize)
+    # Evaluated again, some frames give other rows.
+    held = keys.localCheckpoint(eager=False)
     try:
         return columns, held, locate(held, columns, found)
     except Exception as error:
