@@ -41,7 +41,7 @@ HOUSE = [
 # What a folder holds besides modules, again from the ground up.
 FOLDERS = {
     "storage": ["parquet"],
-    "spark": ["workers", "pruning", "joins", "tagging", "hyperspace"],
+    "spark": ["pruning", "joins", "tagging", "hyperspace"],
 }
 
 # Upwards, and only inside a function, each for a reason.
@@ -49,7 +49,6 @@ LATE = {
     ("dataset", "exchange.lance"): "a dataset hands its index to Lance",
     ("dataset", "polars"): "a dataset hands itself to Polars",
     ("dataset", "spark.build"): "a dataset is built on the session that is active",
-    ("spark.workers.ship", "spark.frames"): "what was sent is registered anew",
 }
 
 # Rooms a package may be imported from; modules, or folders with a slash.

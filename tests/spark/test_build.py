@@ -112,12 +112,12 @@ def test_what_is_no_session_is_refused(lake):
 
 
 def test_failure_of_the_job_says_what_to_do(spark, lake, monkeypatch):
-    monkeypatch.setattr("zonebloom.spark.build._worker", lambda tasks: _raise_missing)
+    monkeypatch.setattr("zonebloom.spark.build._attempt", _raise_missing)
     with pytest.raises(EngineError, match=r"no module numba.*install zonebloom on the executors"):
         zb.dataset(lake).create_scalar_index("id", spark=spark)
     assert not (lake / "_zonebloom").exists()
 
 
-def _raise_missing(batches):
+def _raise_missing(task):
     raise ModuleNotFoundError("No module named 'numba'")
     yield

@@ -17,7 +17,6 @@ from spark_data import settings
 
 import zonebloom as zb
 import zonebloom.spark.tagging.locate
-import zonebloom.spark.tagging.plan
 from zonebloom.errors import (
     FragmentUnreadable,
     InvalidArgument,
@@ -26,7 +25,7 @@ from zonebloom.errors import (
 from zonebloom.predicates import ast
 from zonebloom.spark import filter_join, prune, scan, tag_location
 from zonebloom.spark.options import Options
-from zonebloom.spark.rebase import Calendars, has_times, require_modern, without_old_times
+from zonebloom.spark.rebase import Rebase, has_times, require_not_rebased, without_rebased
 
 MODE = "spark.sql.parquet.{}RebaseModeIn{}"
 DAYS = ["0001-01-01", "1500-02-28", "1582-10-04", "1582-10-15", "1900-01-01", "2024-02-29"]
@@ -192,9 +191,9 @@ def test_marks_of_writers(spark, tmp_path):
         shown = rows(spark.read.parquet(str(tmp_path / kind)))
         old = [row["id"] for row in shown if row["t"] == "1500-02-28T00:00:00.000Z"]
         source = zb.dataset(tmp_path / kind).opened.source
-        calendars = Calendars.of(source, ["t"] if kind == "INT96" else [])
+        calendars = Rebase.of(source, ["t"] if kind == "INT96" else [])
         opened = [source.open(each, source.filesystem) for each in source.fragments]
-        found = [bool(calendars.corrected(each, ["t"])) for each in opened]
+        found = [bool(calendars.columns_of(each, ["t"])) for each in opened]
         assert [row["id"] for row, is_old in zip(shown, found, strict=True) if is_old] == old
         corrected.update(old)
     assert 10 < len(corrected) < 26
@@ -235,8 +234,7 @@ def keys_of(spark, column, days):
 @pytest.mark.parametrize(("column", "way"), [("d", "here"), ("t", "here"), ("d", "dense")])
 def test_keys(spark, legacy, modern, column, way, monkeypatch):
     if way == "dense":
-        monkeypatch.setattr(zonebloom.spark.tagging.plan, "_MOST_COLLECTED", 0)
-        monkeypatch.setattr(zonebloom.spark.tagging.plan, "_FEW", 0)
+        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MOST_COLLECTED", 0)
         monkeypatch.setattr(zonebloom.spark.tagging.locate, "_HERE_COST", -1)
     old = keys_of(spark, column, ["1500-02-28", "2024-02-29", "1234-05-06"])
     with pytest.raises(SchemaMismatch, match=REFUSED):
@@ -280,11 +278,11 @@ def test_times_that_are_shown_as_later_ones(spark, tmp_path):
 def test_what_a_filter_says_of_old_times_is_unknown():
     old, new = (pa.scalar(datetime.date(year, 1, 1)) for year in (1500, 2000))
     kept = ast.Or((ast.Equals(("d",), new), ast.IsNull(("d",))))
-    assert without_old_times(kept) == kept
-    mixed = without_old_times(ast.Or((ast.Equals(("d",), new), ast.Equals(("d",), old))))
+    assert without_rebased(kept) == kept
+    mixed = without_rebased(ast.Or((ast.Equals(("d",), new), ast.Equals(("d",), old))))
     assert len(ast.unknowns(mixed)) == 1
     both = ast.IsIn(("d",), pa.array([new.as_py(), old.as_py()]))
-    assert isinstance(without_old_times(both), ast.Unknown)
+    assert isinstance(without_rebased(both), ast.Unknown)
 
 
 DAY = datetime.date(1500, 1, 1)
@@ -305,9 +303,9 @@ def test_values_are_found_wherever_they_are(values):
     assert has_times(values.type)
     batch = pa.record_batch({"x": values})
     with pytest.raises(SchemaMismatch, match=f"file may hold .* in 'x' {REFUSED}"):
-        require_modern(batch, ["x"], "file")
-    require_modern(batch, [], "file")
-    require_modern(pa.table({"x": pa.nulls(2, values.type)}), ["x"], "file")
+        require_not_rebased(batch, ["x"], "file")
+    require_not_rebased(batch, [], "file")
+    require_not_rebased(pa.table({"x": pa.nulls(2, values.type)}), ["x"], "file")
 
 
 @pytest.mark.parametrize("arrow_type", [pa.timestamp("us"), pa.int64(), pa.list_(pa.string())])
@@ -319,10 +317,10 @@ def test_a_footer_is_read_where_it_counts_and_must_be_readable(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"d": [DAY], "id": [1]}), path)
     source = zb.dataset(tmp_path).opened.source
-    calendars = Calendars.of(source, [])
+    calendars = Rebase.of(source, [])
     assert calendars.times == {"d"}
     path.write_bytes(b"no Parquet")
     (opened,) = (source.open(each, source.filesystem) for each in source.fragments)
-    assert calendars.corrected(opened, ["id"]) == frozenset()
+    assert calendars.columns_of(opened, ["id"]) == frozenset()
     with pytest.raises(FragmentUnreadable, match=r"cannot read .*a\.parquet"):
-        calendars.corrected(opened, ["d"])
+        calendars.columns_of(opened, ["d"])

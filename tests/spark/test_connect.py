@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 
 import pyarrow as pa
@@ -22,7 +21,6 @@ from zonebloom.errors import (
 )
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.tagging import locate
-from zonebloom.spark.tagging import plan as search
 
 
 def start(folder):
@@ -117,23 +115,6 @@ def check_errors_are_those_of_classic_sessions(spark, folder):
         spark.read.format("zonebloom").option("flter", "id = 3").load(str(lake)).collect()
 
 
-def check_progress_is_told_while_the_job_runs(spark):
-    from zonebloom.spark.workers.progress import JobProgress
-
-    def slow(batches):
-        for batch in batches:
-            time.sleep(0.5)
-            yield batch
-
-    seen = []
-    with JobProgress(spark, 6, 600, seen.append):
-        spark.range(0, 6, 1, 6).mapInArrow(slow, "id long").collect()
-    assert sum(seen) == 600
-    assert len(seen) >= 2
-    spark.range(0, 6, 1, 6).mapInArrow(slow, "id long").collect()
-    assert sum(seen) == 600
-
-
 def check_filters_that_spark_pushes(spark, folder):
     write_lake(folder / "lake")
     zb.dataset(folder / "lake").create_scalar_index("id", spark=False)
@@ -156,10 +137,9 @@ def check_keys_are_tagged(spark, folder):
     times = 2 * len(rows_in(lake, id=held))
     wanted = Counter({(held, False): times, (None, True): 1, (-1, True): 1})
     # On the driver, then as jobs.
-    for few in (search._FEW, 0):
+    for few in (locate._MOST_COLLECTED, 0):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(search, "_FEW", few)
-            patched.setattr(search, "_MOST_COLLECTED", few)
+            patched.setattr(locate, "_MOST_COLLECTED", few)
             patched.setattr(locate, "_HERE_COST", locate._HERE_COST if few else -1)
             found = zb.spark.tag_location(keys, lake, "id").collect()
             assert Counter((row.id, row.path is None) for row in found) == wanted

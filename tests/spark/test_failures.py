@@ -20,10 +20,9 @@ from watched import Watched
 
 import zonebloom as zb
 from zonebloom.errors import EngineError
+from zonebloom.spark import failures, send
+from zonebloom.spark.executors import REQUIREMENTS, check_executors
 from zonebloom.spark.tagging import locate
-from zonebloom.spark.tagging import plan as search
-from zonebloom.spark.workers import failures, ship
-from zonebloom.spark.workers.executors import REQUIREMENTS, check_executors
 
 
 @contextmanager
@@ -150,7 +149,7 @@ def older(tmp_path) -> Path:
 @pytest.mark.parametrize("knows_of_versions", [True, False])
 def test_executors_with_another_version(spark, dataset, tmp_path, older, knows_of_versions):
     if not knows_of_versions:
-        (older / "zonebloom" / "spark" / "workers" / "sealed.py").unlink()
+        (older / "zonebloom" / "spark" / "jobs.py").unlink()
     command = f'PYTHONPATH={older}:$PYTHONPATH exec {sys.executable} "$@"'
     says = r"executors have zonebloom 0\.0\.9 and the driver " if knows_of_versions else "another"
     with workers_run(spark, script(tmp_path / "python", command)):
@@ -166,8 +165,7 @@ def test_executors_with_another_version(spark, dataset, tmp_path, older, knows_o
 def test_tagging_by_another_version(spark, dataset, tmp_path, older, monkeypatch, few):
     """What is sent to workers of another version is not opened there."""
     dataset.create_scalar_index("id", spark=False)
-    monkeypatch.setattr(search, "_FEW", few)
-    monkeypatch.setattr(search, "_MOST_COLLECTED", few)
+    monkeypatch.setattr(locate, "_MOST_COLLECTED", few)
     monkeypatch.setattr(locate, "_HERE_COST", -1)
     lake = str(tmp_path / "lake")
     stored = dataset.to_table(["id"])["id"][0].as_py()
@@ -211,10 +209,13 @@ def test_what_is_no_session_is_refused():
 
 
 def test_an_unknown_failure_is_told_as_it_is():
-    assert failures.told(ValueError("something else")) is None
-    said = failures.explained(ValueError("\n something else\nmore"))
-    assert isinstance(said, EngineError)
-    assert str(said) == "the Spark job failed: something else; spark=False builds in this process"
+    assert failures.meaning(ValueError("something else")) is None
+    with pytest.raises(ValueError, match="something else"), failures.explained():
+        raise ValueError("something else")
+    said = "the Spark job failed: something else; spark=False builds in this process"
+    with pytest.raises(EngineError) as raised, failures.explained(always=True):
+        raise ValueError("\n something else\nmore")
+    assert str(raised.value) == said
 
 
 @pytest.mark.parametrize(
@@ -250,12 +251,12 @@ def in_process(code, *flags, **environment) -> subprocess.CompletedProcess[str]:
 
 def test_archive_is_the_same_in_each_process_and_gone_after_it():
     code = (
-        "import hashlib, json; from zonebloom.spark.workers.ship import _archive; "
+        "import hashlib, json; from zonebloom.spark.send import _archive; "
         "path = _archive(); "
         "print(json.dumps([path, hashlib.sha256(open(path, 'rb').read()).hexdigest()]))"
     )
     path, digest = json.loads(in_process(code, PYTHONHASHSEED="7").stdout)
-    ours = Path(ship._archive())
+    ours = Path(send._archive())
     assert ours.name == Path(path).name
     assert hashlib.sha256(ours.read_bytes()).hexdigest() == digest
     assert ours.exists() and not Path(path).exists()
@@ -263,11 +264,11 @@ def test_archive_is_the_same_in_each_process_and_gone_after_it():
 
 @pytest.mark.parametrize("has_home", [True, False])
 def test_archive_is_imported_from_a_folder_of_the_users(tmp_path, has_home):
-    archive = ship._archive()
+    archive = send._archive()
     cache = tmp_path / "cache"
     if not has_home:
         cache.write_text("no folder can be made here")
-    code = "import json, zonebloom, zonebloom.spark.workers.launcher as l; " + (
+    code = "import json, zonebloom, zonebloom.spark.launcher as l; " + (
         "print(json.dumps([zonebloom.__version__, zonebloom.__file__, l.__file__]))"
     )
     paths = os.pathsep.join([archive, *sys.path])

@@ -19,6 +19,7 @@ import zonebloom.spark as zs
 from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.frames import scan_options
+from zonebloom.spark.joins import rules
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options, keys_text
 
@@ -287,14 +288,15 @@ def test_files_that_changed_or_went(spark, tmp_path):
     assert "added" not in changed(spark, folder).used[0]
 
 
-def test_a_filter_too_stale_is_not_used(spark, tmp_path):
+def test_a_filter_too_stale_is_not_used(spark, tmp_path, monkeypatch):
     folder = write(tmp_path / "data")
     index(folder, ["id"])
     pq.write_table(stored_table(15), tmp_path / "data" / "new.parquet")
     left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
     stored = spark.read.parquet(folder)
-    with pytest.warns(IndexNotUsedWarning, match="more than max_missing_rows=399"):
-        frame = zs.filter_join(left, stored, "id", right_index=folder, max_missing_rows=399)
+    monkeypatch.setattr(rules, "_MOST_MISSING_ROWS", 399)
+    with pytest.warns(IndexNotUsedWarning, match="400 rows came or changed .*, more than 399"):
+        frame = zs.filter_join(left, stored, "id", right_index=folder)
     assert rows(frame) == rows(left.join(stored, "id"))
 
 
@@ -365,18 +367,20 @@ def test_an_index_without_a_filter_over_all_keys(spark, tmp_path, others):
     assert rows(frame) == rows(others.join(stored, "id"))
 
 
-def test_filters_too_large_or_too_full(spark, oracle, others):
+def test_filters_too_large_or_too_full(spark, oracle, others, monkeypatch):
     keys = pa.array(np.arange(30_000), pa.int32())
     large = Sbbf(30_000, 1e-6)
     large.insert(keys)
     full = Sbbf(100, 0.5)
     full.insert(keys)
-    for sbbf, limit, why in ((large, 1_000, "max_filter_bytes=1,000"), (full, 1 << 20, "so full")):
+    for sbbf, limit, why in ((large, 1_000, "more than 1,000"), (full, 1 << 20, "so full")):
         held = zs.KeyFilter(sbbf, pa.int32())
+        monkeypatch.setattr(rules, "_MOST_FILTER_BYTES", limit)
         with pytest.warns(IndexNotUsedWarning, match=why):
-            zs.filter_join(others, oracle, "id", right_index=held, max_filter_bytes=limit)
+            zs.filter_join(others, oracle, "id", right_index=held)
     held = zs.KeyFilter(large, pa.int32())
-    plan = zs.explain_join(others, oracle, "id", right_index=held, max_filter_bytes=70_000)
+    monkeypatch.setattr(rules, "_MOST_FILTER_BYTES", 70_000)
+    plan = zs.explain_join(others, oracle, "id", right_index=held)
     assert large.nbytes > 70_000 and "filter of 65.5 kB" in plan.used[0], plan
     assert rows(plan.frame) == rows(others.join(oracle, "id"))
 

@@ -19,7 +19,7 @@ from zonebloom.errors import (
     InvalidArgument,
     NoFragments,
 )
-from zonebloom.spark import split as pieces
+from zonebloom.spark import read as pieces
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options
 from zonebloom.spark.read import BATCH_ROWS

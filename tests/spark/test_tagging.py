@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlparse
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import spark_data
@@ -18,7 +19,6 @@ from pyspark.sql import functions as sf
 
 import zonebloom as zb
 import zonebloom.spark.tagging.locate
-import zonebloom.spark.tagging.plan
 from zonebloom.errors import (
     ColumnNotFound,
     FragmentChanged,
@@ -29,9 +29,7 @@ from zonebloom.errors import (
     UnsupportedType,
 )
 from zonebloom.spark import files_with_keys, tag_location
-from zonebloom.spark.tagging.intervals import KeyRanges
-from zonebloom.spark.tagging.key_filter import hash_rows
-from zonebloom.spark.tagging.summary import Fragments
+from zonebloom.spark.tagging.key_ranges import KeyRanges, fragments_with
 
 FILES = 3
 WAYS = ["here", "tasks", "dense"]
@@ -61,8 +59,7 @@ def way(request, monkeypatch):
 
 def go(way, monkeypatch):
     if way == "dense":
-        monkeypatch.setattr(zonebloom.spark.tagging.plan, "_MOST_COLLECTED", 0)
-        monkeypatch.setattr(zonebloom.spark.tagging.plan, "_FEW", 0)
+        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MOST_COLLECTED", 0)
     if way != "here":
         monkeypatch.setattr(zonebloom.spark.tagging.locate, "_HERE_COST", -1)
 
@@ -394,7 +391,7 @@ def test_a_column_in_another_case_is_refused(spark, tmp_path, way, is_indexed):
     if is_indexed:
         dataset.create_scalar_index(["id", "n"], spark=False)
     keys = frame_of(spark, [{"id": 3, "number": 0}], [("id", pa.int64())])
-    with pytest.raises(SchemaMismatch, match=r"b\.parquet holds key column 'id' as 'ID'"):
+    with pytest.raises(SchemaMismatch, match=r"b\.parquet calls column 'id' 'ID'"):
         tag_location(keys, dataset, "id")
     with pytest.raises(SchemaMismatch, match=r"b\.parquet"):
         files_with_keys(keys.withColumn("n", sf.lit(3)), dataset, ["n", "id"])
@@ -488,37 +485,42 @@ def test_paths_of_texts_that_numbers_do_not_give(spark, tmp_path):
     assert [row.path.split("/")[-2] for row in found.collect()] == ["p=2"]
 
 
-def test_keys_are_counted_in_their_partitions_alone():
-    """Against counting one by one."""
-    generator = np.random.default_rng(4)
-    low = generator.integers(0, 100, 12)
-    high = low + generator.integers(0, 30, 12)
-    groups = np.array([0, 1, -1, 2, 0, 1, 2, 2, 0, -1, 1, 0])
-    values = pa.array([5, 6, 7], pa.int64())
-    ranges = KeyRanges(
-        pa.array(low, pa.int64(), mask=np.arange(12) == 4),
-        pa.array(high, pa.int64(), mask=np.arange(12) == 4),
-        np.arange(12) == 7,
-    )
-    hashes = hash_rows([values], [pa.int64()]).hashes
-    order = np.argsort(hashes)
-    numbers = np.where(groups < 0, -1, np.argsort(order)[groups])
-    fragments = Fragments(12, (ranges, None), numbers, hashes[order], (1,))
-    keys = generator.integers(0, 130, 200)
-    parts = generator.integers(5, 9, 200)
-    found = fragments.count_keys(
-        [pa.array(keys), pa.array(parts, pa.int64())], [pa.int64(), pa.int64()]
-    )
-    expected = [
-        0
-        if groups[i] < 0 or i == 7
-        else sum(
-            part == 5 + groups[i] and (i == 4 or low[i] <= key <= high[i])
-            for key, part in zip(keys, parts, strict=True)
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.string(), pa.date32()])
+def test_fragments_that_may_hold_keys(kind):
+    """Against every key and every range, one by one."""
+
+    def values(numbers):
+        numbers = pa.array(numbers, pa.int64())
+        if kind == pa.date32():
+            return numbers.cast(pa.int32()).cast(kind)
+        # Of three digits, texts are in the order of their numbers.
+        return (
+            pc.utf8_lpad(numbers.cast(kind), 3, "0") if kind == pa.string() else numbers.cast(kind)
         )
-        for i in range(12)
+
+    generator = np.random.default_rng(4)
+    low = generator.integers(100, 400, 40)
+    high = low + generator.integers(0, 12, 40)
+    unknown, empty = np.arange(40) == 4, np.arange(40) == 7
+    bounds = [
+        pc.if_else(pa.array(unknown), pa.scalar(None, kind), values(bound)) for bound in (low, high)
     ]
-    assert found.tolist() == expected and max(expected) > min(expected)
+    ranges = KeyRanges(*bounds, empty)
+    for count in (0, 1, 7, 60):
+        numbers = [*generator.integers(100, 400, count).tolist(), None]
+        keys = values(numbers)
+        numbers = numbers[:-1]
+        expected = [
+            not empty[i] and any(unknown[i] or low[i] <= number <= high[i] for number in numbers)
+            for i in range(40)
+        ]
+        assert fragments_with([ranges], [keys]).tolist() == expected
+        other = KeyRanges(*(pa.nulls(40, kind) for _ in range(2)), np.arange(40) % 2 == 0)
+        both = fragments_with([ranges, other], [keys, keys])
+        assert both.tolist() == [hit and i % 2 == 1 for i, hit in enumerate(expected)]
+    if kind == pa.float64():
+        keys = pa.array([float("nan")], kind)
+        assert fragments_with([ranges], [keys]).tolist() == [not each for each in empty]
 
 
 # Refused

@@ -7,43 +7,21 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
-from zonebloom.errors import EngineError, InvalidArgument
+from zonebloom.errors import InvalidArgument
 from zonebloom.scan.explain import ScanPlan
+from zonebloom.spark.failures import explained
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options
 from zonebloom.spark.rebase import corrects_others
-from zonebloom.spark.source import NAME, ZoneBloomSource
-from zonebloom.spark.workers.failures import told
+from zonebloom.spark.session import parallelism, quoted, time_zone
+from zonebloom.spark.source import NAME, register
 from zonebloom.storage.paths import absolute_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Path = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-registered: WeakSet[SparkSession] = WeakSet()
-
-
-def register(spark: SparkSession) -> None:
-    """Make ``format("zonebloom")`` known to a session; `scan` does so by itself.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        Classic or Connect.
-
-    Raises
-    ------
-    EngineError
-        When it is no session.
-    """
-    if not hasattr(spark, "dataSource"):
-        raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession of Spark 4")
-    if spark not in registered:
-        spark.dataSource.register(ZoneBloomSource)
-        registered.add(spark)
 
 
 def scan(
@@ -99,26 +77,19 @@ def load(
 ) -> DataFrame:
     """Load with the options of a scan and those of the session; raises what `scan` raises."""
     register(spark)
-    zone, parallelism = of_session(spark)
-    if parallelism:
-        options["parallelism"] = str(parallelism)
-    if zone is not None:
-        options["timezone"] = zone
+    options = {**options, **_of_session(spark)}
     if corrects_others(spark):
         options["old_calendar"] = "true"
-    try:
-        loaded = spark.read.format(NAME).options(**options).load()
-        kept = loaded.where(filter) if filter is not None else loaded
-        found = kept.select(*map(quoted, columns)) if columns is not None else kept
+    with explained():
+        frame = spark.read.format(NAME).options(**options).load()
+        if filter is not None:
+            frame = frame.where(filter)
+        if columns is not None:
+            frame = frame.select(*map(quoted, columns))
         # Connect would only find out what is wrong when the frame is used, and say it in other
         # words; classic sessions have asked for the schema by now.
-        found.schema  # noqa: B018
-        return found
-    except Exception as error:
-        cause = told(error)
-        if cause is None:
-            raise
-        raise cause from error
+        frame.schema  # noqa: B018
+        return frame
 
 
 @dataclass(frozen=True)
@@ -174,11 +145,7 @@ def plan(
     NoFragments, FragmentUnreadable, SourceError
     ColumnNotFound, UnsupportedType
     """
-    zone, parallelism = of_session(spark)
-    options = scan_options(path, filter, columns, index_dir)
-    if zone is not None:
-        options["timezone"] = zone
-    options["parallelism"] = str(parallelism)
+    options = {**scan_options(path, filter, columns, index_dir), **_of_session(spark)}
     load = Load(Options.read(options))
     made = load.plan(described=True)
     tasks = load.tasks(made)
@@ -216,14 +183,7 @@ def scan_options(
     return options
 
 
-def of_session(spark: SparkSession) -> tuple[str | None, int]:
-    """Time zone and parallelism of a session; those of Connect may be others when a query runs."""
-    try:
-        return spark.conf.get("spark.sql.session.timeZone"), spark.sparkContext.defaultParallelism
-    except Exception:  # noqa: BLE001 - Connect sessions raise errors of their own tree
-        return None, 0
-
-
-def quoted(name: str) -> str:
-    """A column's name as Spark reads it back."""
-    return "`" + name.replace("`", "``") + "`"
+def _of_session(spark: SparkSession) -> dict[str, str]:
+    zone = time_zone(spark)
+    options = {"parallelism": str(parallelism(spark))}
+    return options if zone is None else {**options, "timezone": zone}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -26,9 +27,8 @@ from zonebloom.scan.binding import check_columns
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.spark.names import hidden_by_case
 from zonebloom.spark.options import Options
-from zonebloom.spark.read import Piece, RowFilter, Work, without_fragments
-from zonebloom.spark.rebase import Calendars, columns_of_old, without_old_times
-from zonebloom.spark.split import cut
+from zonebloom.spark.read import Piece, RowFilter, Work, cut, without_fragments
+from zonebloom.spark.rebase import Rebase, rebased_columns, without_rebased
 from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.source import Source
 from zonebloom.values.columns import find_column
@@ -43,11 +43,12 @@ class Load:
     def __init__(self, options: Options):
         self.options = options
         opened = dataset(options.source, index_dir=options.index_dir)
-        self.dataset, instants = _with_instants(opened)
-        schema = self._source.schema
-        if len(set(schema.names)) < len(schema.names):
+        names = opened.schema.names
+        if len(set(names)) < len(names):
             raise SourceError("several columns have one name; rename them first")
-        known = {**_path_types(self._source), **dict.fromkeys(instants, st.TimestampType())}
+        files = SparkFiles.of(opened)
+        self.dataset, known = files.dataset, files.types
+        schema = self._source.schema
         self.opaque = opaque_columns(schema, known)
         text = options.filter or options.prune
         self.filter: SparkFilter | None = None
@@ -55,17 +56,17 @@ class Load:
             self.filter = to_spark_filter(text, schema, self.opaque, options.timezone)
             if options.prune is not None:
                 # Spark applies all of it: rows are not to be left out by times as stored.
-                predicate = without_old_times(self.filter.predicate)
+                predicate = without_rebased(self.filter.predicate)
                 self.filter = replace(self.filter, predicate=predicate)
         if options.filter is not None:
             self._require_exact(options.filter)
         # Of an opaque column not even equality is known.
         self._keys = [
-            each
-            for each in _key_predicates(options.keys, schema)
-            if each.column[0] not in self.opaque and without_old_times(each) is each
+            term
+            for term in _key_predicates(options.keys, schema)
+            if term.column[0] not in self.opaque and without_rebased(term) is term
         ]
-        self._calendars = Calendars.of(self._source, instants, options.old_calendar)
+        self._rebase = Rebase.of(self._source, files.instants, options.old_calendar)
         self.columns = self._columns(options.columns)
         self.schema = spark_types(schema, self.columns, known)
 
@@ -89,13 +90,13 @@ class Load:
         names = self._source.schema.names
         if asked is None:
             return tuple(names)
-        asked = [find_column(names, each) or each for each in asked]
+        asked = [find_column(names, name) or name for name in asked]
         check_columns(asked, self._source.schema)
         if self.options.prune is None or self.filter is None:
             return tuple(asked)
         if self.filter.columns is None:
             return tuple(names)
-        return (*asked, *(each for each in names if each in self.filter.columns - set(asked)))
+        return (*asked, *(name for name in names if name in self.filter.columns - set(asked)))
 
     # Planning
 
@@ -103,8 +104,8 @@ class Load:
     def predicate(self) -> Predicate | None:
         """What zones are chosen by; None reads all."""
         own = None if self.filter is None else self.filter.predicate
-        terms = [each for each in (own, *self._keys) if each is not None]
-        return without_old_times(conjunction(terms)) if terms else None
+        terms = [term for term in (own, *self._keys) if term is not None]
+        return without_rebased(conjunction(terms)) if terms else None
 
     def plan(self, described: bool = False) -> ScanPlan:
         """Say what is read of the files as they are now."""
@@ -123,10 +124,10 @@ class Load:
             return None
         schema = self._source.schema
         exact: list[tuple[pc.Expression, frozenset[str]]] = [
-            (from_predicate(each, schema), frozenset(each.column[:1]))
-            for each in self._keys
-            if not pt.is_floating(each.values.type)
-            and lookup_is_exact(schema.field(each.column[0]).type, each.values)
+            (from_predicate(term, schema), frozenset(term.column[:1]))
+            for term in self._keys
+            if not pt.is_floating(term.values.type)
+            and lookup_is_exact(schema.field(term.column[0]).type, term.values)
         ]
         columns = None if self.filter is None else self.filter.columns
         if self.filter is not None and columns is not None:
@@ -151,8 +152,8 @@ class Load:
             without_fragments(self._source),
             self.columns,
             self.row_filter,
-            self._calendars,
-            frozenset() if self.filter is None else columns_of_old(self.filter.predicate),
+            self._rebase,
+            frozenset() if self.filter is None else rebased_columns(self.filter.predicate),
         )
 
     def require_schema(self, schema: st.StructType) -> None:
@@ -175,69 +176,87 @@ def _key_predicates(keys: pa.Table | None, schema: pa.Schema) -> list[IsIn]:
     ]
 
 
-def _with_instants(opened: Dataset) -> tuple[Dataset, list[str]]:
-    """Read INT96 as what Spark means by it, and name its columns.
+@dataclass(frozen=True)
+class SparkFiles:
+    """A dataset as Spark reads its files.
 
-    PyArrow reads it as nanoseconds, in which the years before 1677 and after 2262 are others.
+    Attributes
+    ----------
+    dataset : Dataset
+    instants : tuple of str
+        Columns read from INT96.
+    types : dict of str to DataType
+        Where Spark has others than pyarrow's schema suggests: of these, and of values of paths.
     """
-    import pyarrow.dataset as pads
 
-    source = opened.opened.source
+    dataset: Dataset
+    instants: tuple[str, ...]
+    types: dict[str, st.DataType]
+
+    @classmethod
+    def of(cls, opened: Dataset) -> SparkFiles:
+        """That of a dataset as pyarrow reads it.
+
+        PyArrow reads INT96 as nanoseconds, in which the years before 1677 and after 2262 are
+        others than Spark's.
+        """
+        source = opened.opened.source
+        types = {
+            name: kind
+            for name in sorted(source.partition_columns())
+            if (kind := _path_type(source, name)) is not None
+        }
+        instants = _int96_columns(source)
+        if not instants:
+            return cls(opened, (), types)
+        import pyarrow.dataset as pads
+
+        schema = source.schema
+        for name in instants:
+            at = schema.get_field_index(name)
+            schema = schema.set(at, schema.field(at).with_type(pa.timestamp("us")))
+        read = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+        source = replace(source, schema=schema, format=read)
+        types |= dict.fromkeys(instants, st.TimestampType())
+        return cls(Dataset(Opened.of(source, opened.opened.catalog), opened.title), instants, types)
+
+
+def _int96_columns(source: Source) -> tuple[str, ...]:
     if not source.is_parquet or not any(map(_may_be_int96, source.schema.types)):
-        return opened, []
+        return ()
     first: Any = source.open(source.fragments[0], source.filesystem)
     stored = first.metadata.schema
     leaves = [stored.column(at) for at in range(len(stored))]
-    instants = [
+    return tuple(
         leaf.path
         for leaf in leaves
-        if leaf.physical_type == "INT96" and leaf.max_repetition_level == 0
-    ]
-    instants = [name for name in instants if name in source.schema.names]
-    if not instants:
-        return opened, []
-    schema = source.schema
-    for name in instants:
-        at = schema.get_field_index(name)
-        schema = schema.set(at, schema.field(at).with_type(pa.timestamp("us")))
-    read = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-    source = replace(source, schema=schema, format=read)
-    return Dataset(Opened.of(source, opened.opened.catalog), opened.title), instants
+        if leaf.physical_type == "INT96"
+        and leaf.max_repetition_level == 0
+        and leaf.path in source.schema.names
+    )
 
 
 def _may_be_int96(arrow: pa.DataType) -> bool:
     return pt.is_timestamp(arrow) and arrow.unit == "ns" and arrow.tz is None
 
 
-def _path_types(source: Source) -> dict[str, st.DataType]:
-    """Types Spark finds in the values of paths, where pyarrow sees but text."""
-    found: dict[str, st.DataType] = {}
-    for name in source.partition_columns():
-        arrow = source.schema.field(name).type
-        if pt.is_dictionary(arrow):
-            arrow = arrow.value_type
-        if not pt.is_string(arrow):
-            continue
-        values = {source.constants(each).get(name) for each in source.fragments} - {None}
-        kind = _path_type([str(each) for each in values])
-        if kind is not None:
-            found[name] = kind
-    return found
-
-
-def _path_type(values: Sequence[str]) -> st.DataType | None:
-    if not values:
+def _path_type(source: Source, name: str) -> st.DataType | None:
+    """The type Spark finds in the values of paths, None where it is that of pyarrow."""
+    arrow = source.schema.field(name).type
+    if pt.is_dictionary(arrow):
+        arrow = arrow.value_type
+    values = {source.constants(fragment).get(name) for fragment in source.fragments}
+    texts = [str(value) for value in values if value is not None]
+    if not pt.is_string(arrow) or not texts:
         return None
-    if all(map(_INTEGER.fullmatch, values)):
+    if all(map(_INTEGER.fullmatch, texts)):
         return st.LongType()
-    if all(_INTEGER.fullmatch(each) or _DECIMAL.fullmatch(each) for each in values):
+    if all(_INTEGER.fullmatch(text) or _DECIMAL.fullmatch(text) for text in texts):
         return st.DoubleType()
-    return st.DateType() if all(map(_is_date, values)) else None
+    return st.DateType() if all(map(_is_date, texts)) else None
 
 
 def _is_date(text: str) -> bool:
-    import datetime
-
     try:
         return len(text) == 10 and datetime.date.fromisoformat(text) is not None
     except ValueError:

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.dataset import Dataset
-from zonebloom.errors import FragmentUnreadable, SchemaMismatch
+from zonebloom.errors import SchemaMismatch
 from zonebloom.scan.planner import Planner
-from zonebloom.storage.source import Fragment, Source
+from zonebloom.storage.source import Source
 from zonebloom.values.columns import alike, column_path, leaf_type
 from zonebloom.values.types import hash_domain
 
@@ -34,44 +34,27 @@ def other_name(stored: Any, path: Sequence[str]) -> str | None:
     return None
 
 
-def require_names(path: str, opened: Any, names: Iterable[str]) -> None:
-    """Refuse a file that holds columns under other names than theirs."""
+def stored_schema(opened: Any) -> pa.Schema | None:
+    """The schema a fragment has of its own, None when it cannot be read: who reads it says why."""
     try:
-        stored = opened.physical_schema
+        return opened.physical_schema
     except (OSError, pa.ArrowException):
-        # Who reads it says what is wrong with it.
-        return
-    for name in names:
-        found = other_name(stored, [name])
-        if found is not None:
-            raise SchemaMismatch(explained(path, name, found))
+        return None
 
 
-def require_same_case(source: Source, fragment: Fragment, columns: Iterable[str]) -> None:
-    """Refuse a file that holds a key column under its name in another case alone, or is unreadable.
-
-    Pyarrow sees nulls there, and an index holds them: keys would be taken for new.
-    """
-    try:
-        stored = _open_schema(source, fragment)
-    except (OSError, pa.ArrowException) as error:
-        raise FragmentUnreadable(
-            f"cannot read {fragment.path}: {error}; repair or remove the file"
-        ) from error
-    for column in columns:
-        other = other_name(stored, [column])
+def require_names(opened: Any, names: Iterable[str]) -> None:
+    """Refuse a fragment that holds columns under other names than theirs."""
+    stored = stored_schema(opened)
+    for name in names if stored is not None else ():
+        other = other_name(stored, [name])
         if other is not None:
-            raise SchemaMismatch(
-                f"{fragment.path} holds key column {column!r} as {other!r}, which Spark reads "
-                f"as {column!r} and pyarrow does not; write the file anew with {column!r}, or set "
-                "spark.sql.caseSensitive to true if its rows are to have null there"
-            )
+            raise SchemaMismatch(_explained(opened.path, name, other))
 
 
-def explained(path: str, column: str, found: str) -> str:
+def _explained(path: str, column: str, other: str) -> str:
     """What is wrong with a file, and what to do."""
     return (
-        f"{path} calls column {column!r} {found!r}, which Spark reads as one and an index as two; "
+        f"{path} calls column {column!r} {other!r}, which Spark reads as one and an index as two; "
         "rename it in the file, or have Spark read: zonebloom.spark.prune, spark.read.parquet"
     )
 
@@ -84,7 +67,7 @@ def hidden_by_case(dataset: Dataset, column: str) -> str | None:
     path = column_path(dataset.schema, column)
     for file, name in files_hiding(dataset.opened.planner, dataset.opened.source, path):
         if name is not None:
-            return explained(file.fragment.path, column, name)
+            return _explained(file.fragment.path, column, name)
     return None
 
 
@@ -113,20 +96,7 @@ def files_hiding(
         pages = planner.page_maps.pages(file.fragment_id, file.identity.size)
         if len(path) == 1 and pages is not None and path[0] in pages.schema.names:
             continue
-        stored = stored_schema(source, file.fragment)
+        stored = stored_schema(source.open(file.fragment, source.filesystem))
         name = None if stored is None else other_name(stored, path)
         if stored is None or name is not None:
             yield file, name
-
-
-def stored_schema(source: Source, fragment: Fragment) -> pa.Schema | None:
-    """The schema a file has of its own, None when it cannot be read."""
-    try:
-        return _open_schema(source, fragment)
-    except (OSError, pa.ArrowException):
-        return None
-
-
-def _open_schema(source: Source, fragment: Fragment) -> pa.Schema:
-    opened: Any = source.open(fragment, source.filesystem)
-    return opened.physical_schema

@@ -1,4 +1,4 @@
-"""What a Spark task reads: pieces of fragments, as Arrow batches of Spark's types.
+"""What a Spark task reads: pieces of fragments, as Arrow batches.
 
 A piece is a fragment, some rows of it, or some of its row groups. A fragment that lies in one
 task is read anew as a whole when its file is another by now. Of one shared among tasks that
@@ -7,6 +7,7 @@ would give its rows once a task, so there the read fails, and says so.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,13 +21,19 @@ from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.recheck import matching_rows
 from zonebloom.spark.names import require_names
-from zonebloom.spark.rebase import Calendars, old_times, require_modern
+from zonebloom.spark.rebase import Rebase, rebase_text, require_not_rebased
 from zonebloom.storage.files import identities
 from zonebloom.storage.source import Source
 
 # A batch costs the JVM a round trip; one of more bytes than this costs it memory.
 BATCH_ROWS = 1 << 16
 _BATCH_BYTES = 64 << 20
+# As Spark's own files: spark.sql.files.maxPartitionBytes.
+_MOST_BYTES = 128 << 20
+# Tasks of less than this take longer to start than to run.
+_LEAST_BYTES = 8 << 20
+# What opening a file costs beside its bytes.
+_OPEN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class Piece:
     num_bytes : int
         About as many, for the balance of tasks.
     is_shared : bool
-        Whether another task reads the rest of it.
+        Whether its file must stay as it was planned: another task may read the rest of it.
     """
 
     plan: FragmentPlan
@@ -85,60 +92,63 @@ class Work:
     source : Source
         Without its fragments.
     columns : tuple of str
-    filter : RowFilter or None
-    calendars : Calendars
-    old_times : frozenset of str
-        Columns of the filter that it compares with days and times of old.
+    filter : RowFilter, another with its methods, or None
+    rebase : Rebase
+    rebased : frozenset of str
+        Columns of the filter that it compares with dates and times that may be rebased.
+    ignores_case : bool
+        Whether Spark finds columns that a file names in another case.
     """
 
     source: Source
     columns: tuple[str, ...]
-    filter: RowFilter | None
-    calendars: Calendars
-    old_times: frozenset[str]
+    filter: Any
+    rebase: Rebase
+    rebased: frozenset[str]
+    ignores_case: bool = True
 
     def batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
         """The rows of some pieces, in batches of `BATCH_ROWS` and more where there are as many."""
         shared = [piece.plan for piece in pieces if piece.is_shared]
         self._require_unchanged(shared)
-        names = {*self.columns, *(self.filter.columns or () if self.filter else ())}
-        names -= self.source.partition_columns()
-        usual: list[FragmentPlan] = []
-        corrected: list[tuple[FragmentPlan, frozenset[str]]] = []
+        as_stored: list[FragmentPlan] = []
+        rebased: list[tuple[FragmentPlan, frozenset[str]]] = []
         for piece in pieces:
-            pages, fragment = piece.plan.pages, piece.plan.fragment
-            opened = self.source.open(fragment, self.source.filesystem)
-            if pages is None or not names.issubset(pages.schema.names):
-                require_names(fragment.path, opened, names)
-            columns = self._corrected(fragment.path, opened)
-            corrected.append((piece.plan, columns)) if columns else usual.append(piece.plan)
-        yield from self._read(usual)
-        for plan, columns in corrected:
-            for batch in self._read([plan]):
-                require_modern(batch, columns, plan.fragment.path)
+            columns = self.rebased_columns(piece.plan)
+            rebased.append((piece.plan, columns)) if columns else as_stored.append(piece.plan)
+        yield from joined(self.execution().batches(as_stored))
+        for plan, columns in rebased:
+            for batch in joined(self.execution().batches([plan])):
+                require_not_rebased(batch, columns, plan.fragment.path)
                 yield batch
         # Changed while it was read: what was given is no one version of the file.
         self._require_unchanged(shared)
 
-    def _read(self, plans: Sequence[FragmentPlan]) -> Iterator[pa.RecordBatch]:
-        execution = Execution(self.source, Request(list(self.columns), self.filter))
-        yield from _joined(execution.batches(plans))
+    def execution(self) -> Execution:
+        """What reads fragments, once `rebased_columns` has looked at them."""
+        return Execution(self.source, Request(list(self.columns), self.filter))
 
-    def _corrected(self, path: str, opened: Any) -> frozenset[str]:
-        """Columns that are given in which Spark would correct days and times of old."""
-        found = self.calendars.corrected(opened, {*self.columns, *self.old_times})
-        for name in sorted(found & self.old_times):
+    def rebased_columns(self, plan: FragmentPlan) -> frozenset[str]:
+        """Columns of a file in which Spark would correct dates and times; refuses other names."""
+        opened = self.source.open(plan.fragment, self.source.filesystem)
+        names = {*self.columns, *(self.filter.columns or () if self.filter else ())}
+        names.difference_update(self.source.constants(plan.fragment))
+        if self.ignores_case and (
+            plan.pages is None or not names.issubset(plan.pages.schema.names)
+        ):
+            require_names(opened, names)
+        columns = self.rebase.columns_of(opened, {*self.columns, *self.rebased})
+        for name in sorted(columns & self.rebased):
             # Rows would be left out by what is stored.
-            raise SchemaMismatch(old_times(path, name))
-        return found
+            raise SchemaMismatch(rebase_text(opened.path, name))
+        return columns
 
     def _require_unchanged(self, plans: Sequence[FragmentPlan]) -> None:
-        found = identities(self.source.filesystem, [plan.fragment.path for plan in plans])
-        for plan, identity in zip(plans, found, strict=True):
+        now = identities(self.source.filesystem, [plan.fragment.path for plan in plans])
+        for plan, identity in zip(plans, now, strict=True):
             if plan.identity is None or not plan.identity.is_still(identity):
                 raise FragmentChanged(
-                    f"{plan.fragment.path} changed since the read was planned, and several tasks "
-                    "share it; load the data again"
+                    f"{plan.fragment.path} changed since its read was planned; read again"
                 )
 
 
@@ -147,7 +157,8 @@ def without_fragments(source: Source) -> Source:
     return replace(source, fragments=())
 
 
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are not small."""
     waiting: list[pa.RecordBatch] = []
     rows = num_bytes = 0
     for batch in batches:
@@ -159,12 +170,107 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if rows >= BATCH_ROWS or num_bytes >= _BATCH_BYTES:
             yield from _as_one(waiting)
             waiting, rows, num_bytes = [], 0, 0
-    if waiting:
-        yield from _as_one(waiting)
+    yield from _as_one(waiting)
 
 
 def _as_one(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    if len(batches) == 1:
-        yield batches[0]
-    else:
+    if len(batches) > 1:
         yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
+    else:
+        yield from batches
+
+
+# A plan cut into tasks of about equal bytes
+
+
+def cut(
+    source: Source, plans: Sequence[FragmentPlan], needed: frozenset[str], parallelism: int
+) -> list[list[Piece]]:
+    """The pieces of each task, none when nothing is read."""
+    now = identities(source.filesystem, [plan.fragment.path for plan in plans])
+    # One that is gone costs nothing; its task says that it is gone.
+    sizes = [identity.size if identity is not None else 0 for identity in now]
+    whole = [_piece(part, size, needed) for part, size in zip(plans, sizes, strict=True)]
+    total = sum(piece.num_bytes + _OPEN_BYTES for piece in whole)
+    most = min(max(total // max(parallelism, 1), _LEAST_BYTES), _MOST_BYTES)
+    pieces: list[Piece] = []
+    for piece, identity in zip(whole, now, strict=True):
+        parts: list[Piece] = []
+        if piece.num_bytes > most * 3 // 2 and identity is not None and source.is_parquet:
+            parts = _parts(
+                replace(piece.plan, identity=piece.plan.identity or identity),
+                piece.num_bytes,
+                source,
+                most,
+            )
+        pieces += parts if len(parts) > 1 else [piece]
+    return _balanced(pieces, -(-total // most))
+
+
+def _piece(plan: FragmentPlan, size: int, needed: frozenset[str]) -> Piece:
+    """A fragment as it is planned, and what there is to read of it."""
+    if plan.rows is None:
+        return Piece(plan, size)
+    if plan.pages is None or not plan.pages.num_rows:
+        # Without a map of its pages a fragment is only read in part where that is little.
+        return Piece(plan, size // 10)
+    share = size * len(plan.rows) // plan.pages.num_rows
+    return Piece(replace(plan, pages=plan.pages.part(plan.rows, needed)), share)
+
+
+def _parts(plan: FragmentPlan, num_bytes: int, source: Source, most: int) -> list[Piece]:
+    """Some rows or row groups each, where it is known where they lie."""
+    rows, pages = plan.rows, plan.pages
+    if rows is not None:
+        if pages is None:
+            return []
+        count = -(-num_bytes // most)
+        cuts = rows.rows_at(np.arange(count) * len(rows) // count).tolist()
+        starts_and_stops = zip(cuts, [*cuts[1:], pages.num_rows], strict=True)
+        windows = [rows.window(start, stop).shift(start) for start, stop in starts_and_stops]
+        return [
+            Piece(replace(plan, rows=part, pages=pages.part(part, None)), num_bytes // count, True)
+            for part in windows
+            if part
+        ]
+    try:
+        opened: Any = source.open(plan.fragment, source.filesystem)
+        sizes = {group.id: group.total_byte_size for group in opened.row_groups}
+    except (OSError, pa.ArrowException):
+        # The task that reads it says what is wrong.
+        return []
+    ids = [number for number in sizes if plan.row_groups is None or number in plan.row_groups]
+    total = sum(sizes[number] for number in ids) or 1
+    shares = [sizes[number] * num_bytes // total for number in ids]
+    return [
+        Piece(
+            replace(plan, row_groups=tuple(ids[at] for at in run)),
+            sum(shares[at] for at in run),
+            True,
+        )
+        for run in _runs(shares, most)
+    ]
+
+
+def _runs(sizes: Sequence[int], most: int) -> list[list[int]]:
+    """Neighbours together up to a size."""
+    runs: list[list[int]] = []
+    filled = most
+    for at, size in enumerate(sizes):
+        if filled + size > most and (filled or not runs):
+            runs.append([])
+            filled = 0
+        runs[-1].append(at)
+        filled += size
+    return runs
+
+
+def _balanced(pieces: Sequence[Piece], num_tasks: int) -> list[list[Piece]]:
+    """Each piece, the largest first, to the task that has least."""
+    tasks: list[list[Piece]] = [[] for _ in range(min(num_tasks, len(pieces)))]
+    load = [(0, number) for number in range(len(tasks))]
+    for piece in sorted(pieces, key=lambda piece: -piece.num_bytes):
+        filled, number = heapq.heappop(load)
+        tasks[number].append(piece)
+        heapq.heappush(load, (filled + piece.num_bytes + _OPEN_BYTES, number))
+    return tasks

@@ -14,18 +14,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from zonebloom.spark.jobs import Sealed
 from zonebloom.spark.read import Piece
-from zonebloom.spark.workers.sealed import Sealed
+from zonebloom.spark.session import spark_context
+from zonebloom.spark.types import as_spark
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from zonebloom.spark.load import Load
 
 NAME = "zonebloom"
+_registered: WeakSet[SparkSession] = WeakSet()
+
+
+def register(spark: SparkSession, *, anew: bool = False) -> None:
+    """Make ``format("zonebloom")`` known to a session; `scan` does so by itself.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Classic or Connect.
+    anew : bool
+        Also where it is known, as when the session was sent another package since.
+
+    Raises
+    ------
+    EngineError
+        When it is no session.
+    """
+    spark_context(spark)
+    if anew or spark not in _registered:
+        spark.dataSource.register(ZoneBloomSource)
+        _registered.add(spark)
 
 
 class Pieces(InputPartition):
@@ -63,8 +90,6 @@ class ZoneBloomReader(DataSourceReader):
         """Arrow batches of one task."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from zonebloom.spark.types import as_spark
-
         assert isinstance(partition, Pieces)
         schema = to_arrow_schema(self._schema, timezone="UTC")
         for batch in self._work.batches(partition.pieces):
@@ -92,6 +117,7 @@ class ZoneBloomSource(DataSource):
         return ZoneBloomReader(self._opened(), schema)
 
     def _opened(self) -> Load:
+        # Of no use to tasks.
         from zonebloom.spark.load import Load
         from zonebloom.spark.options import Options
 

@@ -25,9 +25,7 @@ from zonebloom.spark.joins.plan import (
     JoinPlan,
     Side,
     join_kind,
-    require_lawful,
 )
-from zonebloom.spark.joins.rules import Limits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,8 +42,6 @@ def filter_join(
     left_index: Index = None,
     right_index: Index = None,
     max_keys: int = 10_000,
-    max_filter_bytes: int = 64 << 20,
-    max_missing_rows: int = 5_000_000,
     stored_keys: bool = False,
 ) -> DataFrame:
     """Join two frames, leaving out early what the index of one side says has no match.
@@ -69,12 +65,6 @@ def filter_join(
     max_keys : int
         Rows a side has at most to be small. It is then computed here, once, and its rows are
         kept in the join. 0 never tries.
-    max_filter_bytes : int
-        Of a filter that is sent to executors, at most 128 MiB; a larger one is folded, if it
-        bears it.
-    max_missing_rows : int
-        Rows of files that are not in the filter yet, to read their keys here. With more of them
-        the filter is not used.
     stored_keys : bool
         Says that the keys of a frame with an index are the files' own column in every row. Spark
         Connect does not show it, and loses rows where it is not so; without the word the index is
@@ -100,8 +90,16 @@ def filter_join(
     IndexNotUsedWarning
         When no rule could be used, with each reason; the join is then Spark's own.
     """
-    limits = Limits(max_keys, max_filter_bytes, max_missing_rows)
-    plan = _plan(left, right, on, how, left_index, right_index, limits, stored_keys)
+    plan = explain_join(
+        left,
+        right,
+        on,
+        how,
+        left_index=left_index,
+        right_index=right_index,
+        max_keys=max_keys,
+        stored_keys=stored_keys,
+    )
     if not plan.used:
         warnings.warn(
             f"the join is made without an index: {'; '.join(plan.not_used)}",
@@ -120,28 +118,12 @@ def explain_join(
     left_index: Index = None,
     right_index: Index = None,
     max_keys: int = 10_000,
-    max_filter_bytes: int = 64 << 20,
-    max_missing_rows: int = 5_000_000,
     stored_keys: bool = False,
 ) -> JoinPlan:
     """Say what `filter_join` does with the same parameters, and why not more; it warns of nothing.
 
     Keys of a small side are computed for it. The join itself is in ``frame``.
     """
-    limits = Limits(max_keys, max_filter_bytes, max_missing_rows)
-    return _plan(left, right, on, how, left_index, right_index, limits, stored_keys)
-
-
-def _plan(
-    left: Any,
-    right: Any,
-    on: str | Sequence[str],
-    how: str,
-    left_index: Index,
-    right_index: Index,
-    limits: Limits,
-    stored_keys: bool,
-) -> JoinPlan:
     names = (on,) if isinstance(on, str) else tuple(on)
     if not names or not all(isinstance(each, str) for each in names):
         raise InvalidArgument(f"on is {on!r}; name the columns that both sides have")
@@ -150,7 +132,6 @@ def _plan(
             "both sides are Indexed; read one of them: zonebloom.spark.scan(spark, path)"
         )
     kind = join_kind(how)
-    sides = {"left": Side("left", left, left_index), "right": Side("right", right, right_index)}
-    require_lawful(kind, sides)
-    spark = (right if isinstance(left, Indexed) else left).sparkSession
-    return Join(spark, names, kind, limits, stored_keys, sides).plan()
+    sides = Side("left", left, left_index), Side("right", right, right_index)
+    frame: Any = right if isinstance(left, Indexed) else left
+    return Join(frame.sparkSession, names, kind, max_keys, stored_keys, *sides).plan()

@@ -11,8 +11,7 @@ each one's hash is the next one's seed, so a literal goes first whose own hash i
 
 A filter knows its values by their bytes, so a key is brought to the filter's type first, and
 only where that is exact. Integers meet at any width; one that the filter's type does not hold
-matches nothing. Of 8 and 16 bits Spark hashes 32, so filters of those are turned to a bitmap of
-all their possible values. Days and times of old pass unseen: files may hold them by another
+matches nothing. Dates and times that may be rebased pass unseen: files may hold them by another
 calendar, which Spark corrects as it reads (`zonebloom.spark.rebase`).
 """
 
@@ -31,9 +30,9 @@ from zonebloom.errors import UnsupportedType
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
-from zonebloom.spark.frames import quoted
-from zonebloom.spark.rebase import first_of
-from zonebloom.spark.types import spark_types
+from zonebloom.spark.rebase import first_exact
+from zonebloom.spark.session import quoted
+from zonebloom.spark.types import spark_type
 from zonebloom.values.types import hash_domain
 
 if TYPE_CHECKING:
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
 INTEGERS = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
 # The bigint that XXH64 with seed 42 hashes to 0.
 _HASHES_TO_0 = -365884300664092260
+# Domains of hashes that Spark hashes by the same bytes.
+_SAME_BYTES = ("string", "date32[day]", "timestamp[us]", "timestamp[us, UTC]")
 
 
 @dataclass(frozen=True)
@@ -59,29 +60,32 @@ class KeyFilter:
     type: pa.DataType
 
 
-def why_not(key: st.DataType, arrow: pa.DataType) -> str | None:
-    """Why a filter of an Arrow type has no answer for keys of a Spark type; None if it has."""
-    arrow = value_type(arrow)
-    if pt.is_floating(arrow) or isinstance(key, st.FloatType | st.DoubleType):
-        return f"{key.simpleString()} keys have several bytes for one value, such as 0.0 and -0.0"
+def why_not(key: st.StructField, arrow: pa.DataType) -> str | None:
+    """Why a filter of an Arrow type has no answer for keys of a column; None if it has."""
+    arrow, kind = value_type(arrow), key.dataType
+    shown = kind.simpleString()
+    if pt.is_floating(arrow) or isinstance(kind, st.FloatType | st.DoubleType):
+        return f"{shown} keys have several bytes for one value, such as 0.0 and -0.0"
+    if pt.is_integer(arrow) and arrow.bit_width <= 16:
+        return f"{arrow} has too few values for a filter to leave any out"
     try:
-        own = spark_types(pa.schema([("key", arrow)]), ["key"], {})[0].dataType
+        own = spark_type(arrow, "key")
     except UnsupportedType as error:
         return str(error)
-    if isinstance(own, INTEGERS) and isinstance(key, INTEGERS):
+    if isinstance(own, INTEGERS) and isinstance(kind, INTEGERS):
         return None
-    if isinstance(key, st.StringType) and not _is_binary(key):
-        return f"{key.simpleString()} keys are compared by their collation"
-    if own != key:
+    if isinstance(kind, st.StringType) and not _is_binary(kind):
+        return f"{shown} keys are compared by their collation"
+    if own != kind:
         return (
-            f"{key.simpleString()} keys and {arrow} values are compared after a cast, and the "
-            "filter holds the bytes before it"
+            f"{shown} keys and {arrow} values are compared after a cast, and the filter holds the "
+            "bytes before it"
         )
-    if hash_domain(arrow) in ("string", "date32[day]", "timestamp[us]", "timestamp[us, UTC]"):
+    if not is_plain_text(key):
+        return f"{key.name} is text of a fixed width, which Spark pads"
+    if isinstance(own, st.BinaryType) or hash_domain(arrow) in _SAME_BYTES:
         return None
-    if isinstance(own, st.BinaryType):
-        return None
-    return f"Spark hashes {key.simpleString()} by other bytes than the filter's {arrow}"
+    return f"Spark hashes {shown} by other bytes than the filter's {arrow}"
 
 
 def is_plain_text(key: st.StructField) -> bool:
@@ -89,8 +93,8 @@ def is_plain_text(key: st.StructField) -> bool:
     if not isinstance(key.dataType, st.StringType):
         return True
     # Of a table's CHAR(n) Spark shows a string, which it has padded.
-    told = str((key.metadata or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
-    return _is_binary(key.dataType) and not told.startswith("char")
+    declared = str((key.metadata or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
+    return _is_binary(key.dataType) and not declared.startswith("char")
 
 
 def _is_binary(text: st.StringType) -> bool:
@@ -99,22 +103,17 @@ def _is_binary(text: st.StringType) -> bool:
     )
 
 
-def may_hold(spark: SparkSession, key: str, key_type: st.DataType, held: KeyFilter) -> Column:
+def may_hold(spark: SparkSession, key: str, kind: st.DataType, held: KeyFilter) -> Column:
     """The condition that a filter may hold a key; false or null is certain.
 
     Boolean; not true under a null.
     """
     key = quoted(key)
-    arrow = value_type(held.type)
-    if pt.is_integer(arrow) and arrow.bit_width <= 16:
-        return _in_bitmap(spark, key, held)
-    value = _as_stored(key, key_type, arrow)
-    found = _all_set(
-        spark, f"{value} IS NOT NULL", held.sbbf.to_bytes(), _bits(value, held.sbbf.num_blocks)
-    )
-    if not isinstance(key_type, st.DateType | st.TimestampType | st.TimestampNTZType):
+    value = _as_stored(key, kind, value_type(held.type))
+    found = _all_set(spark, value, held.sbbf)
+    if not isinstance(kind, st.DateType | st.TimestampType | st.TimestampNTZType):
         return found
-    return (sf.expr(key) < first_of(key_type)) | found
+    return (sf.expr(key) < first_exact(kind)) | found
 
 
 def _as_stored(key: str, key_type: st.DataType, arrow: pa.DataType) -> str:
@@ -130,17 +129,6 @@ def _as_stored(key: str, key_type: st.DataType, arrow: pa.DataType) -> str:
         return f"IF({wide} BETWEEN 0L AND {(1 << 32) - 1}L, {signed}, NULL)"
     cast = "TRY_CAST" if isinstance(key_type, st.LongType) else "CAST"
     return f"{cast}({key} AS INT)"
-
-
-def _in_bitmap(spark: SparkSession, key: str, held: KeyFilter) -> Column:
-    arrow = value_type(held.type)
-    low, high = _bounds(arrow)
-    # Values by their bits without a sign: no key is too large to find its own.
-    domain = np.roll(np.arange(low, high + 1), low)
-    bits = np.packbits(held.sbbf.check(pa.array(domain).cast(arrow)), bitorder="little")
-    at = f"(CAST({key} AS BIGINT) & {(1 << arrow.bit_width) - 1}L)"
-    bit = f"CAST(shiftright({at}, 6) AS INT)", f"shiftleft(1L, CAST({at} & 63L AS INT))"
-    return _all_set(spark, f"{key} BETWEEN {low} AND {high}", bits.tobytes(), [bit])
 
 
 def _bits(value: str, num_blocks: int) -> list[tuple[str, str]]:
@@ -163,27 +151,27 @@ def _bits(value: str, num_blocks: int) -> list[tuple[str, str]]:
     return [(f"{first} + {at}", f"{low} | {high}") for at, (low, high) in enumerate(pairs)]
 
 
-def _all_set(spark: SparkSession, where: str, data: bytes, bits: list[tuple[str, str]]) -> Column:
-    """Whether a condition holds and every bit of each mask is set in the bigint at its place."""
-    words = _array(spark, data)
+def _all_set(spark: SparkSession, value: str, sbbf: Sbbf) -> Column:
+    """Whether a value is not null and every bit of its hash is set in its block."""
+    words = _array(spark, sbbf.to_bytes())
     # The same functions and methods, but for two names. PySpark's own ask a classic session's
     # JVM some fourteen times an operation.
     is_classic = hasattr(words, "_jc")
     session: Any = spark
     functions: Any = session._jvm.org.apache.spark.sql.functions if is_classic else sf
     both, equal = ("and", "equalTo") if is_classic else ("__and__", "__eq__")
-    held: Any = getattr(words, "_jc", words)
+    array: Any = getattr(words, "_jc", words)
     zero = functions.lit(0)
-    found = functions.expr(where)
-    for at, mask in bits:
-        missing = functions.bitwise_not(functions.get(held, functions.expr(at)))
+    condition = functions.expr(f"{value} IS NOT NULL")
+    for at, mask in _bits(value, sbbf.num_blocks):
+        missing = functions.bitwise_not(functions.get(array, functions.expr(at)))
         test = getattr(missing.bitwiseAND(functions.expr(mask)), equal)(zero)
-        found = getattr(found, both)(test)
+        condition = getattr(condition, both)(test)
     if not is_classic:
-        return found
+        return condition
     from pyspark.sql.classic.column import Column as ClassicColumn
 
-    return ClassicColumn(found)
+    return ClassicColumn(condition)
 
 
 def _array(spark: SparkSession, data: bytes) -> Column:
@@ -194,11 +182,3 @@ def _array(spark: SparkSession, data: bytes) -> Column:
     row = pa.ListArray.from_arrays(pa.array([0, len(longs)], pa.int32()), longs, type=words)
     frame: Any = spark.createDataFrame(pa.table({"words": row}))
     return frame.scalar()
-
-
-def _bounds(integers: pa.DataType) -> tuple[int, int]:
-    integers = value_type(integers)
-    bits = integers.bit_width
-    if pt.is_signed_integer(integers):
-        return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    return 0, (1 << bits) - 1

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.spark.frames import Path, load, scan_options
-from zonebloom.spark.joins.membership import KeyFilter, is_plain_text, may_hold, why_not
+from zonebloom.spark.joins.membership import KeyFilter, may_hold, why_not
 from zonebloom.spark.joins.rules import (
-    Limits,
     StepAside,
     collected,
     fitted,
@@ -22,11 +21,12 @@ from zonebloom.spark.joins.rules import (
 )
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options, keys_text
+from zonebloom.text import bytes_text, lines_html
 from zonebloom.values.columns import alike, find_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StructField
 
 Index: TypeAlias = "Path | Dataset | KeyFilter | None"
 
@@ -36,14 +36,6 @@ _MAY_LOSE: dict[str, tuple[str, ...]] = {
     "left_semi": ("left", "right"),
     "left": ("right",),
     "right": ("left",),
-}
-_OTHER_NAMES = {
-    "semi": "left_semi",
-    "leftsemi": "left_semi",
-    "leftouter": "left",
-    "left_outer": "left",
-    "rightouter": "right",
-    "right_outer": "right",
 }
 
 
@@ -97,63 +89,59 @@ class JoinPlan:
 
     def __str__(self) -> str:
         lines = [f"ZoneBloomJoin: {self.how} on {', '.join(self.on)}"]
-        lines += [f"  {each}" for each in self.used or ["as Spark joins: no rule is used"]]
-        lines += [f"  not used: {each}" for each in self.not_used]
+        lines += [f"  {sentence}" for sentence in self.used or ["as Spark joins: no rule is used"]]
+        lines += [f"  not used: {sentence}" for sentence in self.not_used]
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from zonebloom.text import lines_html
-
         return lines_html(str(self))
 
 
 class Side:
-    """One side of the join, and what is known of its keys."""
+    """One side of the join: a frame with or without an index, or files and theirs."""
 
-    def __init__(self, name: Literal["left", "right"], given: Any, index: Index):
+    def __init__(self, name: str, given: Any, index: Index):
         self.name = name
-        self.source: Indexed | None = None
+        self.is_read = isinstance(given, Indexed)
+        self.given = given
         if isinstance(given, Indexed):
-            self.source = given
             if index is not None:
                 raise InvalidArgument(f"{name} is Indexed already; leave {name}_index out")
-            self.load: Load = Load(Options.read(self.source.options))
-            self.schema: StructType = self.load.schema
-            if self.source.columns is not None:
-                self.schema = type(self.schema)(
-                    [f for f in self.schema if alike(self.source.columns, f.name)]
-                )
-            self.index: Dataset | KeyFilter | None = self.load.dataset
-        elif hasattr(given, "sparkSession"):
-            if given.isStreaming:
-                raise InvalidArgument(
-                    f"{name} is a stream, and an index holds the files there are now; use join()"
-                )
-            self._frame: DataFrame = given
-            self.schema = given.schema
-            self.index = _opened(index)
-        else:
+            opened = Load(Options.read(given.options))
+            self.index: Dataset | KeyFilter | None = opened.dataset
+            # A filter of its own brings columns that are not shown.
+            shown = given.columns or opened.schema.names
+            self.fields = [each for each in opened.schema if alike(shown, each.name)]
+            return
+        if not hasattr(given, "sparkSession"):
             raise InvalidArgument(
                 f"{name} is a {type(given).__name__}; give a DataFrame, or "
                 "zonebloom.spark.Indexed(path)"
             )
+        if given.isStreaming:
+            raise InvalidArgument(
+                f"{name} is a stream, and an index holds the files there are now; use join()"
+            )
+        self.fields = list(given.schema)
+        self.index = _opened(index)
 
-    def frame(self, spark: SparkSession, keys: str | None = None) -> DataFrame:
-        """The side as a frame, of an `Indexed` one the zones that may hold some keys."""
-        if self.source is None:
-            return self._frame
-        options = self.source.options if keys is None else {**self.source.options, "keys": keys}
-        return load(spark, options, self.source.filter, self.source.columns)
+    def frame(self, spark: SparkSession, **options: str) -> DataFrame:
+        """The side as a frame; what is read is read with more options."""
+        if not self.is_read:
+            return self.given
+        options = {**self.given.options, **options}
+        return load(spark, options, self.given.filter, self.given.columns)
 
     def key(self, name: str) -> StructField:
         """The field of a key column."""
-        found = find_column(self.schema.names, name)
-        if found is None:
-            known = ", ".join(self.schema.names[:20])
+        names = [each.name for each in self.fields]
+        stored = find_column(names, name)
+        if stored is None:
+            known = ", ".join(names[:20])
             raise ColumnNotFound(f"{self.name} has no column {name!r}, or several; it has {known}")
-        return self.schema[found]
+        return self.fields[names.index(stored)]
 
 
 def _opened(index: Index) -> Dataset | KeyFilter | None:
@@ -168,30 +156,15 @@ def _opened(index: Index) -> Dataset | KeyFilter | None:
 
 
 def join_kind(how: str) -> str:
-    kind = str(how).lower()
-    kind = _OTHER_NAMES.get(kind, kind)
+    """The kind of a join by any of Spark's names for it."""
+    kind = str(how).lower().replace("_", "").removesuffix("outer")
+    kind = "left_semi" if kind in ("semi", "leftsemi") else kind
     if kind not in _MAY_LOSE:
         raise InvalidArgument(
             f"how is {how!r}; it is one of {', '.join(_MAY_LOSE)}. Full and anti joins give the "
             "rows without a match, which a filter would drop: use join()"
         )
     return kind
-
-
-def require_lawful(how: str, sides: dict[str, Side]) -> None:
-    if all(side.index is None for side in sides.values()):
-        raise InvalidArgument(
-            "no side has an index; give left_index or right_index, or zonebloom.spark.Indexed(path)"
-        )
-    for name, side in sides.items():
-        other = "right" if name == "left" else "left"
-        can_filter = other in _MAY_LOSE[how]
-        can_be_pruned = side.source is not None and name in _MAY_LOSE[how]
-        if side.index is not None and not can_filter and not can_be_pruned:
-            raise InvalidArgument(
-                f"a {how} join gives every row of {other}, with a match or not, so the keys of "
-                f"{name} must not filter it; give {other}_index, whose keys may filter {name}"
-            )
 
 
 class Join:
@@ -202,113 +175,123 @@ class Join:
         spark: SparkSession,
         on: tuple[str, ...],
         how: str,
-        limits: Limits,
+        max_keys: int,
         stored_keys: bool,
-        sides: dict[str, Side],
+        left: Side,
+        right: Side,
     ):
         self._spark = spark
         self._on = on
         self._how = how
-        self._limits = limits
+        self._max_keys = max_keys
         self._stored_keys = stored_keys
-        self._sides = sides
-        for side in sides.values():
-            for name in on:
-                side.key(name)
+        self._left, self._right = left, right
         self._used: list[str] = []
         self._not_used: list[str] = []
+        self._require_lawful()
+
+    def _others(self) -> list[tuple[Side, Side, bool]]:
+        """Each side, the other, and whether its rows without a match may be left out."""
+        may_lose = _MAY_LOSE[self._how]
+        return [
+            (self._left, self._right, "left" in may_lose),
+            (self._right, self._left, "right" in may_lose),
+        ]
+
+    def _require_lawful(self) -> None:
+        if self._left.index is None and self._right.index is None:
+            raise InvalidArgument(
+                "no side has an index; give left_index or right_index, or "
+                "zonebloom.spark.Indexed(path)"
+            )
+        for other, side, may_lose in self._others():
+            for name in self._on:
+                side.key(name)
+            can_be_pruned = side.is_read and side.name in _MAY_LOSE[self._how]
+            if side.index is not None and not may_lose and not can_be_pruned:
+                raise InvalidArgument(
+                    f"a {self._how} join gives every row of {other.name}, with a match or not, so "
+                    f"the keys of {side.name} must not filter it; give {other.name}_index, whose "
+                    f"keys may filter {side.name}"
+                )
 
     def plan(self) -> JoinPlan:
         """Try the zones rule, then the filter rule."""
         frames = self._by_zones()
         if frames is None:
-            frames = {name: side.frame(self._spark) for name, side in self._sides.items()}
-            for name in _MAY_LOSE[self._how]:
-                frames[name] = self._filtered(name, frames)
+            frames = {side.name: side.frame(self._spark) for side in (self._left, self._right)}
+            for side, other, may_lose in self._others():
+                if may_lose and other.index is not None:
+                    self._filter(side, other, other.index, frames)
         joined = frames["left"].join(frames["right"], list(self._on), self._how)
         return JoinPlan(self._how, self._on, tuple(self._used), tuple(self._not_used), joined)
 
     def _by_zones(self) -> dict[str, DataFrame] | None:
         """Both sides, of an `Indexed` one only what the keys of the other may be in."""
-        for name, side in self._sides.items():
-            if side.source is None or name not in _MAY_LOSE[self._how]:
+        for side, other, may_lose in self._others():
+            if not (side.is_read and may_lose):
                 continue
-            other = self._sides["right" if name == "left" else "left"]
             try:
-                keyed = self._keyed(side, other)
-                held, keys = collected(other.frame(self._spark), keyed, self._limits)
+                names = self._looked_up(side, other)
+                frame, keys = collected(
+                    other.frame(self._spark),
+                    [other.key(name).name for name in names],
+                    self._max_keys,
+                )
             except StepAside as reason:
-                self._not_used.append(f"zones of {name} by the keys of {other.name}: {reason}")
+                why = f"zones of {side.name} by the keys of {other.name}: {reason}"
+                self._not_used.append(why)
                 continue
-            columns = [side.key(each).name for each in keyed]
-            read = side.frame(self._spark, keys_text(keys.rename_columns(columns)))
+            keys = keys.rename_columns([side.key(name).name for name in names])
             self._used.append(
-                f"zones of {name} that may hold one of {keys.num_rows:,} keys of {other.name}: "
-                f"nothing else of {name} is read"
+                f"zones of {side.name} that may hold one of {keys.num_rows:,} keys of "
+                f"{other.name}: nothing else of {side.name} is read"
             )
-            return {name: read, other.name: held}
+            read = side.frame(self._spark, keys=keys_text(keys))
+            return {side.name: read, other.name: frame}
         return None
 
-    def _keyed(self, side: Side, other: Side) -> list[str]:
-        """The other side's columns whose keys can be looked up in this side's index."""
-        opened = side.index
-        assert isinstance(opened, Dataset)
-        indexed = {each.column for each in opened.describe_indices()}
-        found, reasons = [], []
+    def _looked_up(self, side: Side, other: Side) -> list[str]:
+        """Columns of the join whose keys can be looked up in a side's index."""
+        assert isinstance(side.index, Dataset)
+        indexed = {index.column for index in side.index.describe_indices()}
+        reasons: dict[str, str | None] = {}
         for name in self._on:
             key = side.key(name)
-            reason = why_keys_differ(key, other.key(name))
-            if key.name not in indexed:
-                reason = f"there is no index on {key.name!r}"
-            if reason is None:
-                found.append(other.key(name).name)
+            if key.name in indexed:
+                reasons[name] = why_keys_differ(key, other.key(name))
             else:
-                reasons.append(reason)
-        if not found:
-            raise StepAside("; ".join(reasons))
-        return found
+                reasons[name] = f"there is no index on {key.name!r}"
+        names = [name for name, reason in reasons.items() if reason is None]
+        if not names:
+            raise StepAside("; ".join(filter(None, reasons.values())))
+        return names
 
-    def _filtered(self, name: str, frames: dict[str, DataFrame]) -> DataFrame:
-        """A side without the rows whose keys the other side's filter does not hold."""
-        frame = frames[name]
-        other = self._sides["right" if name == "left" else "left"]
-        if other.index is None:
-            return frame
+    def _filter(
+        self, side: Side, other: Side, index: Dataset | KeyFilter, frames: dict[str, DataFrame]
+    ) -> None:
+        """Leave out rows of a side whose keys the other side's filter does not hold."""
         for column in self._on:
+            key, other_key = side.key(column), other.key(column)
             try:
-                frame = self._filtered_by(column, self._sides[name], other, frames)
-                frames = {**frames, name: frame}
+                keys, added = (
+                    (index, "") if isinstance(index, KeyFilter) else key_filter(index, column)
+                )
+                for each in (key, other_key):
+                    reason = why_not(each, keys.type)
+                    if reason is not None:
+                        raise StepAside(reason)
+                if isinstance(index, Dataset) and not other.is_read:
+                    require_own_column(frames[other.name], other_key.name, index, self._stored_keys)
+                keys = fitted(keys)
             except StepAside as reason:
                 self._not_used.append(f"filter of {column} from {other.name}: {reason}")
-        return frame
-
-    def _filtered_by(
-        self, column: str, side: Side, other: Side, frames: dict[str, DataFrame]
-    ) -> DataFrame:
-        from zonebloom.text import bytes_text
-
-        key, held_key = side.key(column), other.key(column)
-        added = ""
-        if isinstance(other.index, Dataset):
-            held, added = key_filter(other.index, column, self._limits)
-        else:
-            assert other.index is not None
-            held = other.index
-        for each in (key, held_key):
-            reason = why_not(each.dataType, held.type)
-            if reason is None and not is_plain_text(each):
-                reason = f"{each.name} is text of a fixed width, which Spark pads"
-            if reason is not None:
-                raise StepAside(reason)
-        if isinstance(other.index, Dataset) and other.source is None:
-            require_own_column(frames[other.name], held_key.name, other.index, self._stored_keys)
-        held = fitted(held, self._limits.max_filter_bytes)
-        frame = frames[side.name]
-        found = may_hold(self._spark, key.name, key.dataType, held)
-        self._used.append(
-            f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before "
-            f"they are shuffled: filter of {bytes_text(held.sbbf.nbytes)}, which lets about "
-            f"{held.sbbf.estimated_fpp:.2%} of other keys pass, looked up by "
-            f"Spark expressions{added}"
-        )
-        return frame.where(found)
+                continue
+            condition = may_hold(self._spark, key.name, key.dataType, keys)
+            frames[side.name] = frames[side.name].where(condition)
+            self._used.append(
+                f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before "
+                f"they are shuffled: filter of {bytes_text(keys.sbbf.nbytes)}, which lets about "
+                f"{keys.sbbf.estimated_fpp:.2%} of other keys pass, looked up by Spark "
+                f"expressions{added}"
+            )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -36,6 +35,10 @@ if TYPE_CHECKING:
 
 # A filter that lets more through than this costs more than it saves.
 _MOST_PASS = 0.5
+# Of a filter that is sent to executors; a larger one is folded, if it bears it.
+_MOST_FILTER_BYTES = 64 << 20
+# Rows of files that a filter does not hold yet, whose keys are read here.
+_MOST_MISSING_ROWS = 5_000_000
 # Folding makes room at the price of keys that pass in vain.
 _FOLDED_PASS = (0.01, 0.02, 0.05, 0.1)
 # The options of a load hold the keys, and go to several processes.
@@ -47,23 +50,11 @@ class StepAside(Exception):
     """Why a rule is not used here."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Up to where the rules are worth their cost; see `zonebloom.spark.filter_join`."""
-
-    max_keys: int
-    max_filter_bytes: int
-    max_missing_rows: int
-
-
 # The filter over all keys
 
 
-def key_filter(dataset: Dataset, column: str, limits: Limits) -> tuple[KeyFilter, str]:
-    """The filter over all keys a column holds in the files as they are now.
-
-    What it is, in words.
-    """
+def key_filter(dataset: Dataset, column: str) -> tuple[KeyFilter, str]:
+    """The filter over all keys a column holds in the files now, and what was added, in words."""
     name = find_column(dataset.schema.names, column)
     if name is None:
         raise StepAside(f"the dataset has no column {column!r}")
@@ -78,33 +69,29 @@ def key_filter(dataset: Dataset, column: str, limits: Limits) -> tuple[KeyFilter
         )
     sbbf, added = found.sbbf, ""
     if found.missing:
-        sbbf, num_rows = _with_missing(dataset, name, sbbf, found.missing, limits)
+        sbbf, num_rows = _with_missing(dataset, name, sbbf, found.missing)
         files = "1 file" if len(found.missing) == 1 else f"{len(found.missing):,} files"
         added = f", {num_rows:,} rows of {files} not indexed yet added now"
-    held = KeyFilter(sbbf, found.type)
-    return held, added
+    return KeyFilter(sbbf, found.type), added
 
 
-def _with_missing(
-    dataset: Dataset, name: str, sbbf: Sbbf, missing: Any, limits: Limits
-) -> tuple[Sbbf, int]:
+def _with_missing(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -> tuple[Sbbf, int]:
     """The filter with the keys of files it does not hold, and their number of rows."""
     source = dataset.opened.source
-    refresh = "call optimize.optimize_indices()"
     column_type = leaf_type(source.schema, (name,))
     assert column_type is not None
     try:
         num_rows = sum(map(dataset.opened.planner.count_rows, missing))
-        if num_rows > limits.max_missing_rows:
+        if num_rows > _MOST_MISSING_ROWS:
             raise StepAside(
                 f"{len(missing):,} files with {num_rows:,} rows came or changed since the filter "
-                f"of {name!r} was built, more than max_missing_rows={limits.max_missing_rows:,}; "
-                f"{refresh}"
+                f"of {name!r} was built, more than {_MOST_MISSING_ROWS:,}; "
+                "call optimize.optimize_indices()"
             )
         grown = Sbbf.from_bytes(sbbf.to_bytes())
         for each in missing:
             opened = source.open(each.fragment, source.filesystem)
-            require_names(each.fragment.path, opened, [name])
+            require_names(opened, [name])
             reader = ColumnsReader(
                 source.format,
                 source.filesystem,
@@ -120,18 +107,18 @@ def _with_missing(
     return grown, num_rows
 
 
-def fitted(held: KeyFilter, max_bytes: int) -> KeyFilter:
+def fitted(held: KeyFilter) -> KeyFilter:
     """A filter that is worth sending, folded where it is too large."""
     sbbf = held.sbbf
-    if sbbf.nbytes > max_bytes:
+    if sbbf.nbytes > _MOST_FILTER_BYTES:
         for passing in _FOLDED_PASS:
             sbbf = held.sbbf.fold(passing)
-            if sbbf.nbytes <= max_bytes:
+            if sbbf.nbytes <= _MOST_FILTER_BYTES:
                 break
         else:
             raise StepAside(
                 f"the filter has {held.sbbf.nbytes:,} bytes and folded {sbbf.nbytes:,}, more than "
-                f"max_filter_bytes={max_bytes:,}"
+                f"{_MOST_FILTER_BYTES:,}"
             )
     passing = sbbf.estimated_fpp
     if passing > _MOST_PASS:
@@ -210,41 +197,31 @@ def _require_known_files(read: Iterable[str], dataset: Dataset, elsewhere: bool)
 # The keys of a small side
 
 
-def collected(frame: DataFrame, names: list[str], limits: Limits) -> tuple[DataFrame, pa.Table]:
+def collected(frame: DataFrame, names: list[str], max_keys: int) -> tuple[DataFrame, pa.Table]:
     """A small frame, computed once and held, and its keys.
 
     The same rows: a frame computed again need not give them, as limit() shows. Of the key
     columns; rows whose keys have no null.
     """
-    if limits.max_keys < 1:
+    if max_keys < 1:
         raise StepAside("max_keys is 0")
     if len(set(frame.columns)) < len(frame.columns):
         raise StepAside("several columns of the other side have one name")
     try:
-        rows = frame.limit(limits.max_keys + 1).toArrow()
+        rows = frame.limit(max_keys + 1).toArrow()
     except Exception as error:
         # If it is more than a type Arrow has not, the join will say so too.
         told = str(error).splitlines() or [type(error).__name__]
         raise StepAside(f"the other side cannot be collected: {told[0]}") from error
-    if rows.num_rows > limits.max_keys:
-        raise StepAside(f"the other side has more than max_keys={limits.max_keys:,} rows")
-    keys = rows.select(names)
+    if rows.num_rows > max_keys:
+        raise StepAside(f"the other side has more than max_keys={max_keys:,} rows")
+    # Nulls alone: dropna() of a frame would drop NaN too.
+    keys = rows.select(names).drop_null()
     if rows.nbytes > _SMALL_BYTES or keys.nbytes > _MOST_KEY_BYTES:
         raise StepAside(f"the other side has {rows.nbytes:,} bytes in few rows")
     session: Any = frame.sparkSession
     held = session.createDataFrame(rows, schema=frame.schema)
-    return held, keys.filter(_without_nulls(keys))
-
-
-def _without_nulls(keys: pa.Table) -> Any:
-    import pyarrow.compute as pc
-
-    compute: Any = pc
-    found = None
-    for column in keys.columns:
-        valid = compute.is_valid(column)
-        found = valid if found is None else compute.and_(found, valid)
-    return found
+    return held, keys
 
 
 def why_keys_differ(one: st.StructField, other: st.StructField) -> str | None:

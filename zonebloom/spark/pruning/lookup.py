@@ -29,7 +29,7 @@ from zonebloom.scan.planner import Planner
 from zonebloom.scan.search import NoIndex
 from zonebloom.spark.names import files_hiding
 from zonebloom.spark.pruning.pruned import Note, Reason
-from zonebloom.spark.rebase import without_old_times
+from zonebloom.spark.rebase import without_rebased
 from zonebloom.storage.discovery import open_files
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.paths import filesystem_of, plain_path
@@ -197,7 +197,7 @@ class Lookup:
                     answers.append(indexed)
                     continue
                 of_root = [
-                    part.ask(without_old_times(predicate(part.schema)), ignores_case)
+                    part.ask(without_rebased(predicate(part.schema)), ignores_case)
                     for part in indexed
                 ]
                 answers.append(_together(of_root))

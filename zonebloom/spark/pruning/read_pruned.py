@@ -20,9 +20,10 @@ from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import to_spark_filter
-from zonebloom.spark.frames import Path, of_session, quoted
+from zonebloom.spark.frames import Path
 from zonebloom.spark.pruning.lookup import ListedFile, Lookup, root_of
 from zonebloom.spark.pruning.prune import is_case_sensitive
+from zonebloom.spark.session import quoted, time_zone
 from zonebloom.spark.types import opaque_columns
 from zonebloom.storage.paths import absolute_path, spark_path
 from zonebloom.values.columns import alike
@@ -112,7 +113,7 @@ def _kept(
     if is_glob and partitioned:
         # Which folder the values begin below is Spark's secret.
         return None
-    zone, _ = of_session(spark)
+    zone = time_zone(spark)
 
     def predicate(schema: pa.Schema) -> ast.Predicate:
         opaque = opaque_columns(schema, known)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,9 +21,9 @@ from pyspark.sql import types as st
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
-from zonebloom.spark.frames import quoted
-from zonebloom.spark.load import _path_types
-from zonebloom.spark.rebase import Calendars, corrects_others, first_of
+from zonebloom.spark.load import SparkFiles
+from zonebloom.spark.rebase import Rebase, corrects_others, first_exact
+from zonebloom.spark.session import quoted
 from zonebloom.spark.types import spark_types
 from zonebloom.values.types import require_indexable
 
@@ -54,9 +54,9 @@ class KeyColumns:
         Of the keys: their values in the dataset's types, null where no row is equal.
     instants : tuple of str
         Those read from INT96.
-    any_case : tuple of str
-        Those Spark finds in files by their names in another case.
-    calendars : Calendars
+    ignores_case : bool
+        Whether Spark finds columns that a file names in another case.
+    rebase : Rebase
     """
 
     names: tuple[str, ...]
@@ -64,8 +64,8 @@ class KeyColumns:
     schema: pa.Schema
     probes: tuple[Column, ...]
     instants: tuple[str, ...]
-    any_case: tuple[str, ...]
-    calendars: Calendars
+    ignores_case: bool
+    rebase: Rebase
 
     def join_on(self) -> Column:
         """Keys against rows found, by Spark's own equality."""
@@ -73,18 +73,14 @@ class KeyColumns:
             sf.col(quoted(name)) == sf.col(field.name)
             for name, field in zip(self.names, self.fields, strict=True)
         ]
-        condition = terms[0]
-        for term in terms[1:]:
-            condition = condition & term
-        return condition
+        return reduce(and_, terms)
 
 
-def key_columns(
-    keys: DataFrame, ds: Dataset, names: Sequence[str], instants: Sequence[str]
-) -> KeyColumns:
+def key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> KeyColumns:
     """Match the key columns of a frame with those of a dataset."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    ds = files.dataset
     source = ds.opened.source
     by_path = source.partition_columns()
     for name in names:
@@ -94,8 +90,7 @@ def key_columns(
                 f"and once in the dataset ({', '.join(source.schema.names[:20])}); rename columns "
                 "of the keys to the dataset's names"
             )
-    known = {**_path_types(source), **dict.fromkeys(instants, st.TimestampType())}
-    held = spark_types(source.schema, list(names), known)
+    held = spark_types(source.schema, list(names), files.types)
     given = {field.name: field.dataType for field in keys.schema}
     probes: list[Column] = []
     fields = []
@@ -115,9 +110,9 @@ def key_columns(
         tuple(fields),
         schema,
         tuple(probes),
-        tuple(name for name in names if name in instants),
-        tuple(name for name in names if ignores_case and name not in by_path),
-        Calendars.of(source, instants, corrects_others(keys.sparkSession)),
+        tuple(name for name in names if name in files.instants),
+        ignores_case,
+        Rebase.of(source, files.instants, corrects_others(keys.sparkSession)),
     )
 
 
@@ -187,11 +182,11 @@ def collected(frame: DataFrame, columns: KeyColumns, most: int) -> pa.Table | No
     return found.cast(columns.schema) if found.num_rows <= most else None
 
 
-def holds_old_times(frame: DataFrame, columns: KeyColumns) -> bool:
+def holds_rebased(frame: DataFrame, columns: KeyColumns) -> bool:
     """Whether a key is a day or time that files may hold by another calendar."""
     old = [
-        sf.col(field.name) < first_of(field.dataType)
+        sf.col(field.name) < first_exact(field.dataType)
         for name, field in zip(columns.names, columns.fields, strict=True)
-        if name in columns.calendars.times
+        if name in columns.rebase.times
     ]
     return bool(old) and not frame.select(*columns.probes).where(reduce(or_, old)).isEmpty()

@@ -15,8 +15,9 @@ from pyspark.sql import functions as sf
 
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument
-from zonebloom.spark.frames import quoted
-from zonebloom.spark.load import _with_instants
+from zonebloom.spark.failures import explained
+from zonebloom.spark.load import SparkFiles
+from zonebloom.spark.session import quoted
 from zonebloom.spark.tagging.keys import (
     FILE,
     FOUND,
@@ -26,7 +27,6 @@ from zonebloom.spark.tagging.keys import (
     key_columns,
 )
 from zonebloom.spark.tagging.locate import Located, locate
-from zonebloom.spark.workers.failures import told
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import alike
 
@@ -81,8 +81,8 @@ def tag_location(
     ColumnNotFound, UnsupportedType
     SchemaMismatch
         When a file names a key column in another case (``ID`` for ``id``) and Spark ignores case.
-        When a key is of old and a file holds days before 1582 or times before 1900 that Spark would
-        correct, as those of Spark 2.
+        When a key is a day before 1582 or a time before 1902, and a file lies in the calendar of
+        Spark 2, in which Spark would correct such days and times.
     FragmentChanged
         When a file is written anew meanwhile; call again.
     NoFragments, FragmentUnreadable, SourceError
@@ -109,13 +109,12 @@ def tag_location(
             f"keys have a column {taken[0]!r}, and one of that name is added; rename it first: "
             f"keys.withColumnRenamed({taken[0]!r}, ...)"
         )
-    columns, held, found = _located(keys, ds, on, partition_by)
-    rows = found.frame.hint("broadcast" if found.num_rows <= _BROADCAST_ROWS else "merge")
-    tagged = held.join(rows, columns.join_on(), "left")
+    columns, kept, located = _located(keys, ds, on, partition_by)
+    tagged = kept.join(_rows(located), columns.join_on(), "left")
     return tagged.select(
         *(sf.col(quoted(name)) for name in keys.columns),
         sf.col(FRAGMENT_ID).alias("fragment_id"),
-        _path(found).alias("path"),
+        _path(located).alias("path"),
         sf.col(ROW_OFFSET).alias("row_offset"),
     )
 
@@ -144,56 +143,49 @@ def files_with_keys(
     ------
     As `tag_location`, where names of columns are free.
     """
-    columns, held, found = _located(keys, ds, on, partition_by)
-    distinct = held.select(*(sf.col(quoted(name)) for name in columns.names)).distinct()
-    rows = found.frame.hint("broadcast" if found.num_rows <= _BROADCAST_ROWS else "merge")
+    columns, kept, located = _located(keys, ds, on, partition_by)
+    distinct = kept.select(*(sf.col(quoted(name)) for name in columns.names)).distinct()
     ids = [sf.col(field.name) for field in columns.fields]
     counted = (
-        distinct.join(rows, columns.join_on(), "inner")
+        distinct.join(_rows(located), columns.join_on(), "inner")
         .groupBy(FILE, FRAGMENT_ID)
         .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
     )
     fragment_id = sf.col(FRAGMENT_ID).alias("fragment_id")
-    return counted.select(_path(found).alias("path"), fragment_id, "num_keys", "num_rows")
+    return counted.select(_path(located).alias("path"), fragment_id, "num_keys", "num_rows")
 
 
 def _located(
     keys: DataFrame, ds: Any, on: Names, partition_by: Names
 ) -> tuple[KeyColumns, DataFrame, Located]:
-    found, names, instants = _opened(ds, on, partition_by)
-    columns = key_columns(keys, found, names, instants)
-    if any(name.lower().startswith(FOUND.format("")) for name in keys.columns):
-        raise InvalidArgument(f"columns of keys must not be named {FOUND.format('...')}")
-    # Evaluated again, some frames give other rows.
-    held = keys.localCheckpoint(eager=False)
-    try:
-        return columns, held, locate(held, columns, found)
-    except Exception as error:
-        cause = told(error)
-        if cause is None:
-            raise
-        raise cause from error
-
-
-def _opened(ds: Any, on: Names, partition_by: Names) -> tuple[Dataset, list[str], list[str]]:
-    found = ds if isinstance(ds, Dataset) else dataset(plain_path(os.fspath(ds)))
-    found, instants = _with_instants(found)
+    opened = ds if isinstance(ds, Dataset) else dataset(plain_path(os.fspath(ds)))
+    files = SparkFiles.of(opened)
     names = [on] if isinstance(on, str) else list(on)
     scopes = [partition_by] if isinstance(partition_by, str) else list(partition_by)
     if not names:
         raise InvalidArgument("on is empty; name at least one key column")
-    of_paths = found.opened.source.partition_columns()
+    of_paths = opened.opened.source.partition_columns()
     for name in scopes:
         if name not in of_paths:
             raise InvalidArgument(
                 f"partition_by names {name!r}, which the paths do not give "
                 f"({', '.join(sorted(of_paths)) or 'they give no column'}); put it into on"
             )
-    return found, list(dict.fromkeys([*names, *scopes])), instants
+    columns = key_columns(keys, files, list(dict.fromkeys([*names, *scopes])))
+    if any(name.lower().startswith(FOUND.format("")) for name in keys.columns):
+        raise InvalidArgument(f"columns of keys must not be named {FOUND.format('...')}")
+    # Evaluated again, some frames give other rows.
+    kept = keys.localCheckpoint(eager=False)
+    with explained():
+        return columns, kept, locate(kept, columns, files.dataset)
 
 
-def _path(found: Located) -> Column:
+def _rows(located: Located) -> DataFrame:
+    return located.frame.hint("broadcast" if located.num_rows <= _BROADCAST_ROWS else "merge")
+
+
+def _path(located: Located) -> Column:
     # One text, as a list of many literals makes a plan that is slow to send; no path holds NUL.
-    paths = sf.split(sf.lit("\0".join(found.paths)), "\0")
+    paths = sf.split(sf.lit("\0".join(located.paths)), "\0")
     # Not element_at: with ANSI on it is taken for never null, and inserts for found.
     return sf.get(paths, sf.col(FILE).cast("int"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import io
 import os
 import sys
 import tempfile
@@ -12,16 +11,17 @@ import zipfile
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import xxhash
 
 import zonebloom
-from zonebloom.errors import EngineError
-from zonebloom.spark.workers.executors import spark_context
-from zonebloom.spark.workers.failures import explained
-from zonebloom.spark.workers.launcher import INSIDE
+from zonebloom.spark.failures import explained
+from zonebloom.spark.launcher import INSIDE
+from zonebloom.spark.session import spark_context
+from zonebloom.spark.source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,28 +68,20 @@ def send_package(spark: SparkSession) -> str:
         return name
     path = list(sys.path)
     try:
-        if context is None:
-            spark.addArtifacts(archive, pyfile=True)
-        else:
-            context.addPyFile(archive)
-            # Workers that have loaded another zonebloom are not used again.
-            context.environment["ZONEBLOOM_ARCHIVE"] = name
-    except Exception as error:
-        raise EngineError(f"Spark does not take {name}: {explained(error)}") from error
+        with explained(always=True):
+            if context is None:
+                spark.addArtifacts(archive, pyfile=True)
+            else:
+                context.addPyFile(archive)
+                # Workers that have loaded another zonebloom are not used again.
+                context.environment["ZONEBLOOM_ARCHIVE"] = name
     finally:
         # Both also put it before this process's own packages.
         sys.path[:] = path
     _sent[owner] = name
-    _registered_anew(spark)
+    # The format as registered before knows nothing of the archive.
+    register(spark, anew=True)
     return name
-
-
-def _registered_anew(spark: SparkSession) -> None:
-    """The format as registered before knows nothing of the archive."""
-    from zonebloom.spark import frames
-
-    frames.registered.discard(spark)
-    frames.register(spark)
 
 
 # The archive
@@ -106,12 +98,12 @@ def _archive() -> str:
         _folder().name, f"zonebloom-{zonebloom.__version__}-{digest.hexdigest()[:16]}.zip"
     )
     if not os.path.exists(path):
-        archive = io.BytesIO()
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        with (
+            tempfile.NamedTemporaryFile(dir=_folder().name, delete=False) as written,
+            zipfile.ZipFile(written, "w") as file,
+        ):
             for name, data in contents.items():
                 file.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
-        with tempfile.NamedTemporaryFile(dir=_folder().name, delete=False) as written:
-            written.write(archive.getbuffer())
         os.replace(written.name, path)
     return path
 
@@ -126,7 +118,7 @@ def _contents() -> dict[str, bytes]:
     """Files of the archive by path: the launcher, and the package it unpacks."""
     package = {**dict(_sources(files("zonebloom"), "zonebloom")), **dict(_compiled())}
     found = {f"{INSIDE}/{name}": data for name, data in package.items()}
-    found["zonebloom/__init__.py"] = package["zonebloom/spark/workers/launcher.py"]
+    found["zonebloom/__init__.py"] = package["zonebloom/spark/launcher.py"]
     found.update(_sources(files("pyspark_zonebloom"), "pyspark_zonebloom"))
     return dict(sorted(found.items()))
 
@@ -153,9 +145,7 @@ def _compiled() -> Iterator[tuple[str, bytes]]:
             prefix = f"{stem}.{kernel.py_func.__qualname__}-{code.co_firstlineno}."
             for entry in os.scandir(cache):
                 if entry.name.startswith(prefix) and entry.name.endswith((".nbi", ".nbc")):
-                    yield "/".join([*folders, "__pycache__", entry.name]), _read(entry.path)
-
-
-def _read(path: str) -> bytes:
-    with io.FileIO(path) as file:
-        return file.readall()
+                    yield (
+                        "/".join([*folders, "__pycache__", entry.name]),
+                        Path(entry.path).read_bytes(),
+                    )

@@ -1,7 +1,7 @@
 """What a failed Spark job most likely means, and what to do about it.
 
-Spark hands over the text of what went wrong in a Python process elsewhere: a traceback of it, or
-that it could not start, among lines of the JVM.
+Of what went wrong in a Python process elsewhere Spark hands over nothing but text: a traceback, or
+that the process could not start, among lines of the JVM.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from zonebloom import errors
 from zonebloom.errors import EngineError
@@ -28,61 +30,70 @@ _OTHER_VERSION = re.compile(
     r"Can't get attribute '\w+' on <module 'zonebloom|cannot import name '\w+' from 'zonebloom"
     r"|No module named 'zonebloom\."
 )
-_NOT_STARTED = (
-    "Error from python worker",
-    "pyspark.daemon's stdout",
-    "pyspark.daemon's standard output",
-)
+_NOT_STARTED = re.compile("Error from python worker|pyspark.daemon's (?:stdout|standard output)")
+_RAISED = re.compile(r"(?:^\s*|\()(\w+Error: [^()\n]+)", re.M)
+_SEND = "send it to those of this session with zonebloom.spark.send_package(spark)"
 
 
-def explained(error: Exception) -> Exception:
-    """The error to raise for one of Spark's.
+@contextmanager
+def explained(always: bool = False) -> Iterator[None]:
+    """Raise what an error of Spark means in its place; `EngineError` for an unknown one if always.
 
-    The one of zonebloom's that a task raised, else an `EngineError` that says what to do.
+    An error of zonebloom's that a task raised is raised here.
     """
-    found = told(error)
-    if found is not None:
-        return found
-    lines = (line.strip() for line in str(error).splitlines())
-    first = next(filter(None, lines), type(error).__name__)
-    return EngineError(f"the Spark job failed: {first}; spark=False builds in this process")
+    try:
+        yield
+    except Exception as error:
+        cause = meaning(error)
+        if cause is not None:
+            raise cause from error
+        if not always:
+            raise
+        lines = (line.strip() for line in str(error).splitlines())
+        first = next(filter(None, lines), type(error).__name__)
+        raise EngineError(
+            f"the Spark job failed: {first}; spark=False builds in this process"
+        ) from error
 
 
-def told(error: Exception) -> Exception | None:
-    """As `explained`; None when nothing is known of such an error."""
+def meaning(error: Exception) -> Exception | None:
+    """What an error of Spark's stands for; None when nothing is known of such an error."""
     text = str(error)
-    if ours := _OURS.findall(text):
-        name, message = ours[-1]
+    for name, message in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, None)
         if kind is not None:
             return kind(message.strip())
+    message = _message(text)
+    return None if message is None else EngineError(message)
+
+
+def _message(text: str) -> str | None:
     if found := _VERSIONS.search(text):
-        return EngineError(
+        return (
             f"Spark's workers run Python {found[1]} and this process Python {found[2]}, which "
             f"must be the same: {_set_python()}"
         )
-    if any(sign in text for sign in _NOT_STARTED):
-        return EngineError(
-            f"Python does not start on Spark's executors{_last_of_traceback(text)}: {_set_python()}"
-        )
+    if _NOT_STARTED.search(text):
+        raised = _RAISED.findall(text)
+        why = f" ({raised[-1].strip()})" if raised else ""
+        return f"Python does not start on Spark's executors{why}: {_set_python()}"
     if _OTHER_VERSION.search(text):
-        return EngineError(
+        return (
             "Spark's executors have another zonebloom than this process: install "
-            f"{__version__} there, or send it to those of this session with "
-            "zonebloom.spark.send_package(spark)"
+            f"{__version__} there, or {_SEND}"
         )
     if found := _NO_MODULE.search(text):
-        return _no_module(found[1])
+        return _no_module(found[1].split(".", maxsplit=1)[0])
     if found := _PACKAGE.search(text):
         there = f"{found[1]} {found[3]}" if found[3] else f"no {found[1]}"
-        return EngineError(
+        return (
             f"Spark has {there} where it needs {found[1]} {found[2]} or newer: install it for "
             f"the Python of the driver and of the executors, or {_set_python()}"
         )
     if found := _NO_PROGRAM.search(text):
-        return EngineError(f"there is no {found[1]} on Spark's executors: {_set_python()}")
+        return f"there is no {found[1]} on Spark's executors: {_set_python()}"
     if "Python worker exited unexpectedly" in text:
-        return EngineError(
+        return (
             "a Python worker of Spark died: give it more memory (spark.executor.memoryOverhead) "
             "if the system killed it for that, or have fewer run at a time "
             f"(spark.executor.cores). If it was the wrong Python: {_set_python()}"
@@ -90,18 +101,14 @@ def told(error: Exception) -> Exception | None:
     return None
 
 
-def _no_module(name: str) -> EngineError:
-    package = name.split(".", maxsplit=1)[0]
+def _no_module(package: str) -> str:
+    lack = f"Spark's workers have no module {package}: install zonebloom on the executors"
     if package == "zonebloom":
-        return EngineError(
-            "Spark's workers have no module zonebloom: install zonebloom on the executors, send "
-            "it to those of this session with zonebloom.spark.send_package(spark), or "
-            f"{_set_python()}"
-        )
-    return EngineError(
-        f"Spark's workers have no module {name}: install zonebloom on the executors with all it "
-        f"needs (zonebloom.spark.check_executors(spark) says what they lack), or {_set_python()}. "
-        "A module of your own is sent with spark.addArtifacts(path, pyfile=True)"
+        return f"{lack}, {_SEND}, or {_set_python()}"
+    return (
+        f"{lack} with all it needs (zonebloom.spark.check_executors(spark) says what they lack), "
+        f"or {_set_python()}. A module of your own is sent with "
+        "spark.addArtifacts(path, pyfile=True)"
     )
 
 
@@ -113,8 +120,3 @@ def _set_python() -> str:
         f"({sys.executable}, {sys.version_info[0]}.{sys.version_info[1]}) before the session "
         f"starts; {now}"
     )
-
-
-def _last_of_traceback(text: str) -> str:
-    found = re.findall(r"(?:^\s*|\()(\w+Error: [^()\n]+)", text, re.M)
-    return f" ({found[-1].strip()})" if found else ""

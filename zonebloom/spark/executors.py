@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from zonebloom.errors import EngineError
-from zonebloom.spark.workers.failures import explained
+from zonebloom.spark.failures import explained
+from zonebloom.spark.session import spark_context
 from zonebloom.version import __version__
 
 if TYPE_CHECKING:
@@ -85,10 +84,8 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     context = spark_context(spark)
     num_tasks = 2 * context.defaultParallelism if context is not None else _TASKS_OVER_CONNECT
     job = spark.range(0, num_tasks, 1, num_tasks)
-    try:
+    with explained(always=True):
         rows = job.mapInArrow(_probe(list(REQUIREMENTS)), _PROBE_DDL).distinct().collect()
-    except Exception as error:
-        raise explained(error) from error
     workers = sorted(
         (Worker(r.host, r.executable, r.python, json.loads(r.found)) for r in rows),
         key=lambda each: (each.host, each.executable),
@@ -107,9 +104,7 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     return ExecutorReport(tuple(workers))
 
 
-def _probe(
-    names: Sequence[str],
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _probe(names: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """A function that needs nothing of this package where it runs."""
 
     def probe(batches: Iterator[Any]) -> Iterator[Any]:
@@ -136,14 +131,16 @@ def _probe(
         except ImportError as error:
             # Of something it needs, which is told by itself, or it is not there.
             found["zonebloom"] = None if error.name == "zonebloom" else ""
-        row = (socket.gethostname(), sys.executable, platform.python_version(), json.dumps(found))
+        row = {
+            "host": [socket.gethostname()],
+            "executable": [sys.executable],
+            "python": [platform.python_version()],
+            "found": [json.dumps(found)],
+        }
         for _ in batches:
             # Long enough that no executor runs all of the tasks.
             time.sleep(0.05)
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([value]) for value in row],
-                names=["host", "executable", "python", "found"],
-            )
+            yield pa.RecordBatch.from_pydict(row)
 
     return probe
 
@@ -164,13 +161,3 @@ def _lack(worker: Worker) -> str | None:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-
-
-def spark_context(spark: SparkSession) -> Any:
-    """The SparkContext of a classic session, None over Connect."""
-    if not hasattr(spark, "addArtifacts"):
-        raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession of Spark 4")
-    try:
-        return spark.sparkContext
-    except Exception:  # noqa: BLE001 - Connect sessions raise errors of their own tree
-        return None

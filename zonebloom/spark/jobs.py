@@ -1,0 +1,143 @@
+"""Work on executors: functions and tasks that only this version of the package opens there.
+
+``spark.range(0, n, 1, n)`` gives exactly one Spark task an id, in classic sessions and over Spark
+Connect alike. By its id each is given what it is to do and no other's work: the function that all
+of them get does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.cloudpickle import dumps
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from zonebloom.build.train import Progress
+from zonebloom.errors import EngineError
+from zonebloom.spark.session import spark_context
+from zonebloom.version import __version__
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Batches = Iterator[pa.RecordBatch]
+_POLL_SECONDS = 0.2
+
+
+class Sealed:
+    """Pickles as a version and bytes; unpickles as the content itself.
+
+    Objects that unpickle into another version's classes may come out wrong without an error.
+    """
+
+    def __init__(self, content: Any):
+        self._content = content
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return unsealed, (__version__, dumps(self._content))
+
+
+def unsealed(version: str, content: bytes) -> Any:
+    """What was sealed by a version, on the executor."""
+    if version != __version__:
+        raise EngineError(
+            f"Spark's executors have zonebloom {__version__} and the driver {version}, which "
+            f"must be the same: install {version} there, or send it to those of this session "
+            "with zonebloom.spark.send_package(spark)"
+        )
+    return pickle.loads(content)
+
+
+def mapped(
+    frame: DataFrame, function: Callable[[Batches], Batches], schema: str | st.StructType
+) -> DataFrame:
+    """What a function makes of the Arrow batches of a frame, on executors."""
+    # On a worker this is the function itself.
+    sent: Any = Sealed(function)
+
+    def work(batches: Batches) -> Batches:
+        return sent(batches)
+
+    return frame.mapInArrow(work, schema)
+
+
+def task_frame(
+    spark: SparkSession,
+    tasks: Sequence[Any],
+    function: Callable[[Any], Batches],
+    schema: str | st.StructType,
+) -> DataFrame:
+    """What a function makes of each of some tasks, each of them a Spark task."""
+    compile_kernels()
+    count = len(tasks)
+    contents = pa.array([[dumps(task) for task in tasks]], pa.list_(pa.binary()))
+    # A scalar subquery, which is computed once.
+    array = spark.createDataFrame(pa.table({"contents": contents})).scalar()
+    frame = spark.range(0, count, 1, max(count, 1)).select(sf.get(array, sf.col("id").cast("int")))
+
+    def work(batches: Batches) -> Batches:
+        for batch in batches:
+            for content in batch.column(0).to_pylist():
+                yield from function(pickle.loads(content))
+
+    return mapped(frame, work, schema)
+
+
+def compile_kernels() -> None:
+    """Compile kernels before any worker starts: those of local mode then load from the cache."""
+    import zonebloom.sbbf.blocks
+    import zonebloom.sbbf.xxh64  # noqa: F401
+
+
+class JobProgress:
+    """Reports finished tasks of the one job that runs inside it, as rows.
+
+    A classic session is asked again and again; over Connect all is reported at the end.
+    """
+
+    def __init__(
+        self, spark: SparkSession, num_tasks: int, num_rows: int, progress: Progress | None
+    ):
+        self._progress = progress
+        self._num_tasks = num_tasks
+        self._num_rows = num_rows
+        self._reported = 0
+        self._done = threading.Event()
+        self._context = spark_context(spark)
+        self._group = f"zonebloom-{uuid.uuid4().hex}"
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        if self._progress is not None and self._context is not None:
+            self._context.setJobGroup(self._group, "zonebloom build")
+            self._thread.start()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._progress is not None and self._context is not None:
+            self._done.set()
+            self._thread.join()
+            self._context.setLocalProperty("spark.jobGroup.id", None)
+            self._context.setLocalProperty("spark.job.description", None)
+        if error is None:
+            self._report(self._num_tasks)
+
+    def _watch(self) -> None:
+        tracker = self._context.statusTracker()
+        while not self._done.wait(_POLL_SECONDS):
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+            numbers = [number for job in jobs if job for number in job.stageIds]
+            stages = [tracker.getStageInfo(number) for number in numbers]
+            # The other job of the group is that of the subquery, of one task.
+            self._report(max((stage.numCompletedTasks for stage in stages if stage), default=0))
+
+    def _report(self, finished: int) -> None:
+        rows = self._num_rows * min(finished, self._num_tasks) // self._num_tasks
+        if self._progress is not None and rows > self._reported:
+            self._progress(rows - self._reported)
+            self._reported = rows

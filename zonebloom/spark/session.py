@@ -1,0 +1,36 @@
+"""What is asked of a Spark session, classic or Connect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zonebloom.errors import EngineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def spark_context(spark: SparkSession) -> Any:
+    """The SparkContext of a classic session, None over Connect."""
+    if not hasattr(spark, "addArtifacts"):
+        raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession of Spark 4")
+    try:
+        return spark.sparkContext
+    except Exception:  # noqa: BLE001 - Connect sessions raise errors of their own tree
+        return None
+
+
+def time_zone(spark: SparkSession) -> str | None:
+    """That of a classic session; over Connect it may be another when a query runs."""
+    return None if spark_context(spark) is None else spark.conf.get("spark.sql.session.timeZone")
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Tasks that a classic session runs at one time, 0 over Connect, which does not say."""
+    context = spark_context(spark)
+    return 0 if context is None else context.defaultParallelism
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark reads it back."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,1 +1,0 @@
-"""Spark's Python workers: what they have, what they lack, what became of them."""
