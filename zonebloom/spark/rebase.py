@@ -108,12 +108,17 @@ def _leaves(values: Any) -> Iterator[pa.Array]:
         yield from _leaves(values.storage)
     elif isinstance(values, pa.DictionaryArray):
         yield from _leaves(values.dictionary)
+    elif isinstance(values, pa.RunEndEncodedArray):
+        yield from _leaves(values.values)
     elif isinstance(values, pa.MapArray):
         yield from _leaves(values.keys)
         yield from _leaves(values.items)
     elif isinstance(values, pa.StructArray):
         for child in values.flatten():
             yield from _leaves(child)
+    elif isinstance(values, pa.UnionArray):
+        for child in range(values.type.num_fields):
+            yield from _leaves(values.field(child))
     elif pt.is_nested(values.type):
         yield from _leaves(values.flatten())
     else:
