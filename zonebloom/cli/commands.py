@@ -276,7 +276,7 @@ def lookup(ds: Dataset, filter: str, columns: str | None, limit: int | None) -> 
         },
         lambda: text.rows_text(table) if table.num_rows else "",
         text.read_text(plan, stats),
-        0 if table.num_rows else text.FOUND_NOTHING,
+        code=0 if table.num_rows else text.FOUND_NOTHING,
     )
 
 
