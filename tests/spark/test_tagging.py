@@ -327,9 +327,9 @@ def test_only_files_of_the_partitions_are_read(spark, partitioned, monkeypatch):
     read = []
     before = zonebloom.spark.tagging.locate.cut
 
-    def watched(source, plan, *arguments):
-        read.extend(each.fragment.key for each in plan.fragments)
-        return before(source, plan, *arguments)
+    def watched(source, plans, *arguments):
+        read.extend(each.fragment.key for each in plans)
+        return before(source, plans, *arguments)
 
     monkeypatch.setattr(zonebloom.spark.tagging.locate, "cut", watched)
     go("dense", monkeypatch)
