@@ -25,16 +25,15 @@ class LoadedIndex:
 
     def __init__(self, catalog: Catalog, entry: IndexEntry, *, strict: bool = False):
         self.entry = entry
-        self.catalog = catalog
+        self._catalog = catalog
         self._is_strict = strict
         self._tables: list[Table] | None = None
         self._key_ranges: pa.Table | None = None
-        self._read_bytes = 0
 
     @property
     def loaded_bytes(self) -> int:
         """Bytes of its files brought into memory so far."""
-        return self._read_bytes + sum(table.loaded_bytes for table in self._tables or ())
+        return sum(table.loaded_bytes for table in self._tables or ())
 
     def tables(self) -> list[Table]:
         """The tables that are what was written.
@@ -46,7 +45,7 @@ class LoadedIndex:
             for segment in self.entry.segments:
                 try:
                     report = None if self._is_strict else self._report_damage
-                    tables.append(open_table(self.catalog, segment, report))
+                    tables.append(open_table(self._catalog, segment, report))
                 except CorruptIndex as error:
                     self._report(error, "Its fragments are scanned meanwhile")
             self._tables = tables
@@ -59,9 +58,9 @@ class LoadedIndex:
             for segment in self.entry.segments:
                 if not segment.ranges_bytes:
                     continue
-                path = self.catalog.ranges_path(segment.name)
+                path = self._catalog.ranges_path(segment.name)
                 try:
-                    buffer = self.catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
+                    buffer = self._catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
                     tables.append(read_ranges(buffer, arrow_type, path))
                 except CorruptIndex as error:
                     self._report(error, "Its fragments may hold any key meanwhile")
@@ -72,7 +71,7 @@ class LoadedIndex:
         self, arrow_type: pa.DataType, present: Sequence[PresentFragment]
     ) -> GlobalFilter | None:
         """Its filter over all keys, against the fragments there are; None when it has none."""
-        return against(self.catalog, self.entry, arrow_type, present)
+        return against(self._catalog, self.entry, arrow_type, present)
 
     def _report_damage(self, error: CorruptIndex) -> None:
         self._report(error, "It is used as far as it is sound")

@@ -84,17 +84,17 @@ def validate(
             f"index {entry.name!r} is of a column {'.'.join(entry.column)} of {entry.domain}, "
             f"which is {leaf or 'not there'} in the dataset; build it again"
         )
-    index = LoadedIndex(catalog, entry, strict=True)
-    maps: dict[int, PageMap] = {}
+    column = Column(entry.column, leaf)
     covered = entry.fragment_ids
+    maps: dict[int, PageMap] = {}
     for page_map in version.page_maps:
         if not covered.isdisjoint(page_map.fragment_ids):
             maps |= dict.fromkeys(page_map.fragment_ids, load_page_map(catalog, page_map))
+    index = LoadedIndex(catalog, entry, strict=True)
     for segment, table in zip(entry.segments, index.tables(), strict=True):
         table.verify()
         _require_rows(table, set(segment.fragment_ids), rows)
     most = None if isinstance(sample, str) else sample
-    column = Column(entry.column, leaf)
     zones_read = hold_against_rows(index, maps, source, column, coverage.present, most)
     changed, gone = _stale(entry, version, source, coverage)
     return ValidatedIndex(sum(map(len, index.tables())), zones_read, changed, gone)

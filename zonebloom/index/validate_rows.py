@@ -44,7 +44,7 @@ class _Zone:
 
 def hold_against_rows(
     index: LoadedIndex,
-    maps: Mapping[int, PageMap],
+    page_maps: Mapping[int, PageMap],
     source: Source,
     column: Column,
     present: Sequence[PresentFragment],
@@ -55,7 +55,7 @@ def hold_against_rows(
     Zones read.
     """
     known = [fragment for fragment in present if fragment.is_known]
-    validation = _Validation(index, maps, source, column, present)
+    validation = _Validation(index, page_maps, source, column, present)
     count = 0
     for fragment, zones in _sampled(index.tables(), known, sample):
         reader = columns_reader(source, fragment.fragment.path, [column])
@@ -130,13 +130,13 @@ class _Validation:
     def __init__(
         self,
         index: LoadedIndex,
-        maps: Mapping[int, PageMap],
+        page_maps: Mapping[int, PageMap],
         source: Source,
         column: Column,
         present: Sequence[PresentFragment],
     ):
         self._index = index
-        self._maps = maps
+        self._page_maps = page_maps
         self._source = source
         self._column = column
         self._ranges = index.key_ranges(column.type)
@@ -155,9 +155,9 @@ class _Validation:
         same = pc.call_function("equal", [self._ranges["fragment_id"], fragment.fragment_id])
         ranges = self._ranges.filter(same)
         pages = None
-        page_map = self._maps.get(fragment.fragment_id)
+        page_map = self._page_maps.get(fragment.fragment_id)
         # A column that the path gives is not read from the file.
-        if page_map and self._column.path[0] not in self._source.partition_columns():
+        if page_map is not None and self._column.path[0] not in self._source.partition_columns():
             pages = page_map.file(fragment.fragment_id, fragment.identity.size)
         for zone, arrays in _rows_of(reader, fragment, zones):
             rows = f"rows {zone.start:,} to {zone.stop:,} of {fragment.fragment.path}"
