@@ -536,7 +536,7 @@ def keys_file(path: Path, arrow_type=None, **options) -> Path:
         (lambda at, n: (at, n - 1), "not as long"),
         (lambda at, n: (at, n - 32), "not as long"),
         (lambda at, n: (at, n + 32), "not as long"),
-        (lambda at, n: (at, 3), "end inside"),
+        (lambda at, n: (at, 3), "cut short"),
         (lambda at, n: (at + 1, n), "header"),
         (lambda at, n: (4, n), "header"),
         (lambda at, n: (4, None), "header"),
