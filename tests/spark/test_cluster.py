@@ -66,7 +66,7 @@ def check_kernels_are_loaded_and_not_compiled(spark):
         from zonebloom.sbbf import blocks, xxh64
 
         for _ in batches:
-            kernels = [blocks.insert, blocks.check, xxh64.hash_width_8, xxh64.hash_views]
+            kernels = [blocks.insert, blocks.check, xxh64.hash_width_8, xxh64.hash_offsets]
             yield pa.RecordBatch.from_pylist(
                 [
                     {

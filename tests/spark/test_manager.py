@@ -279,12 +279,12 @@ def test_optimize_merges_segments(ids, lake):
     for number in (3, 4):
         write(lake, number)
         ids.refresh_index("ids", mode="incremental")
-    tables = {n: len(e.tables) for n, e in zb.dataset(lake).opened.version.indices.items()}
+    tables = {n: len(e.segments) for n, e in zb.dataset(lake).opened.version.indices.items()}
     assert tables == {"ids.id": 3, "ids.Name": 3}
     write(lake, 5)
     ids.optimize_index("ids", mode="quick")
     entries = zb.dataset(lake).opened.version.indices
-    assert {n: len(e.tables) for n, e in entries.items()} == {"ids.id": 1, "ids.Name": 1}
+    assert {n: len(e.segments) for n, e in entries.items()} == {"ids.id": 1, "ids.Name": 1}
     # It reads no data: the last file is not in it.
     assert_right(lake, 5)
     size = ids.index("ids").first().sizeIndexFiles

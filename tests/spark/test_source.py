@@ -172,12 +172,13 @@ def test_many_row_groups_are_shared_by_tasks(spark, folder, oracle, monkeypatch)
 
 
 def test_files_that_change_between_plan_and_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "_LEAST_BYTES", 4_000)
-    monkeypatch.setattr(pieces, "_OPEN_BYTES", 0)
     path = spark_data.write(tmp_path / "t", files=1)
     key = next(i for i in spark_data.table(0)["id"].to_pylist() if i is not None)
     some, whole = load(path, filter=f"id = {key}"), load(path, parallelism="8")
-    alone, shared = some.tasks(some.plan()), whole.tasks(whole.plan())
+    alone = some.tasks(some.plan())
+    monkeypatch.setattr(pieces, "_LEAST_BYTES", 4_000)
+    monkeypatch.setattr(pieces, "_OPEN_BYTES", 0)
+    shared = whole.tasks(whole.plan())
     assert not alone[0][0].is_shared
     assert shared[0][0].is_shared
     pq.write_table(pa.concat_tables([spark_data.table(9)] * 2), tmp_path / "t" / "0.parquet")

@@ -148,7 +148,7 @@ class Work:
         for plan, identity in zip(plans, now, strict=True):
             if plan.identity is None or not plan.identity.is_still(identity):
                 raise FragmentChanged(
-                    f"{plan.fragment.path} changed since its read was planned; read again"
+                    f"{plan.fragment.path} changed since its read was planned; load the data again"
                 )
 
 
