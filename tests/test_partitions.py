@@ -108,14 +108,13 @@ def test_random_filters(folder, filter):
     ("filter", "fragments"),
     [
         ("year = 2019", 4),
-        # NULL <> 2019 is null, but some engines have comparisons in which it is true: so with
-        # NOT IN.
+        # NULL <> 2019 is null, but some engines have comparisons in which it is true.
         ("year <> 2019", 12),
         ("NOT year = 2019", 12),
         ("year IS NULL", 4),
         ("year IS NOT NULL", 12),
         ("year IN (2018, 2019)", 8),
-        ("year NOT IN (2018, 2019)", 8),
+        ("year NOT IN (2018, 2019)", 4),
         ("year >= 2019", 8),
         ("year BETWEEN 2019 AND 2019", 4),
         ("2019 > year", 4),

@@ -208,7 +208,11 @@ class _Translator:
 
     def _not(self, node: Any) -> Predicate:
         self._only(node, "this")
-        return ast.negation(self.condition(node.this))
+        term = self.condition(node.this)
+        if isinstance(term, ast.IsIn):
+            # Null is neither in a set nor outside it, so NOT IN leaves out the paths that give it.
+            term = ast.Or((term, ast.And((ast.IsNull(term.column), Constant(None)))))
+        return ast.negation(term)
 
     def _comparison(self, node: Any) -> Predicate:
         self._only(node, "this", "expression")
