@@ -117,6 +117,9 @@ class _LiveZones:
         return self._at(np.arange(len(self._table), dtype=np.int64))
 
     def _at(self, zones: np.ndarray) -> _Bounds:
+        if not zones.size:
+            # Most tables do not hold the key, and a lookup asks all of them.
+            return zones, zones
         fragment_ids, starts, lengths = self._table.runs.locate(zones)
         firsts, stops = _addresses(fragment_ids, starts, lengths)
         if self._all_live:
