@@ -21,6 +21,7 @@ from e2e_helpers import (
 )
 
 import zonebloom as zb
+from zonebloom.build.tasks import cut_tasks
 from zonebloom.errors import (
     CorruptIndex,
     IndexNotFound,
@@ -198,7 +199,7 @@ def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
     read = []
     monkeypatch.setattr(
         "zonebloom.build.builder.cut_tasks",
-        lambda *given: read.extend(each.fragment.path for each in given[-1]) or cut(*given),
+        lambda *given: read.extend(each.fragment.path for each in given[-1]) or cut_tasks(*given),
     )
     (done,) = ds.optimize.optimize_indices(layout=layout, spark=False)
     assert sorted(Path(each).name for each in read) == ["part-001.parquet", "part-009.parquet"]
@@ -210,9 +211,6 @@ def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
         assert opened.describe_indices()[0].num_fragments_indexed == 4
         assert opened.validate_index("id_idx") >= 4 * math.ceil(ROWS / ITEMS)
     assert ds.optimize.optimize_indices(layout=layout, spark=False)[0].changed is False
-
-
-from zonebloom.build.tasks import cut_tasks as cut  # noqa: E402
 
 
 def test_layouts_are_turned_into_each_other(folder):
