@@ -18,7 +18,7 @@ import pyarrow as pa
 import xxhash
 from reference import ReferenceSbbf
 
-from zonebloom.catalog.log import from_document, to_document
+from zonebloom.catalog.version_log import from_document, to_document
 
 THOROUGH = "ZONEBLOOM_THOROUGH"
 ROOT = Path(__file__).resolve().parent.parent

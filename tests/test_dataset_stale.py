@@ -664,7 +664,7 @@ def test_flipped_bit_of_the_catalog_loses_no_row(folder: Path, suffix: str):
 def test_catalog_of_a_newer_format_is_not_guessed_at(folder: Path):
     (only,) = versions(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zonebloom.catalog.log.FORMAT_VERSION", 99)
+        patch.setattr("zonebloom.catalog.version_log.FORMAT_VERSION", 99)
         rewrite_document(only, lambda content: content)
     assert b'"format_version": 99' in only.read_bytes()
     with pytest.warns(IndexNotUsedWarning, match="newer zonebloom"):

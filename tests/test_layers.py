@@ -83,7 +83,7 @@ OPENERS = {
     "make_fragment",
 }
 INDEX_FILES = [
-    *("catalog.log", "catalog.store", "catalog.folder"),
+    *("catalog.version_log", "catalog.store", "catalog.folder"),
     *("index.rows", "index.sliced_file"),
 ]
 

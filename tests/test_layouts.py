@@ -470,7 +470,7 @@ def test_segments_of_a_version_that_came_to_be_are_kept(folder, monkeypatch, fai
     def fail(folder):
         raise failure
 
-    monkeypatch.setattr("zonebloom.catalog.log.sync", fail)
+    monkeypatch.setattr("zonebloom.catalog.version_log.sync", fail)
     try:
         build(folder, "table", ["id"])
     except KeyboardInterrupt:
@@ -488,7 +488,7 @@ def test_a_version_that_cannot_be_read_now_is_not_written_over(folder, monkeypat
     def fail(self, number):
         with monkeypatch.context() as patch:
             patch.setattr(
-                "zonebloom.catalog.log.from_document",
+                "zonebloom.catalog.version_log.from_document",
                 lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")),
             )
             return read(self, number)

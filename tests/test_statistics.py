@@ -18,7 +18,7 @@ from e2e_helpers import build, write_files
 from footers import set_statistics
 
 import zonebloom as zb
-from zonebloom.predicates.pruning import prunable
+from zonebloom.predicates.row_group_statistics import prunable
 from zonebloom.scan.plan import ScanStats
 from zonebloom.scan.recheck import matching_rows
 

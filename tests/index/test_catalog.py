@@ -19,9 +19,8 @@ import pytest
 import xxhash
 from helpers import flipped_bits, rewrite_document, without_privileges
 
-from zonebloom.catalog import log as log_module
 from zonebloom.catalog import store as catalog_module
-from zonebloom.catalog.log import FORMAT_VERSION, from_json, now
+from zonebloom.catalog import version_log as log_module
 from zonebloom.catalog.model import (
     GlobalFilterEntry,
     IndexEntry,
@@ -33,6 +32,7 @@ from zonebloom.catalog.model import (
 )
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import vacuum
+from zonebloom.catalog.version_log import FORMAT_VERSION, from_json, now
 from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, IndexNotUsedWarning
 from zonebloom.storage.files import FileIdentity
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from zonebloom import arguments
 from zonebloom.build.layout import require_layout
-from zonebloom.catalog.log import now
 from zonebloom.catalog.model import (
     DEFAULT_PROBABILITY,
     GlobalFilterEntry,
@@ -16,6 +15,7 @@ from zonebloom.catalog.model import (
     Segment,
     ZoneParameters,
 )
+from zonebloom.catalog.version_log import now
 from zonebloom.errors import IndexExists, InvalidArgument
 from zonebloom.index.describe import INDEX_TYPE
 from zonebloom.index.global_filter import GlobalSize

@@ -8,7 +8,7 @@
       segments/<name>/global.sbbf           one filter over the keys of all fragments
       segments/<name>/pages.arrow           where the pages of a set of files lie
 
-Of two writers of one number (`zonebloom.catalog.log`) one starts again on top of the other.
+Of two writers of one number (`zonebloom.catalog.version_log`) one starts again on top of the other.
 Readers pin a version. One that is not what was written is passed over: the one before it is as
 good as its fragments still are what they were.
 """
@@ -37,7 +37,6 @@ from zonebloom.catalog.folder import (
     write_synced,
     writing_to,
 )
-from zonebloom.catalog.log import NewerFormat, VersionLog
 from zonebloom.catalog.model import (
     FILE_NAMES,
     GLOBAL_FILTER,
@@ -45,6 +44,7 @@ from zonebloom.catalog.model import (
     PAGE_MAP_FILE,
     Version,
 )
+from zonebloom.catalog.version_log import NewerFormat, VersionLog
 from zonebloom.catalog.versions import from_content, listed, listing_of, plain_name, to_content
 from zonebloom.errors import (
     CatalogError,

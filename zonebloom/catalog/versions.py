@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from zonebloom.catalog.log import from_json
 from zonebloom.catalog.model import FILE_NAMES, IndexEntry, KnownFragment, PageMapEntry, Version
+from zonebloom.catalog.version_log import from_json
 from zonebloom.storage.files import FileIdentity
 
 # Half of what row addresses have room for: files not yet indexed take ids above.

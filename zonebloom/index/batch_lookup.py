@@ -17,8 +17,8 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.index.view import IndexView
 from zonebloom.sbbf.hashing import hash_array, value_type
 from zonebloom.values.probe import probe
+from zonebloom.values.time_zones import time_zone_refusal
 from zonebloom.values.types import hash_domain, is_comparable
-from zonebloom.values.zones import zone_refusal
 
 SCHEMA = pa.schema(
     [
@@ -37,7 +37,7 @@ def keys_for(values: Any, column: str, column_type: pa.DataType) -> pa.Array:
     if isinstance(column_type, pa.UuidType) and hash_domain(keys.type) == "string":
         return _from_text(keys)
     for key in keys[:1]:
-        refusal = zone_refusal(f"keys of {column!r}", column_type, key)
+        refusal = time_zone_refusal(f"keys of {column!r}", column_type, key)
         if refusal is not None:
             raise InvalidArgument(refusal)
     if not pa.types.is_null(keys.type) and not is_comparable(column_type, keys.type):

@@ -34,7 +34,7 @@ from zonebloom.predicates.ast import (
     flattened,
     unknowns,
 )
-from zonebloom.predicates.engine import EngineFilter, RowFilter
+from zonebloom.predicates.engine_filter import EngineFilter, RowFilter
 from zonebloom.predicates.expression import balanced, from_predicate
 from zonebloom.predicates.rewrite import LONG, applied
 from zonebloom.predicates.sql import to_predicate as sql_to_predicate

@@ -39,8 +39,8 @@ from zonebloom.predicates import ast
 from zonebloom.predicates.expression import equal_is_exact, lookup_is_exact
 from zonebloom.values.columns import resolve
 from zonebloom.values.literal import Maybe
-from zonebloom.values.types import holds_nan, nulls_are_elsewhere, widens, zones_differ
-from zonebloom.values.zones import ZONE_FUNCTIONS, zone_refusal
+from zonebloom.values.time_zones import TIME_ZONE_FUNCTIONS, time_zone_refusal
+from zonebloom.values.types import holds_nan, nulls_are_elsewhere, time_zones_differ, widens
 
 Entry: TypeAlias = tuple[str, str]
 Form: TypeAlias = tuple[list[Entry], pa.RecordBatch]
@@ -424,15 +424,15 @@ def _column(node: Node, otherwise: str) -> _Column:
 def _check_zones(left: object, right: object) -> None:
     """Refuse what PyArrow compares in UTC unasked, or refuses when it reads."""
     if isinstance(left, _Column) and isinstance(right, pa.Scalar):
-        refusal = zone_refusal(ast.column_text(left.path), left.type, right)
+        refusal = time_zone_refusal(ast.column_text(left.path), left.type, right)
         if refusal is not None:
             raise FilterError(refusal)
     if not isinstance(left, _Column) or not isinstance(right, _Column):
         return
-    if zones_differ(left.type, right.type):
+    if time_zones_differ(left.type, right.type):
         names = ast.column_text(left.path), ast.column_text(right.path)
         raise FilterError(
-            f"{names[0]} is {left.type} and {names[1]} is {right.type}; {ZONE_FUNCTIONS}"
+            f"{names[0]} is {left.type} and {names[1]} is {right.type}; {TIME_ZONE_FUNCTIONS}"
         )
 
 

@@ -33,8 +33,8 @@ from zonebloom.predicates.ast import (
 )
 from zonebloom.values.columns import leaf_type
 from zonebloom.values.literal import integers_within, numbers_to_find
+from zonebloom.values.time_zones import time_zone_refusal
 from zonebloom.values.types import family, is_comparable, is_flat, plain, stored
-from zonebloom.values.zones import zone_refusal
 
 # pa.scalar(None) would import pandas to look for its nulls.
 NULL = pc.scalar(pa.nulls(1, pa.bool_())[0])
@@ -229,6 +229,6 @@ def _sides(path: ColumnPath, value: pa.Scalar, resolve: Resolve) -> tuple[pc.Exp
 
 
 def _check_zones(path: ColumnPath, column: pa.DataType, value: pa.Scalar) -> None:
-    refusal = zone_refusal(column_text(path), column, value)
+    refusal = time_zone_refusal(column_text(path), column, value)
     if refusal is not None:
         raise FilterError(refusal)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.predicates import polars_rules as rules
-from zonebloom.predicates.engine import EngineFilter
+from zonebloom.predicates.engine_filter import EngineFilter
 from zonebloom.predicates.polars_json import kind_of, literal_of, read, set_of, type_of
 from zonebloom.values.columns import resolve
 from zonebloom.values.literal import Maybe

@@ -37,11 +37,18 @@ from zonebloom.predicates.expression import (
 from zonebloom.predicates.sql_literals import among, compared
 from zonebloom.values.columns import alike, resolve
 from zonebloom.values.literal import Literal, Maybe, Place, place
-from zonebloom.values.types import TICKS, family, nulls_are_elsewhere, plain, widens, zones_differ
-from zonebloom.values.zones import ZONE_FUNCTIONS
+from zonebloom.values.time_zones import TIME_ZONE_FUNCTIONS
+from zonebloom.values.types import (
+    TICKS,
+    family,
+    nulls_are_elsewhere,
+    plain,
+    time_zones_differ,
+    widens,
+)
 
 _ELSEWHERE = "write that part as a pyarrow.compute expression"
-_ZONES = f"{_ELSEWHERE}: {ZONE_FUNCTIONS}"
+_ZONES = f"{_ELSEWHERE}: {TIME_ZONE_FUNCTIONS}"
 _ONLY_LITERALS = "only a column compared with a literal is answered by a Bloom filter"
 OPERATORS = {"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _COMPARE = {"=": operator.eq, **COMPARE}
@@ -286,7 +293,7 @@ class _Translator:
             return a if pt.is_timestamp(a) else b
         if families in ({"time"}, {"duration"}):
             return max(a, b, key=lambda each: TICKS[each.unit])
-        if zones_differ(a, b):
+        if time_zones_differ(a, b):
             self._fail(f"columns of types {a} and {b} are compared", _ZONES, node)
         self._fail(f"columns of types {a} and {b} cannot be compared", "cast one of them", node)
 
@@ -441,7 +448,7 @@ class _Translator:
         if widens(value.type, target):
             return value
         expression, type_ = comparable(value.expression, value.type)
-        if zones_differ(type_, target):
+        if time_zones_differ(type_, target):
             self._fail(f"a cast from {type_} to {target} depends on a zone", _ZONES, node)
         reason = f"casting {type_} to {target} may join values"
         return _Operand(expression.cast(target), target, reason=reason)

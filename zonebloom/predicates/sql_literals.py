@@ -27,8 +27,8 @@ from zonebloom.predicates.ast import (
     Predicate,
 )
 from zonebloom.values.literal import Literal, Maybe, Place, nearest, place
+from zonebloom.values.time_zones import time_zone_trouble
 from zonebloom.values.types import DAY, family, plain
-from zonebloom.values.zones import zone_trouble
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _MAX_EXPONENT = 400
@@ -141,7 +141,7 @@ def cast(literal: Literal, type_: pa.DataType) -> Literal:
 def _zone_trouble(column: pa.DataType, literal: Literal, form: str) -> Maybe:
     micros = pa.scalar(literal.value * 10**6 // 1, pa.int64())
     moment = micros.cast(pa.timestamp("us", "UTC" if literal.kind == "instant" else None))
-    return Maybe(*zone_trouble(column, moment, form))
+    return Maybe(*time_zone_trouble(column, moment, form))
 
 
 def _double(value: Fraction | float) -> Fraction | float:

@@ -24,7 +24,7 @@ from zonebloom.errors import (
     SchemaMismatch,
     ZoneBloomError,
 )
-from zonebloom.predicates.pruning import prunable
+from zonebloom.predicates.row_group_statistics import prunable
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
 from zonebloom.scan.recheck import holds_views, matching_rows, project, recheck, rows_of

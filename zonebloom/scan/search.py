@@ -95,8 +95,8 @@ class Searcher:
         answer = fold(
             predicate,
             lambda leaf: self._leaf(leaf, found),
-            self._every,
-            self._any,
+            self._and,
+            self._or,
             lambda term: _Answer(
                 lambda: ~term.rows(), term.bounds_false, term.bounds_true, term.is_free
             ),
@@ -128,7 +128,7 @@ class Searcher:
         found.unanswered.append((leaf, answer))
         return _Answer(lambda: self._anything, False, False, False)
 
-    def _every(self, terms: list[_Answer]) -> _Answer:
+    def _and(self, terms: list[_Answer]) -> _Answer:
         def rows() -> SearchResult:
             result = self._bounded(self._universe, self._universe)
             # What costs nothing comes first: when it leaves no row, no index is opened.
@@ -141,7 +141,7 @@ class Searcher:
         bounds_true = any(term.bounds_true for term in terms)
         return _Answer(rows, bounds_true, all(term.bounds_false for term in terms), False)
 
-    def _any(self, terms: list[_Answer]) -> _Answer:
+    def _or(self, terms: list[_Answer]) -> _Answer:
         def rows() -> SearchResult:
             nothing = self._bounded(RowRanges(), RowRanges())
             return reduce(or_, (term.rows() for term in terms), nothing)

@@ -81,7 +81,7 @@ def is_comparable(column: pa.DataType, literal: pa.DataType) -> bool:
     return bool(kind) and family(literal) in _COMPARABLE.get(kind, (kind,))
 
 
-def zones_differ(one: pa.DataType, other: pa.DataType) -> bool:
+def time_zones_differ(one: pa.DataType, other: pa.DataType) -> bool:
     """Whether one is an instant and the other a date or time that may be of any zone."""
     families = {family(one), family(other)}
     return "instant" in families and not families.isdisjoint(("date", "timestamp"))

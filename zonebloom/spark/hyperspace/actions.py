@@ -31,8 +31,8 @@ from zonebloom import arguments
 from zonebloom.build.builder import Builder
 from zonebloom.build.compact import compact, drop_for_good
 from zonebloom.build.spec import IndexSpec
-from zonebloom.catalog.log import now
 from zonebloom.catalog.model import ZoneParameters
+from zonebloom.catalog.version_log import now
 from zonebloom.dataset import Dataset
 from zonebloom.errors import (
     IndexExists,

@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote
 import pyarrow.fs as pafs
 from filelock import FileLock, Timeout
 
-from zonebloom.catalog.log import VersionLog, from_json, now
+from zonebloom.catalog.version_log import VersionLog, from_json, now
 from zonebloom.errors import CommitConflict, CorruptIndex
 
 # What earlier records hold besides: a fingerprint of the files, which nothing depends on.

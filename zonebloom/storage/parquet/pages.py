@@ -29,10 +29,10 @@ _SLICED_RANGES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _PageSelection:
     """Some of the pages of a chunk: those that hold the wanted rows.
 
-    Columns whose cuts have the same ``bounds`` travel in one file.
+    Columns whose selections have the same ``bounds`` travel in one file.
     """
 
     pages: np.ndarray
@@ -43,7 +43,7 @@ class _Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _ChunkRead:
     """What is read of one chunk; ``dictionary`` and ``spans`` are (start, stop) in the file."""
 
     leaf: int
@@ -51,7 +51,7 @@ class _Run:
     path: tuple[str, ...]
     repeated: bool
     whole: bool
-    cut: _Cut
+    selection: _PageSelection
     dictionary: tuple[int, int]
     spans: list[tuple[int, int]]
 
@@ -76,30 +76,35 @@ class RowGroupReader:
 
     def read(self, fields: Sequence[int], rows: RowRanges) -> dict[int, pa.ChunkedArray]:
         """The values of some top-level fields at some rows, by field, in row order."""
-        cuts: dict[bytes, _Cut] = {}
-        runs = {field: self._runs(field, rows, cuts) for field in sorted(set(fields))}
+        selections: dict[bytes, _PageSelection] = {}
+        runs = {field: self._runs(field, rows, selections) for field in sorted(set(fields))}
         copied = self._copied([run for each in runs.values() for run in each])
         together: dict[bytes, list[int]] = {}
         for field, each in runs.items():
-            together.setdefault(each[0].cut.bounds, []).append(field)
+            together.setdefault(each[0].selection.bounds, []).append(field)
         values: dict[int, pa.ChunkedArray] = {}
         for members in together.values():
-            cut = runs[members[0]][0].cut
+            selection = runs[members[0]][0].selection
             chunks = [copied[run.leaf] for field in members for run in runs[field]]
-            kept = _take(self._decode(members, chunks, cut.num_rows), cut, rows)
+            kept = _take(self._decode(members, chunks, selection.num_rows), selection, rows)
             for at, field in enumerate(members):
                 values[field] = kept.column(at)
         return values
 
-    def _runs(self, field: int, rows: RowRanges, cuts: dict[bytes, _Cut]) -> list[_Run]:
+    def _runs(
+        self, field: int, rows: RowRanges, selections: dict[bytes, _PageSelection]
+    ) -> list[_ChunkRead]:
         leaves = self._schema.field_leaves[field]
         if not leaves:
             raise FragmentUnreadable(f"column {self._schema.names[field]!r} has no leaf")
         pages = [self._pages(leaf) for leaf in leaves]
-        runs = [self._run(leaf, each, rows, cuts) for leaf, each in zip(leaves, pages, strict=True)]
-        if any(run.cut.bounds != runs[0].cut.bounds for run in runs):
+        runs = [
+            self._run(leaf, each, rows, selections)
+            for leaf, each in zip(leaves, pages, strict=True)
+        ]
+        if any(run.selection.bounds != runs[0].selection.bounds for run in runs):
             self.whole[field] = "pages of its leaves are cut at different rows"
-            return [self._run(leaf, None, rows, cuts) for leaf in leaves]
+            return [self._run(leaf, None, rows, selections) for leaf in leaves]
         if any(run.whole for run in runs):
             self.whole[field] = "page locations are not known"
         elif any(each is not None and each.starts.size == 1 for each in pages):
@@ -107,26 +112,32 @@ class RowGroupReader:
         return runs
 
     def _run(
-        self, leaf: int, pages: Pages | None, rows: RowRanges, cuts: dict[bytes, _Cut]
-    ) -> _Run:
+        self,
+        leaf: int,
+        pages: Pages | None,
+        rows: RowRanges,
+        selections: dict[bytes, _PageSelection],
+    ) -> _ChunkRead:
         chunk, described = self._group.chunks[leaf], self._schema.leaves[leaf]
         whole = pages is None
         first_rows = np.array([0, self._group.num_rows]) if pages is None else pages.first_rows
         key = first_rows.tobytes()
-        cut = cuts.get(key)
-        if cut is None:
-            cut = cuts[key] = _cut(first_rows, rows)
+        selection = selections.get(key)
+        if selection is None:
+            selection = selections[key] = _select_pages(first_rows, rows)
         if pages is None:
             dictionary, spans = (chunk.start, chunk.start), [(chunk.start, chunk.stop)]
         else:
             # Not up to ``data_start``: some writers have it point to the dictionary.
             dictionary = chunk.start, int(pages.starts[0])
-            starts = pages.starts[cut.pages]
-            stops = starts + pages.sizes[cut.pages]
+            starts = pages.starts[selection.pages]
+            stops = starts + pages.sizes[selection.pages]
             spans = list(zip(starts.tolist(), stops.tolist(), strict=True))
-        return _Run(leaf, chunk, described.path, described.repeated, whole, cut, dictionary, spans)
+        return _ChunkRead(
+            leaf, chunk, described.path, described.repeated, whole, selection, dictionary, spans
+        )
 
-    def _copied(self, runs: Sequence[_Run]) -> dict[int, CopiedChunk]:
+    def _copied(self, runs: Sequence[_ChunkRead]) -> dict[int, CopiedChunk]:
         """What goes into synthetic files, by leaf; every page held against its header."""
         fetched = _Fetched(self._read, self._coalesce)
         small = [run.dictionary for run in runs if 0 < _length(run.dictionary) <= self._coalesce]
@@ -209,7 +220,7 @@ class _Fetched:
         raise LookupError(f"bytes {start}-{stop} were not fetched")
 
 
-def _cut(first_rows: np.ndarray, rows: RowRanges) -> _Cut:
+def _select_pages(first_rows: np.ndarray, rows: RowRanges) -> _PageSelection:
     """The pages that overlap the wanted rows."""
     firsts, stops = first_rows[:-1], first_rows[1:]
     # A page is wanted when a range begins before its end and ends after its start.
@@ -219,18 +230,18 @@ def _cut(first_rows: np.ndarray, rows: RowRanges) -> _Cut:
     pages = np.flatnonzero((begun > ended) & (stops > firsts))
     firsts, stops = firsts[pages], stops[pages]
     bounds = firsts.tobytes() + stops.tobytes()
-    return _Cut(pages, firsts, stops, bounds, int((stops - firsts).sum()))
+    return _PageSelection(pages, firsts, stops, bounds, int((stops - firsts).sum()))
 
 
-def _checked(fetched: _Fetched, run: _Run) -> tuple[list[memoryview], int, bool]:
+def _checked(fetched: _Fetched, run: _ChunkRead) -> tuple[list[memoryview], int, bool]:
     """Pages, number of values, and whether a dictionary is to come before them."""
     pages = [fetched.view(start, stop) for start, stop in run.spans]
     if run.whole:
-        pieces = whole_chunk(pages[0], run.chunk, run.cut.num_rows, run.repeated)
+        pieces = whole_chunk(pages[0], run.chunk, run.selection.num_rows, run.repeated)
         return pieces, run.chunk.num_values, False
     num_values = 0
     needs_dictionary = False
-    lengths = (run.cut.stop_rows - run.cut.first_rows).tolist()
+    lengths = (run.selection.stop_rows - run.selection.first_rows).tolist()
     for page, num_rows in zip(pages, lengths, strict=True):
         header = data_page(page, num_rows, run.repeated)
         num_values += header.num_values
@@ -242,15 +253,15 @@ def _length(span: tuple[int, int]) -> int:
     return span[1] - span[0]
 
 
-def _take(table: pa.Table, cut: _Cut, rows: RowRanges) -> pa.Table:
+def _take(table: pa.Table, selection: _PageSelection, rows: RowRanges) -> pa.Table:
     """The wanted rows of a table that holds the rows of some pages one after another."""
     if len(rows) == table.num_rows:
         return table
-    lengths = cut.stop_rows - cut.first_rows
+    lengths = selection.stop_rows - selection.first_rows
     bases = np.cumsum(lengths) - lengths
     # A wanted range may span pages, which are neighbours then.
-    page = np.searchsorted(cut.first_rows, rows.starts, side="right") - 1
-    starts = rows.starts - cut.first_rows[page] + bases[page]
+    page = np.searchsorted(selection.first_rows, rows.starts, side="right") - 1
+    starts = rows.starts - selection.first_rows[page] + bases[page]
     counts = rows.stops - rows.starts
     if starts.size > _SLICED_RANGES:
         offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)

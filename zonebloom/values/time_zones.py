@@ -7,21 +7,21 @@ import zoneinfo
 
 import pyarrow as pa
 
-from zonebloom.values.types import plain, zones_differ
+from zonebloom.values.types import plain, time_zones_differ
 
-ZONE_FUNCTIONS = (
+TIME_ZONE_FUNCTIONS = (
     'pyarrow.compute.assume_timezone(field, "UTC") makes instants of times, and '
     "local_timestamp(field) times of instants"
 )
 
 
-def zone_trouble(column: pa.DataType, literal: pa.Scalar, form: str) -> tuple[str, str]:
+def time_zone_trouble(column: pa.DataType, literal: pa.Scalar, form: str) -> tuple[str, str]:
     """What is wrong with a time beside a column of which one alone has a zone; what to write.
 
     Examples
     --------
     >>> time = pa.scalar(0, pa.timestamp("s"))
-    >>> print(zone_trouble(pa.timestamp("s", "Asia/Tokyo"), time, "{!r}")[0])
+    >>> print(time_zone_trouble(pa.timestamp("s", "Asia/Tokyo"), time, "{!r}")[0])
     1970-01-01 00:00:00, without a zone, is compared with a column of timestamp[s, tz=Asia/Tokyo]
     """
     column, zone = plain(column), getattr(literal.type, "tz", None)
@@ -47,11 +47,11 @@ def zone_trouble(column: pa.DataType, literal: pa.Scalar, form: str) -> tuple[st
     return what, advice
 
 
-def zone_refusal(name: str, column: pa.DataType, literal: pa.Scalar) -> str | None:
+def time_zone_refusal(name: str, column: pa.DataType, literal: pa.Scalar) -> str | None:
     """Why a Python time is not compared with a column, None where the two may be."""
-    if not zones_differ(column, literal.type):
+    if not time_zones_differ(column, literal.type):
         return None
-    what, advice = zone_trouble(column, literal, "datetime.fromisoformat({!r})")
+    what, advice = time_zone_trouble(column, literal, "datetime.fromisoformat({!r})")
     return f"{name}: {what}; {advice}"
 
 
