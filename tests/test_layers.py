@@ -57,7 +57,7 @@ HOMES = {
     "llvmlite": ["sbbf/"],
     "pyspark": ["spark/", "predicates.spark", "cli.engines"],
     "py4j": ["spark/", "predicates.spark", "cli.engines"],
-    "polars": ["polars", "predicates.polars"],
+    "polars": ["polars", "predicates.polars", "predicates.polars_expression"],
     "lance": ["exchange.lance"],
     "sqlglot": ["predicates.sql", "predicates.spark"],
     "substrait": ["predicates/"],

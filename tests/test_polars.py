@@ -572,20 +572,6 @@ def test_errors_of_polars_are_polars_own(fresh):
             scan(fresh).filter(expression).collect()
 
 
-def test_without_resolvers_the_older_interface_serves(fresh, monkeypatch):
-    monkeypatch.setitem(sys.modules, "polars.lazyframe.resolver", None)
-    ours, theirs = scan(fresh), native(fresh)
-    assert "RESOLVER" not in ours.explain()
-    for query in (
-        lambda lf: lf.filter(pl.col("row") == 300),
-        lambda lf: lf.filter(pl.col("i64") == 5).select("row", "d64").head(3),
-        lambda lf: lf.select("s").head(3),
-        lambda lf: lf.head(300).filter(pl.col("row") == 299),
-        lambda lf: lf.filter(pl.col("row").is_in([5, 300])).select(pl.len()),
-    ):
-        check(query(ours), query(theirs))
-
-
 def test_a_filter_of_a_dataset_is_applied_by_polars(fresh):
     ds = zb.dataset(fresh)
     expressions = [

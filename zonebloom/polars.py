@@ -14,10 +14,10 @@ lists them each time.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,8 @@ def scan(source: Any, *, index_dir: str | None = None, **options: Any) -> pl.Laz
         raise MissingDependency(
             "a scan as a LazyFrame needs Polars; run pip install 'zonebloom[polars]'"
         ) from error
+    from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
+
     is_path = isinstance(source, str | os.PathLike)
     if not isinstance(source, Dataset):
         opened = dataset(source, index_dir=index_dir, **options)
@@ -80,27 +82,21 @@ def scan(source: Any, *, index_dir: str | None = None, **options: Any) -> pl.Laz
         opened = source
     else:
         raise InvalidArgument("the dataset is open already; give index_dir to zonebloom.dataset")
-    queries = _Queries(opened, is_path)
-    resolved = _resolving(queries)
-    return _deferred(queries) if resolved is None else resolved
-
-
-def _resolving(queries: _Queries) -> pl.LazyFrame | None:
-    """A frame that becomes a query once its filters are known; None before Polars 2.0."""
-    try:
-        from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
-    except ImportError:
-        return None
     version = itertools.count()
 
     class ZoneBloomScan(LazyFrameResolver):
-        dataset = queries.dataset
+        """A frame that becomes a query once its filters are known."""
+
+        dataset = opened
+
+        def __init__(self) -> None:
+            self._query = _Query(opened.opened)
 
         def schema(self) -> Any:
-            return queries.schema()
+            return self._query.schema
 
         def cse_eq(self, other: object) -> bool:
-            return getattr(other, "dataset", None) is queries.dataset
+            return getattr(other, "dataset", None) is opened
 
         def resolve_lazyframe(
             self,
@@ -110,9 +106,18 @@ def _resolving(queries: _Queries) -> pl.LazyFrame | None:
             filters: list[Any],
             **others: Any,
         ) -> Any:
+            if is_path:
+                opened.refresh()
+            if self._query.opened is not opened.opened:
+                query = _Query(opened.opened)
+                if query.schema != self._query.schema:
+                    raise SchemaMismatch(
+                        "the columns of the dataset have changed since the LazyFrame was made; "
+                        "make it again"
+                    )
+                self._query = query
             # A limit counts rows before the filters, so it leaves nothing to skip.
-            pushed = [each.expr for each in filters] if limit is None else []
-            frame = queries.now().frame(pushed)
+            frame = self._query.frame([each.expr for each in filters] if limit is None else [])
             if limit is not None:
                 frame = frame.head(limit)
             if projection is not None:
@@ -124,80 +129,31 @@ def _resolving(queries: _Queries) -> pl.LazyFrame | None:
     return ZoneBloomScan().lazy()
 
 
-def _deferred(queries: _Queries) -> pl.LazyFrame:
-    """The same by the older interface, which shows nothing of the plan."""
-    from polars.io.plugins import register_io_source
-
-    def read(
-        columns: list[str] | None, predicate: pl.Expr | None, limit: int | None, _size: int | None
-    ) -> Iterator[pl.DataFrame]:
-        frame = queries.now().frame([] if predicate is None else [predicate])
-        if predicate is not None:
-            frame = frame.filter(predicate)
-        if columns is not None:
-            frame = frame.select(columns)
-        if limit is not None:
-            frame = frame.head(limit)
-        yield frame.collect()
-
-    return register_io_source(read, schema=queries.schema())
-
-
-class _Queries:
-    """What makes the query of a scan, of the files its dataset has by then."""
-
-    def __init__(self, opened: Dataset, is_listed: bool):
-        self.dataset = opened
-        self._is_listed = is_listed
-        self._last = _Query(opened.opened)
-        self.schema = self._last.schema
-
-    def now(self) -> _Query:
-        """The query of the files there are.
-
-        Raises
-        ------
-        SchemaMismatch
-            When their columns are others than those the frame was made with.
-        """
-        if self._is_listed:
-            self.dataset.refresh()
-        query = self._last
-        if query.opened is not self.dataset.opened:
-            query = _Query(self.dataset.opened)
-            if query.schema() != self.schema():
-                raise SchemaMismatch(
-                    "the columns of the dataset have changed since the LazyFrame was made; make "
-                    "it again"
-                )
-            self._last = query
-        return query
-
-
 class _Query:
-    """Makes the query of a scan, each time anew."""
+    """Makes the query of a scan over one state of its dataset, each time anew."""
 
     def __init__(self, opened: Opened):
         self.opened = opened
         self._source = opened.source
-        self._schema: pl.Schema | None = None
-        self._table: pl.DataFrame | None = None
 
+    @functools.cached_property
     def schema(self) -> pl.Schema:
         """Names and types as Polars reads them."""
         import polars as pl
 
-        if self._schema is None:
-            types = dict(to_frame(self._source.schema.empty_table()).schema)
-            if pl.Date in types.values() and self._by_polars():
-                # Days that Arrow stores as milliseconds: pyarrow forgets that, Polars does not.
-                first = self._source.fragments[0].path
-                read = pl.scan_parquet(first, glob=False).collect_schema()
-                for name, dtype in read.items():
-                    if types.get(name) == pl.Date and isinstance(dtype, pl.Datetime):
-                        types[name] = dtype
-            self._schema = pl.Schema(types)
-        return self._schema
+        types = dict(to_frame(self._source.schema.empty_table()).schema)
+        if pl.Date in types.values() and self._by_polars():
+            # Days that Arrow stores as milliseconds: pyarrow forgets that, Polars does not.
+            first = self._source.fragments[0].path
+            for name, dtype in pl.scan_parquet(first, glob=False).collect_schema().items():
+                if types.get(name) == pl.Date and isinstance(dtype, pl.Datetime):
+                    types[name] = dtype
+        return pl.Schema(types)
+
+    @functools.cached_property
+    def _table(self) -> pl.DataFrame:
+        assert isinstance(self._source, TableSource)
+        return to_frame(self._source.table)
 
     def _by_polars(self) -> bool:
         """Whether Polars can read the files itself, and would read the same in them."""
@@ -221,7 +177,7 @@ class _Query:
         whole_filter = predicate = None
         if filters:
             predicate = And(tuple(to_predicate(each, arrow) for each in filters))
-            whole_filter = filter_of(reduce(and_, filters), self.schema())
+            whole_filter = filter_of(functools.reduce(and_, filters), self.schema)
         plan = self.opened.planner.plan(names, whole_filter, predicate)
         frames = [
             self._whole(run) if whole else self._in_part(plan, run)
@@ -241,8 +197,6 @@ class _Query:
 
     def _whole(self, run: Iterator[FragmentPlan]) -> pl.LazyFrame:
         if isinstance(self._source, TableSource):
-            if self._table is None:
-                self._table = to_frame(self._source.table)
             return self._table.lazy()
         return _one_after_another(
             [
@@ -258,7 +212,7 @@ class _Query:
         """Files as Polars reads them, with the columns their paths give."""
         import polars as pl
 
-        schema = self.schema()
+        schema = self.schema
         frame = pl.scan_parquet(
             paths,
             glob=False,
@@ -285,7 +239,7 @@ class _Query:
 
         fragments = tuple(run)
         detail = "; ".join([*map(str, plan.indices), plan.fragments_text])
-        schema = self.schema()
+        schema = self.schema
 
         def read(
             columns: list[str] | None,
@@ -314,12 +268,9 @@ class _Query:
                 if left == 0:
                     return
 
-        try:
-            return register_io_source(
-                read, schema=schema, explain_name="ZONEBLOOM", explain_detail=detail
-            )
-        except TypeError:
-            return register_io_source(read, schema=schema)
+        return register_io_source(
+            read, schema=schema, explain_name="ZONEBLOOM", explain_detail=detail
+        )
 
 
 def _one_after_another(frames: list[pl.LazyFrame]) -> pl.LazyFrame:

@@ -35,11 +35,9 @@ from zonebloom.predicates import (
     Not,
     Or,
     Unknown,
+    polars_expression,
     unknowns,
 )
-from zonebloom.predicates import polars as polars_module
-from zonebloom.predicates import polars_json as json_module
-from zonebloom.predicates import polars_rules as rules_module
 from zonebloom.predicates.polars import PolarsFilter, to_frame, to_predicate, translate_polars
 
 NAN = math.nan
@@ -288,9 +286,9 @@ def test_every_cast_of_every_column(frame, kind):
         check(frame, seen.is_null(), passes=False)
 
 
-# One line for each form that a literal or set was seen written in: by which versions of Polars
-# (two of 1.3x, 1.36, the last 1.x and 2.1, before and after their optimizers), for which column
-# of TABLE, and the rows that those versions select. "@..." is base64 of a list of bytes.
+# One line for each form that a literal or set was seen written in, before and after the optimizer:
+# by which versions of Polars, for which column of TABLE, and the rows that those versions select.
+# "@..." is base64 of a list of bytes.
 FORMS = [
     json.loads(line)
     for line in pathlib.Path(__file__)
@@ -308,33 +306,14 @@ def written(text: str):
         lambda match: json.dumps(list(base64.b64decode(match[1]))).replace(" ", ""),
         text,
     )
-    return polars_module._condition(json_module.read(expanded), TABLE.schema)
+    return polars_expression.to_predicate(polars_expression.read(expanded), TABLE.schema)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form['polars']} {form['column']}")
-def test_every_form_that_a_literal_was_written_in(monkeypatch, form):
-    for older in {version.startswith("1.") for version in form["polars"].split()}:
-        monkeypatch.setattr(rules_module, "_before_2", lambda older=older: older)
-        predicate = written(form["json"])
-        for row in form["rows"]:
-            assert bounds(predicate, row)[0], f"row {row} is lost: {predicate!r}"
-
-
-@pytest.mark.parametrize(
-    ("expression", "reason"),
-    [
-        # Each was seen to find, before 2.0, a row that the literal as it is does not.
-        (C("i64") == pl.lit(2**53 + 1, dtype=pl.UInt64), "as Float64"),
-        (C("u64").is_in(pl.Series([2**53 + 1])), "as Float64"),
-        (C("i64").is_in(pl.Series([2**53 + 1], dtype=pl.UInt64)), "as Float64"),
-        (C("i64").eq_missing(2**70), "may become null"),
-        (C("ts_ns").is_in([dt.datetime(2020, 1, 1)]), "the numbers of"),
-    ],
-)
-def test_what_polars_rounded_before_2(monkeypatch, expression, reason):
-    assert not isinstance(to_predicate(expression, TABLE.schema), Unknown)
-    monkeypatch.setattr(rules_module, "_before_2", lambda: True)
-    assert reason in to_predicate(expression, TABLE.schema).reason
+def test_every_form_that_a_literal_was_written_in(form):
+    predicate = written(form["json"])
+    for row in form["rows"]:
+        assert bounds(predicate, row)[0], f"row {row} is lost: {predicate!r}"
 
 
 def test_every_kind_of_literal_has_a_form():
@@ -343,7 +322,7 @@ def test_every_kind_of_literal_has_a_form():
         "Int", "Float", "Null", "Boolean", "Int8", "Int16", "Int32", "Int64", "Int128", "UInt8",
         "UInt16", "UInt32", "UInt64", "UInt128", "Float16", "Float32", "Float64", "Decimal",
         "String", "Binary", "Date", "Time", "Datetime", "Duration", "Categorical", "Enum", "List",
-        "Struct", "dtype",
+        "Struct",
     }  # fmt: skip
 
 
@@ -379,13 +358,6 @@ def test_what_the_optimizer_makes_of_every_literal(frame, column):
             meaning = to_predicate(predicate, TABLE.schema)
             for row in rows:
                 assert bounds(meaning, row)[0], f"row {row} is lost: {predicate} -> {meaning!r}"
-
-
-def test_float16_is_looked_up(frame):
-    # Its bits are those of no other number's shortest digits: 19600.
-    predicate, rows = pushed(frame.select("f16", "row"), C("f16") == 18.25)
-    assert rows == [5]
-    assert to_predicate(predicate, TABLE.schema) == Equals(("f16",), pa.scalar(18.25, pa.float16()))
 
 
 ANSWERED = [
@@ -436,7 +408,6 @@ ANSWERED = [
     (C("i64").is_between(5, 9**9, closed="left"), And((
         Compares(("i64",), ">=", pa.scalar(5)), Compares(("i64",), "<", pa.scalar(9**9))))),
     (C("i64").is_between(5, 6), And((
-        IsIn(("i64",), pa.array([5, 6])),
         Compares(("i64",), ">=", pa.scalar(5)), Compares(("i64",), "<=", pa.scalar(6))))),
     (C("i64") < 5, Compares(("i64",), "<", pa.scalar(5))),
     (pl.lit(5) < C("i64"), Compares(("i64",), ">", pa.scalar(5))),
@@ -458,48 +429,49 @@ def test_answered(expression, predicate):
 
 
 UNANSWERED = [
-    (C("f64") > 1.5, "f64 > 1.5", "NaN is greater"),
-    (C("f64") == NAN, "f64 = ...", "NaN equals NaN"),
-    (C("f64").is_in([1.5, NAN]), "IsIn(f64, 2 values)", "NaN"),
-    (C("f32") == 0.1, "f32 = 0.1", "rounds"),
-    (C("i64") == 2.0**53, "i64 = 9007199254740992.0", "rounds large integers"),
-    (C("f64") == 2**53 + 1, "f64 = 9007199254740993", "rounds"),
-    (C("dec") == 1.5, "dec = 1.5", "compared with double"),
-    (C("dec") == "1.5", "dec = '1.5'", "compared with string"),
-    (C("i64") == dt.date(2020, 1, 1), "i64 = '2020-01-01'", "compared with date32"),
-    (C("ts_ms") == dt.datetime(2020, 1, 1, 0, 0, 0, 1), "ts_ms", "cut to ms"),
-    (C("ts_s") == dt.datetime(2020, 1, 1), "ts_s", "may overflow"),
-    (C("cat") > "a", "cat > 'a'", "the order of"),
-    (C("b") < True, "b < TRUE", "the order of"),
-    (C("i64").cast(pl.Int8) == 5, "cast(i64) = 5", "casting int64 to int8"),
-    (C("i64").cast(pl.String) == "5", "cast(i64) = '5'", "casting int64 to string"),
-    (C("i64").cast(pl.Int8, strict=False).is_null(), "IsNull(cast(i64))", "casting"),
-    (C("i64") == C("i8"), "i64 = i8", "only a column compared with a literal"),
-    (C("i64") + 1 == 5, "i64 + 1 = 5", "the operator +"),
-    (C("s").str.contains("a"), "Contains(s, 'a')", "the function Contains"),
-    (C("li").is_null(), "IsNull(li)", "not indexed"),
-    (C("i64").is_in(C("li")), "IsIn(i64, li)", "only a set of literals"),
-    (C("i64").is_in(pl.Series([[1], [2]])), "IsIn(i64, ...)", "row by row"),
-    (C("i64").is_between(1, C("i8")), "IsBetween(i64, 1, i8)", "only literal bounds"),
-    (C("i64").is_between(1, 5.5), "IsBetween(i64, 1, 5.5)", "two types"),
-    (C("zz") == 1, "zz = 1", "the schema has no column zz"),
-    (C("st").struct.field("zz") == 1, "FieldByName(st) = 1", "no field zz"),
-    (pl.col(pl.Int64) == 1, "Selector = 1", "several columns"),
-    (pl.col("^i.*$") == 1, "Selector = 1", "several columns"),
-    (pl.col("i8", "i64") == 1, "Selector = 1", "several columns"),
-    (pl.all().is_null(), "IsNull(Selector)", "several columns"),
-    (C("i64") == pl.lit(pl.Series([5])), "i64 = 1 values", "row by row"),
-    (pl.when(C("b")).then(True).otherwise(False), "Ternary", "when-then-otherwise"),
-    (C("b") ^ C("b"), "b XOR b", "the operator XOR"),
-    (C("i64").sum() == 5, "Agg = 5", "a Polars Agg"),
+    (C("f64") > 1.5, "NaN is greater"),
+    (C("f64") == NAN, "NaN equals NaN"),
+    (C("f64").is_in([1.5, NAN]), "NaN"),
+    (C("f32") == 0.1, "engines round"),
+    (C("i64") == 2.0**53, "rounds large integers"),
+    (C("f64") == 2**53 + 1, "engines round"),
+    (C("dec") == 1.5, "compared with double"),
+    (C("dec") == "1.5", "compared with string"),
+    (C("i64") == dt.date(2020, 1, 1), "compared with date32"),
+    (C("ts_ms") == dt.datetime(2020, 1, 1, 0, 0, 0, 1), "is cut to the unit"),
+    (C("ts_s") == dt.datetime(2020, 1, 1), "may overflow"),
+    (C("cat") > "a", "the order of"),
+    (C("b") < True, "the order of"),
+    (C("i64").cast(pl.Int8) == 5, "casting int64 to int8"),
+    (C("i64").cast(pl.String) == "5", "casting int64 to string"),
+    (C("i64").cast(pl.Int8, strict=False).is_null(), "casting"),
+    (C("i64") == C("i8"), "only a column compared with a literal"),
+    (C("i64") + 1 == 5, "the operator Plus"),
+    (C("s").str.contains("a"), "only columns"),
+    (C("li").is_null(), "not indexed"),
+    (C("i64").is_in(C("li")), "only a set of literals"),
+    (C("i64").is_in(pl.Series([[1], [2]])), "row by row"),
+    (C("i64").is_between(1, C("i8")), "only literal bounds"),
+    (C("i64").is_between(1, 5.5), "two types"),
+    (C("zz") == 1, "the schema has no column zz"),
+    (C("st").struct.field("zz") == 1, "no column st.zz"),
+    (pl.col(pl.Int64) == 1, "several columns"),
+    (pl.col("^i.*$") == 1, "several columns"),
+    (pl.col("i8", "i64") == 1, "several columns"),
+    (pl.all().is_null(), "several columns"),
+    (C("i64") == pl.lit(pl.Series([5])), "only columns"),
+    (pl.when(C("b")).then(True).otherwise(False), "only columns"),
+    (C("b") ^ C("b"), "the operator Xor"),
+    (C("i64").sum() == 5, "only columns"),
 ]
 
 
-@pytest.mark.parametrize(("expression", "text", "reason"), UNANSWERED, ids=lambda v: str(v)[:40])
-def test_unanswered_says_what_and_why(expression, text, reason):
+@pytest.mark.parametrize(("expression", "reason"), UNANSWERED, ids=lambda v: str(v)[:40])
+def test_unanswered_says_what_and_why(expression, reason):
     predicate = to_predicate(expression, TABLE.schema)
     assert isinstance(predicate, Unknown)
-    assert predicate.text.startswith(text)
+    # NaN and sets of lists come back from JSON as nothing that Polars reads.
+    assert predicate.text in (str(expression), "...")
     assert reason in predicate.reason
 
 
@@ -513,8 +485,8 @@ def test_a_coarser_literal_finds_a_thousand_values():
 
 def test_one_unknown_part_leaves_the_others_answered():
     predicate = to_predicate((C("i64") == 5) & C("s").str.contains("m"), TABLE.schema)
-    assert str(predicate) == "i64 = 5 AND Contains(s, 'm')"
-    assert [u.text for u in unknowns(predicate)] == ["Contains(s, 'm')"]
+    assert str(predicate) == 'i64 = 5 AND col("s").str.contains(["m"])'
+    assert len(unknowns(predicate)) == 1
 
 
 def test_a_name_that_two_columns_share_is_unknown():
@@ -556,9 +528,7 @@ def test_long_sets():
      '{"BinaryExpr":{"left":{"Column":"i64"},"op":"Eq","right":{"Literal":{"Dyn":{"Int":"5"}}}}}'],
 )  # fmt: skip
 def test_another_layout_is_unknown(monkeypatch, text):
-    from zonebloom.predicates import polars as module
-
-    monkeypatch.setattr(module, "read", lambda _: json_module.read(text))
+    monkeypatch.setattr(type(C("i64").meta), "serialize", lambda *_, **__: text)
     assert isinstance(to_predicate(C("i64") == 5, TABLE.schema), Unknown)
 
 
