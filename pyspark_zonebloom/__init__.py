@@ -6,7 +6,7 @@ must not fail them.
 """
 
 try:
-    from zonebloom.spark.source import ZoneBloomSource as DefaultSource
+    from zonebloom.spark.data_source import ZoneBloomSource as DefaultSource
 except ImportError:  # a PySpark without data sources
     pass
 else:

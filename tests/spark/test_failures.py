@@ -20,7 +20,7 @@ from watched import Watched
 
 import zonebloom as zb
 from zonebloom.errors import EngineError
-from zonebloom.spark import failures, send
+from zonebloom.spark import failures, package_archive
 from zonebloom.spark.executors import REQUIREMENTS, check_executors
 from zonebloom.spark.tagging import locate
 
@@ -251,12 +251,12 @@ def in_process(code, *flags, **environment) -> subprocess.CompletedProcess[str]:
 
 def test_archive_is_the_same_in_each_process_and_gone_after_it():
     code = (
-        "import hashlib, json; from zonebloom.spark.send import _archive; "
+        "import hashlib, json; from zonebloom.spark.package_archive import _archive; "
         "path = _archive(); "
         "print(json.dumps([path, hashlib.sha256(open(path, 'rb').read()).hexdigest()]))"
     )
     path, digest = json.loads(in_process(code, PYTHONHASHSEED="7").stdout)
-    ours = Path(send._archive())
+    ours = Path(package_archive._archive())
     assert ours.name == Path(path).name
     assert hashlib.sha256(ours.read_bytes()).hexdigest() == digest
     assert ours.exists() and not Path(path).exists()
@@ -264,11 +264,11 @@ def test_archive_is_the_same_in_each_process_and_gone_after_it():
 
 @pytest.mark.parametrize("has_home", [True, False])
 def test_archive_is_imported_from_a_folder_of_the_users(tmp_path, has_home):
-    archive = send._archive()
+    archive = package_archive._archive()
     cache = tmp_path / "cache"
     if not has_home:
         cache.write_text("no folder can be made here")
-    code = "import json, zonebloom, zonebloom.spark.launcher as l; " + (
+    code = "import json, zonebloom, zonebloom.spark.archive_launcher as l; " + (
         "print(json.dumps([zonebloom.__version__, zonebloom.__file__, l.__file__]))"
     )
     paths = os.pathsep.join([archive, *sys.path])

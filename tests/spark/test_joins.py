@@ -18,8 +18,9 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.frames import scan_options
-from zonebloom.spark.joins import rules
+from zonebloom.spark.joins import whole_filter
+from zonebloom.spark.joins.filter_condition import may_hold
+from zonebloom.spark.joins.key_origin import StepAside
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options, keys_text
 
@@ -212,7 +213,7 @@ def shuffled(frame):
 def test_zones_without_a_key_are_not_read(folder):
     """Of 24 zones those that hold one of two keys, and of them the rows that do."""
     keys = pa.table({"id": pa.array([3, 300], pa.int64())})
-    options = {**scan_options(folder, None, ["id", "row"], None), "keys": keys_text(keys)}
+    options = {**zs.Indexed(folder, ["id", "row"]).options(), "keys": keys_text(keys)}
     load = Load(Options.read(options))
     plan = load.plan()
     read = sum(len(each.rows) for each in plan.fragments)
@@ -294,7 +295,7 @@ def test_a_filter_too_stale_is_not_used(spark, tmp_path, monkeypatch):
     pq.write_table(stored_table(15), tmp_path / "data" / "new.parquet")
     left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
     stored = spark.read.parquet(folder)
-    monkeypatch.setattr(rules, "_MOST_MISSING_ROWS", 399)
+    monkeypatch.setattr(whole_filter, "_MOST_MISSING_ROWS", 399)
     with pytest.warns(IndexNotUsedWarning, match="400 rows came or changed .*, more than 399"):
         frame = zs.filter_join(left, stored, "id", right_index=folder)
     assert rows(frame) == rows(left.join(stored, "id"))
@@ -367,22 +368,24 @@ def test_an_index_without_a_filter_over_all_keys(spark, tmp_path, others):
     assert rows(frame) == rows(others.join(stored, "id"))
 
 
-def test_filters_too_large_or_too_full(spark, oracle, others, monkeypatch):
+def test_filters_too_large_or_too_full(folder, oracle, others, monkeypatch):
     keys = pa.array(np.arange(30_000), pa.int32())
     large = Sbbf(30_000, 1e-6)
     large.insert(keys)
     full = Sbbf(100, 0.5)
     full.insert(keys)
     for sbbf, limit, why in ((large, 1_000, "more than 1,000"), (full, 1 << 20, "so full")):
-        held = zs.KeyFilter(sbbf, pa.int32())
-        monkeypatch.setattr(rules, "_MOST_FILTER_BYTES", limit)
-        with pytest.warns(IndexNotUsedWarning, match=why):
-            zs.filter_join(others, oracle, "id", right_index=held)
-    held = zs.KeyFilter(large, pa.int32())
-    monkeypatch.setattr(rules, "_MOST_FILTER_BYTES", 70_000)
-    plan = zs.explain_join(others, oracle, "id", right_index=held)
-    assert large.nbytes > 70_000 and "filter of 65.5 kB" in plan.used[0], plan
-    assert rows(plan.frame) == rows(others.join(oracle, "id"))
+        monkeypatch.setattr(whole_filter, "_MOST_FILTER_BYTES", limit)
+        with pytest.raises(StepAside, match=why):
+            whole_filter.fitted(sbbf)
+    monkeypatch.setattr(whole_filter, "_MOST_FILTER_BYTES", 70_000)
+    folded = whole_filter.fitted(large)
+    assert large.nbytes > 70_000 and folded.nbytes == 1 << 16
+    assert folded.check(keys).all()
+    monkeypatch.setattr(whole_filter, "_MOST_FILTER_BYTES", 10)
+    with pytest.warns(IndexNotUsedWarning, match="more than 10"):
+        frame = zs.filter_join(others, oracle, "id", right_index=folder)
+    assert rows(frame) == rows(others.join(oracle, "id"))
 
 
 @pytest.mark.parametrize("how", ["full", "outer", "left_anti", "anti", "cross", "nonsense"])
@@ -438,8 +441,8 @@ def test_text_and_html(folder, oracle, others):
 def test_cached_joins_do_not_change_other_reads(spark, folder, oracle, others):
     frame = zs.filter_join(others, oracle, "id", right_index=folder).cache()
     assert frame.count() == others.join(oracle, "id").count()
-    empty = zs.KeyFilter(Sbbf(10), pa.int32())
-    assert zs.filter_join(others, oracle, "id", right_index=empty).count() == 0
+    nothing = may_hold(spark, others.schema["id"], Sbbf(10), pa.int32())
+    assert others.where(nothing).join(oracle, "id").count() == 0
     assert rows(frame) == rows(others.join(oracle, "id"))
     frame.unpersist()
 

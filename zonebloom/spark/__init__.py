@@ -15,38 +15,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zonebloom.spark.data_source import register as register
     from zonebloom.spark.executors import ExecutorReport as ExecutorReport
     from zonebloom.spark.executors import check_executors as check_executors
+    from zonebloom.spark.frames import Indexed as Indexed
     from zonebloom.spark.frames import SparkPlan as SparkPlan
     from zonebloom.spark.frames import plan as plan
     from zonebloom.spark.frames import scan as scan
     from zonebloom.spark.hyperspace.index_manager import BFIndexConfig as BFIndexConfig
     from zonebloom.spark.hyperspace.index_manager import IndexManager as IndexManager
-    from zonebloom.spark.joins.filter_join import Indexed as Indexed
     from zonebloom.spark.joins.filter_join import JoinPlan as JoinPlan
-    from zonebloom.spark.joins.filter_join import KeyFilter as KeyFilter
     from zonebloom.spark.joins.filter_join import explain_join as explain_join
     from zonebloom.spark.joins.filter_join import filter_join as filter_join
+    from zonebloom.spark.package_archive import send_package as send_package
     from zonebloom.spark.pruning.prune import prune as prune
     from zonebloom.spark.pruning.prune import prune_plan as prune_plan
     from zonebloom.spark.pruning.pruned import PrunePlan as PrunePlan
     from zonebloom.spark.pruning.pruned import Reason as Reason
     from zonebloom.spark.pruning.read_pruned import read_pruned as read_pruned
-    from zonebloom.spark.send import send_package as send_package
-    from zonebloom.spark.source import register as register
     from zonebloom.spark.tagging.tag import files_with_keys as files_with_keys
     from zonebloom.spark.tagging.tag import tag_location as tag_location
 
 _NAMES = {
     "executors": "ExecutorReport check_executors",
-    "frames": "SparkPlan plan scan",
+    "frames": "Indexed SparkPlan plan scan",
     "hyperspace.index_manager": "BFIndexConfig IndexManager",
-    "joins.filter_join": "Indexed JoinPlan KeyFilter explain_join filter_join",
+    "joins.filter_join": "JoinPlan explain_join filter_join",
     "pruning.prune": "prune prune_plan",
     "pruning.pruned": "PrunePlan Reason",
     "pruning.read_pruned": "read_pruned",
-    "send": "send_package",
-    "source": "register",
+    "package_archive": "send_package",
+    "data_source": "register",
     "tagging.tag": "files_with_keys tag_location",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

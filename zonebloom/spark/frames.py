@@ -10,18 +10,84 @@ from typing import TYPE_CHECKING
 
 from zonebloom.errors import InvalidArgument
 from zonebloom.scan.explain import ScanPlan
+from zonebloom.spark.data_source import NAME, register
 from zonebloom.spark.failures import explained
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options
 from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.session import parallelism, quoted, time_zone
-from zonebloom.spark.source import NAME, register
 from zonebloom.storage.paths import absolute_path
+from zonebloom.text import bytes_text, lines_html
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Path = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """Files to be read by their index: a side of a join of which only some zones are read.
+
+    Parameters
+    ----------
+    path : path, URI, glob, or list of them
+    columns : list of str, optional
+        All by default; with the join's keys.
+    filter : str, optional
+        A condition in Spark SQL.
+    index_dir : str, optional
+        The parameters are those of `zonebloom.spark.scan`.
+    """
+
+    path: Path
+    columns: Sequence[str] | None = None
+    filter: str | None = None
+    index_dir: str | None = None
+
+    def options(self) -> dict[str, str]:
+        """The options of the load, but for those of the session."""
+        filter, columns = self.filter, self.columns
+        if filter is not None and not isinstance(filter, str):
+            raise InvalidArgument(
+                f'filter is a {type(filter).__name__}; give Spark SQL text, such as "id = 42". A '
+                "Column has no text that reads back as itself: apply it to the result with where()"
+            )
+        if isinstance(columns, str):
+            raise InvalidArgument(f"columns is {columns!r}; give a list: [{columns!r}]")
+        is_one = isinstance(self.path, str | os.PathLike)
+        paths = [absolute_path(os.fspath(path)) for path in ([self.path] if is_one else self.path)]
+        options = {
+            "path": paths[0] if is_one else None,
+            "paths": None if is_one else json.dumps(paths),
+            "prune": filter,
+            "columns": None if columns is None else json.dumps(list(columns)),
+            "index_dir": self.index_dir,
+        }
+        return {name: text for name, text in options.items() if text is not None}
+
+    def opened(self, session: dict[str, str] | None = None) -> Load:
+        """The load, with options of a session."""
+        return Load(Options.read({**self.options(), **(session or {})}))
+
+    def frame(self, spark: SparkSession, keys: str | None = None) -> DataFrame:
+        """The rows, or those that may have one of some keys; raises what `scan` raises."""
+        register(spark)
+        options = {**self.options(), **_of_session(spark)}
+        if corrects_others(spark):
+            options["old_calendar"] = "true"
+        if keys is not None:
+            options["keys"] = keys
+        with explained():
+            frame = spark.read.format(NAME).options(**options).load()
+            if self.filter is not None:
+                frame = frame.where(self.filter)
+            if self.columns is not None:
+                frame = frame.select(*map(quoted, self.columns))
+            # Connect would only find out what is wrong when the frame is used, and say it in other
+            # words; classic sessions have asked for the schema by now.
+            frame.schema  # noqa: B018
+            return frame
 
 
 def scan(
@@ -66,30 +132,7 @@ def scan(
     The frame fails, and says so, over rows with days before 1582 or times before 1900 of files in
     which Spark would correct them, as those of Spark 2.
     """
-    return load(spark, scan_options(path, filter, columns, index_dir), filter, columns)
-
-
-def load(
-    spark: SparkSession,
-    options: dict[str, str],
-    filter: str | None,
-    columns: Sequence[str] | None,
-) -> DataFrame:
-    """Load with the options of a scan and those of the session; raises what `scan` raises."""
-    register(spark)
-    options = {**options, **_of_session(spark)}
-    if corrects_others(spark):
-        options["old_calendar"] = "true"
-    with explained():
-        frame = spark.read.format(NAME).options(**options).load()
-        if filter is not None:
-            frame = frame.where(filter)
-        if columns is not None:
-            frame = frame.select(*map(quoted, columns))
-        # Connect would only find out what is wrong when the frame is used, and say it in other
-        # words; classic sessions have asked for the schema by now.
-        frame.schema  # noqa: B018
-        return frame
+    return Indexed(path, columns, filter, index_dir).frame(spark)
 
 
 @dataclass(frozen=True)
@@ -112,8 +155,6 @@ class SparkPlan:
     all_bytes: int
 
     def __str__(self) -> str:
-        from zonebloom.text import bytes_text
-
         tasks = "1 task" if self.num_tasks == 1 else f"{self.num_tasks:,} tasks"
         return (
             f"{self.scan}\n  Spark: {tasks}, about {bytes_text(self.num_bytes)} of "
@@ -123,8 +164,6 @@ class SparkPlan:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from zonebloom.text import lines_html
-
         return lines_html(str(self))
 
 
@@ -145,42 +184,16 @@ def plan(
     NoFragments, FragmentUnreadable, SourceError
     ColumnNotFound, UnsupportedType
     """
-    options = {**scan_options(path, filter, columns, index_dir), **_of_session(spark)}
-    load = Load(Options.read(options))
-    made = load.plan(described=True)
-    tasks = load.tasks(made)
-    found = [each for each in load.dataset.opened.source.identities() if each is not None]
+    load = Indexed(path, columns, filter, index_dir).opened(_of_session(spark))
+    planned = load.plan(described=True)
+    tasks = load.tasks(planned)
+    identities = load.dataset.opened.source.identities()
     return SparkPlan(
-        made,
+        planned,
         len(tasks),
         sum(piece.num_bytes for pieces in tasks for piece in pieces),
-        sum(each.size for each in found),
+        sum(identity.size for identity in identities if identity is not None),
     )
-
-
-def scan_options(
-    path: Path, filter: str | None, columns: Sequence[str] | None, index_dir: str | None
-) -> dict[str, str]:
-    """The options of `scan` that do not depend on the session."""
-    if filter is not None and not isinstance(filter, str):
-        raise InvalidArgument(
-            f'filter is a {type(filter).__name__}; give Spark SQL text, such as "id = 42". A '
-            "Column has no text that reads back as itself: apply it to the result with where()"
-        )
-    if isinstance(columns, str):
-        raise InvalidArgument(f"columns is {columns!r}; give a list: [{columns!r}]")
-    options: dict[str, str] = {}
-    if isinstance(path, str | os.PathLike):
-        options["path"] = absolute_path(os.fspath(path))
-    else:
-        options["paths"] = json.dumps([absolute_path(os.fspath(each)) for each in path])
-    if filter is not None:
-        options["prune"] = filter
-    if columns is not None:
-        options["columns"] = json.dumps(list(columns))
-    if index_dir is not None:
-        options["index_dir"] = index_dir
-    return options
 
 
 def _of_session(spark: SparkSession) -> dict[str, str]:

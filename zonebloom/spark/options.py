@@ -31,31 +31,20 @@ _SPARKS_OWN = {"serialization.format"}
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a load, read and checked.
-
-    Attributes
-    ----------
-    source : str or list of str
-    columns : list of str or None
-    filter, prune : str or None
-        One of them at most.
-    keys : pyarrow.Table or None
-        Columns by name; a row is wanted where each holds one of its values.
-    old_calendar : bool
-        See `zonebloom.spark.rebase`.
-    index_dir, timezone : str or None
-    parallelism : int
-    """
+    """The options of a load, read and checked."""
 
     source: str | list[str]
-    columns: list[str] | None = None
-    filter: str | None = None
-    prune: str | None = None
-    index_dir: str | None = None
-    timezone: str | None = None
-    parallelism: int = 0
-    keys: pa.Table | None = None
-    old_calendar: bool = False
+    columns: list[str] | None
+    # One of them at most.
+    filter: str | None
+    prune: str | None
+    # Columns by name; a row is wanted where each holds one of its values.
+    keys: pa.Table | None
+    index_dir: str | None
+    timezone: str | None
+    # Whether files of unknown writers may hold times by the calendar of Spark 2.
+    old_calendar: bool
+    parallelism: int
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Options:
@@ -65,10 +54,8 @@ class Options:
         if unknown:
             known = "; ".join(f"{name}: {what}" for name, what in _OPTIONS.items())
             raise InvalidArgument(f"there is no option {', '.join(unknown)}; there is {known}")
-        source: str | list[str] = given.get("path", "")
-        if not source and "paths" in given:
-            source = [plain_path(each) for each in _json_list("paths", given["paths"])]
-        if not source:
+        paths = _json_list("paths", given["paths"]) if "paths" in given else []
+        if not given.get("path") and not paths:
             raise InvalidArgument("no path is given; write .load(path), or OPTIONS (path '...')")
         if "filter" in given and "prune" in given:
             raise InvalidArgument("give filter or prune, not both")
@@ -79,15 +66,15 @@ class Options:
         if old_calendar not in ("true", "false"):
             raise InvalidArgument(f"old_calendar is {old_calendar!r}; give true or false")
         return cls(
-            plain_path(source) if isinstance(source, str) else source,
+            plain_path(given["path"]) if given.get("path") else list(map(plain_path, paths)),
             _names(given["columns"]) if "columns" in given else None,
             given.get("filter"),
             given.get("prune"),
+            _keys(given["keys"]) if "keys" in given else None,
             given.get("index_dir"),
             given.get("timezone"),
-            int(parallelism) or cores(),
-            read_keys(given["keys"]) if "keys" in given else None,
             old_calendar == "true",
+            int(parallelism) or cores(),
         )
 
 
@@ -99,8 +86,7 @@ def keys_text(keys: pa.Table) -> str:
     return base64.b64encode(sink.getvalue().to_pybytes()).decode()
 
 
-def read_keys(text: str) -> pa.Table:
-    """Keys from the text of an option."""
+def _keys(text: str) -> pa.Table:
     try:
         keys = pa.ipc.open_stream(base64.b64decode(text, validate=True)).read_all()
         keys.validate(full=True)
@@ -125,9 +111,9 @@ def _names(text: str) -> list[str]:
 
 def _json_list(name: str, text: str) -> list[str]:
     try:
-        found = json.loads(text)
+        names = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
         raise InvalidArgument(f"{name} is {text!r}; write it as a JSON list of strings")
-    return found
+    return names

@@ -140,6 +140,12 @@ def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
     )
 
 
+def is_collated(kind: st.DataType) -> bool:
+    """Whether texts of a type may be equal though their bytes are not."""
+    collation = getattr(kind, "collation", None)
+    return isinstance(kind, st.StringType) and collation not in (None, "UTF8_BINARY")
+
+
 def _nullable(spark: st.DataType) -> st.DataType:
     """A type as a read shows it: anything may be null."""
     if isinstance(spark, st.ArrayType):

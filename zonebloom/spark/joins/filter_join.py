@@ -1,36 +1,77 @@
 """filter_join(): a join that moves only rows whose keys the indexed side may hold.
 
-    other side        what is done
-    small             its keys choose the zones that are read of the indexed side      zones rule
-    any               the filter over all keys of the indexed side drops its rows      filter rule
-                      before they are shuffled
-
-Both leave out rows that find no match, so both are used only where such rows are not in the
-result: of an inner join on either side, of a semi join on either side, of a left join on the
-right, of a right join on the left.
+other side        what is done
+small             its keys choose the zones that are read of the indexed side      small_side
+any               the filter over all keys of the indexed side drops its rows      whole_filter
+                  before they are shuffled
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
-from zonebloom.spark.joins.membership import KeyFilter
-from zonebloom.spark.joins.plan import (
-    Index,
-    Indexed,
-    Join,
-    JoinPlan,
-    Side,
-    join_kind,
-)
+from zonebloom.dataset import Dataset, dataset
+from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
+from zonebloom.spark.frames import Indexed, Path
+from zonebloom.spark.joins.filter_condition import may_hold, why_not
+from zonebloom.spark.joins.key_origin import StepAside, require_own_column
+from zonebloom.spark.joins.small_side import collected, why_keys_differ
+from zonebloom.spark.joins.whole_filter import fitted, whole_filter
+from zonebloom.spark.options import Options, keys_text
+from zonebloom.text import bytes_text, lines_html
+from zonebloom.values.columns import alike, find_column
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField
 
-__all__ = ["Indexed", "JoinPlan", "KeyFilter", "explain_join", "filter_join"]
+Index: TypeAlias = "Path | Dataset | None"
+
+# Sides whose rows without a match are not in the result: such rows may be left out.
+_MAY_LOSE: dict[str, tuple[str, ...]] = {
+    "inner": ("left", "right"),
+    "left_semi": ("left", "right"),
+    "left": ("right",),
+    "right": ("left",),
+}
+
+
+@dataclass(frozen=True)
+class JoinPlan:
+    """A join and what was done to it; `str` and HTML show it.
+
+    Attributes
+    ----------
+    how : str
+    on : tuple of str
+    used : tuple of str
+        What each rule does, a sentence each.
+    not_used : tuple of str
+        Why a rule is not used, a sentence each.
+    frame : pyspark.sql.DataFrame
+        The join.
+    """
+
+    how: str
+    on: tuple[str, ...]
+    used: tuple[str, ...]
+    not_used: tuple[str, ...]
+    frame: DataFrame = field(repr=False)
+
+    def __str__(self) -> str:
+        lines = [f"ZoneBloomJoin: {self.how} on {', '.join(self.on)}"]
+        lines += [f"  {sentence}" for sentence in self.used or ["as Spark joins: no rule is used"]]
+        lines += [f"  not used: {sentence}" for sentence in self.not_used]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return lines_html(str(self))
 
 
 def filter_join(
@@ -55,9 +96,9 @@ def filter_join(
         Columns that both have. Any of them may be indexed.
     how : {"inner", "left_semi", "left", "right"}
         Full and anti joins give the rows without a match, which a filter would drop.
-    left_index, right_index : path, Dataset or KeyFilter, optional
+    left_index, right_index : path or Dataset, optional
         The files that side was read from, with an index on a column of `on` that was built with
-        ``global_filter=True``; or a filter over all its keys. Of an `Indexed` side it is known.
+        ``global_filter=True``. Of an `Indexed` side it is known.
         The frame may be any part of those files, joined with others or not, as long as its key
         is their column: of one that is computed, or comes from elsewhere too as a union has it,
         the index is not used. A path is opened anew, so it knows the newest files; a Dataset is for
@@ -125,13 +166,165 @@ def explain_join(
     Keys of a small side are computed for it. The join itself is in ``frame``.
     """
     names = (on,) if isinstance(on, str) else tuple(on)
-    if not names or not all(isinstance(each, str) for each in names):
+    if not names or not all(isinstance(name, str) for name in names):
         raise InvalidArgument(f"on is {on!r}; name the columns that both sides have")
     if isinstance(left, Indexed) and isinstance(right, Indexed):
         raise InvalidArgument(
             "both sides are Indexed; read one of them: zonebloom.spark.scan(spark, path)"
         )
-    kind = join_kind(how)
-    sides = Side("left", left, left_index), Side("right", right, right_index)
+    kind = _join_kind(how)
+    sides = _Side("left", left, left_index), _Side("right", right, right_index)
+    _require_lawful(kind, names, *sides)
     frame: Any = right if isinstance(left, Indexed) else left
-    return Join(frame.sparkSession, names, kind, max_keys, stored_keys, *sides).plan()
+    spark: SparkSession = frame.sparkSession
+    used: list[str] = []
+    not_used: list[str] = []
+    frames: dict[str, DataFrame] = {}
+    lossy = [pair for pair in (sides, sides[::-1]) if pair[0].name in _MAY_LOSE[kind]]
+    for side, other in lossy:
+        if side.is_read:
+            try:
+                frames, sentence = _by_zones(spark, side, other, names, max_keys)
+                used.append(sentence)
+            except StepAside as reason:
+                why = f"zones of {side.name} by the keys of {other.name}: {reason}"
+                not_used.append(why)
+    if not frames:
+        frames = {side.name: side.frame(spark) for side in sides}
+        for side, other in lossy:
+            for name in names if other.index is not None else ():
+                try:
+                    used.append(_filter(spark, side, other, name, stored_keys, frames))
+                except StepAside as reason:
+                    not_used.append(f"filter of {name} from {other.name}: {reason}")
+    joined = frames["left"].join(frames["right"], list(names), kind)
+    return JoinPlan(kind, names, tuple(used), tuple(not_used), joined)
+
+
+class _Side:
+    """One side of the join: a frame with or without an index, or files and theirs."""
+
+    def __init__(self, name: str, given: Any, index: Index):
+        self.name = name
+        self.is_read = isinstance(given, Indexed)
+        self._given = given
+        if isinstance(given, Indexed):
+            if index is not None:
+                raise InvalidArgument(f"{name} is Indexed already; leave {name}_index out")
+            opened = given.opened()
+            self.index: Dataset | None = opened.dataset
+            # A filter of its own brings columns that are not shown.
+            shown = given.columns or opened.schema.names
+            self._fields = [each for each in opened.schema if alike(shown, each.name)]
+            return
+        if not hasattr(given, "sparkSession"):
+            raise InvalidArgument(
+                f"{name} is a {type(given).__name__}; give a DataFrame, or "
+                "zonebloom.spark.Indexed(path)"
+            )
+        if given.isStreaming:
+            raise InvalidArgument(
+                f"{name} is a stream, and an index holds the files there are now; use join()"
+            )
+        if not isinstance(index, str | os.PathLike | Sequence | Dataset | None):
+            raise InvalidArgument(
+                f"an index is a {type(index).__name__}; give the path of the files, or their "
+                "Dataset"
+            )
+        if not isinstance(index, Dataset | None):
+            index = dataset(Options.read(Indexed(index).options()).source)
+        self.index = index
+        self._fields = list(given.schema)
+
+    def frame(self, spark: SparkSession, keys: str | None = None) -> DataFrame:
+        """The side as a frame; of what is read, the rows that may have some keys."""
+        return self._given.frame(spark, keys) if self.is_read else self._given
+
+    def key(self, name: str) -> StructField:
+        """The field of a key column."""
+        names = [each.name for each in self._fields]
+        stored = find_column(names, name)
+        if stored is None:
+            known = ", ".join(names[:20])
+            raise ColumnNotFound(f"{self.name} has no column {name!r}, or several; it has {known}")
+        return self._fields[names.index(stored)]
+
+
+def _join_kind(how: str) -> str:
+    """The kind of a join by any of Spark's names for it."""
+    kind = str(how).lower().replace("_", "").removesuffix("outer")
+    kind = "left_semi" if kind in ("semi", "leftsemi") else kind
+    if kind not in _MAY_LOSE:
+        raise InvalidArgument(
+            f"how is {how!r}; it is one of {', '.join(_MAY_LOSE)}. Full and anti joins give the "
+            "rows without a match, which a filter would drop: use join()"
+        )
+    return kind
+
+
+def _require_lawful(kind: str, names: Sequence[str], left: _Side, right: _Side) -> None:
+    if left.index is None and right.index is None:
+        raise InvalidArgument(
+            "no side has an index; give left_index or right_index, or zonebloom.spark.Indexed(path)"
+        )
+    for side, other in ((left, right), (right, left)):
+        for name in names:
+            side.key(name)
+        can_be_pruned = side.is_read and side.name in _MAY_LOSE[kind]
+        if side.index is not None and other.name not in _MAY_LOSE[kind] and not can_be_pruned:
+            raise InvalidArgument(
+                f"a {kind} join gives every row of {other.name}, with a match or not, so "
+                f"the keys of {side.name} must not filter it; give {other.name}_index, whose "
+                f"keys may filter {side.name}"
+            )
+
+
+def _by_zones(
+    spark: SparkSession, side: _Side, other: _Side, on: Sequence[str], max_keys: int
+) -> tuple[dict[str, DataFrame], str]:
+    """Both sides, of an `Indexed` one only what the keys of the other may be in."""
+    assert side.index is not None
+    indexed = {index.column for index in side.index.describe_indices()}
+    reasons = {
+        name: why_keys_differ(side.key(name), other.key(name))
+        if side.key(name).name in indexed
+        else f"there is no index on {side.key(name).name!r}"
+        for name in on
+    }
+    names = [name for name, reason in reasons.items() if reason is None]
+    if not names:
+        raise StepAside("; ".join(filter(None, reasons.values())))
+    frame, keys = collected(other.frame(spark), [other.key(name).name for name in names], max_keys)
+    keys = keys.rename_columns([side.key(name).name for name in names])
+    sentence = (
+        f"zones of {side.name} that may hold one of {keys.num_rows:,} keys of {other.name}: "
+        f"nothing else of {side.name} is read"
+    )
+    return {side.name: side.frame(spark, keys_text(keys)), other.name: frame}, sentence
+
+
+def _filter(
+    spark: SparkSession,
+    side: _Side,
+    other: _Side,
+    name: str,
+    stored_keys: bool,
+    frames: dict[str, DataFrame],
+) -> str:
+    """Leave out rows of a side whose keys the other side's filter does not hold."""
+    key, other_key = side.key(name), other.key(name)
+    assert other.index is not None
+    sbbf, arrow, added = whole_filter(other.index, name)
+    for column in (key, other_key):
+        why = why_not(column, arrow)
+        if why is not None:
+            raise StepAside(why)
+    if not other.is_read:
+        require_own_column(other.frame(spark), other_key.name, other.index, stored_keys)
+    sbbf = fitted(sbbf)
+    frames[side.name] = frames[side.name].where(may_hold(spark, key, sbbf, arrow))
+    return (
+        f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before they "
+        f"are shuffled: filter of {bytes_text(sbbf.nbytes)}, which lets about "
+        f"{sbbf.estimated_fpp:.2%} of other keys pass, looked up by Spark expressions{added}"
+    )

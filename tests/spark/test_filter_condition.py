@@ -12,9 +12,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from spark_data import settings
 
-import zonebloom.spark as zs
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins.membership import may_hold, why_not
+from zonebloom.spark.joins.filter_condition import may_hold, why_not
 
 KEY_SCHEMA = (
     "byte tinyint, short smallint, int int, long bigint, string string, binary binary, "
@@ -102,7 +101,7 @@ def test_every_key_is_told_as_by_the_filter_itself(spark, ansi, codegen):
             wanted[label] = sbbf.check(exact).tolist()
             if codegen == "NO_CODEGEN" and len(wanted) % 2:
                 continue
-            found = may_hold(spark, name, frame.schema[name].dataType, zs.KeyFilter(sbbf, stored))
+            found = may_hold(spark, frame.schema[name], sbbf, stored)
             asked.append(sf.coalesce(found, sf.lit(False)).alias(label))
     with settings(
         spark,
@@ -126,7 +125,7 @@ def test_functions_of_a_users_own(spark):
     for name in names:
         spark.udf.register(name, lambda *given: 7, "bigint")
     try:
-        found = may_hold(spark, "id", st.LongType(), zs.KeyFilter(held, pa.int64()))
+        found = may_hold(spark, st.StructField("id", st.LongType()), held, pa.int64())
         assert [row.id for row in spark.range(9).where(found).collect()] == [3, 5]
     finally:
         for name in names:
@@ -135,16 +134,14 @@ def test_functions_of_a_users_own(spark):
 
 def test_keys_of_the_old_calendar_pass(spark):
     """Files of old writers hold other days for them, which Spark corrects as it reads."""
-    nothing = zs.KeyFilter(Sbbf(10), pa.date32())
     frame = spark.sql("SELECT explode(array(DATE'1582-10-14', DATE'1582-10-15', NULL)) AS d")
-    found = may_hold(spark, "d", st.DateType(), nothing)
+    found = may_hold(spark, frame.schema["d"], Sbbf(10), pa.date32())
     assert [str(row.d) for row in frame.where(found).collect()] == ["1582-10-14"]
-    nothing = zs.KeyFilter(Sbbf(10), pa.timestamp("us", "UTC"))
     # What lies before 1900 may be shown as up to a day later.
     texts = "1899-12-31 23:59:59Z", "1900-01-02 00:29:19Z", "1902-01-01 00:00:00Z"
     listed = ", ".join(f"TIMESTAMP'{text}'" for text in texts)
     frame = spark.sql(f"SELECT explode(array({listed})) AS t")
-    found = may_hold(spark, "t", st.TimestampType(), nothing)
+    found = may_hold(spark, frame.schema["t"], Sbbf(10), pa.timestamp("us", "UTC"))
     assert frame.where(found).count() == 2
 
 

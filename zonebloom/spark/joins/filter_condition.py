@@ -1,23 +1,14 @@
-"""Which keys of a Spark column one Bloom filter may hold, as a condition for `where`.
+"""Which keys of a Spark column a Bloom filter may hold, as a condition for `where`.
 
-Spark's own xxhash64 and arithmetic look a key up, in the words of the filter as one array<bigint>
-from a scalar subquery, which Spark sends to each stage once; over Connect too. Of 20 M bigint keys
-and a filter of 1 MB, 2 cores, that took about 40 ns of processor time a key over the plain sum, a
-kernel in an Arrow UDF about 240. Half of the bits are set, so most keys that are not in it are
-done after one bigint, of two words.
-
-SQL's xxhash64 starts from seed 42, and Parquet's filters are of seed 0. But of several columns
-each one's hash is the next one's seed, so a literal goes first whose own hash is 0.
-
-A filter knows its values by their bytes, so a key is brought to the filter's type first, and
-only where that is exact. Integers meet at any width; one that the filter's type does not hold
-matches nothing. Dates and times that may be rebased pass unseen: files may hold them by another
-calendar, which Spark corrects as it reads (`zonebloom.spark.rebase`).
+Spark's own xxhash64 and arithmetic look a key up in the words of the filter, an array<bigint> that
+a scalar subquery sends to each stage once, over Connect too: 40 ns of processor time a key and
+1 MB of filter, where a kernel in an Arrow UDF takes 240. Most keys that are not in it are done
+after one bigint, of two words. A key is brought to the filter's type first, and only where that
+is exact.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,32 +23,18 @@ from zonebloom.sbbf.hashing import value_type
 from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
 from zonebloom.spark.rebase import first_exact
 from zonebloom.spark.session import quoted
-from zonebloom.spark.types import spark_type
+from zonebloom.spark.types import is_collated, spark_type
 from zonebloom.values.types import hash_domain
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
 INTEGERS = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
-# The bigint that XXH64 with seed 42 hashes to 0.
+# SQL's xxhash64 starts from seed 42, Parquet's filters from seed 0. But of several columns each
+# one's hash is the next one's seed, and this bigint's hash with seed 42 is 0.
 _HASHES_TO_0 = -365884300664092260
 # Domains of hashes that Spark hashes by the same bytes.
 _SAME_BYTES = ("string", "date32[day]", "timestamp[us]", "timestamp[us, UTC]")
-
-
-@dataclass(frozen=True)
-class KeyFilter:
-    """A filter that holds every key of a column.
-
-    Parameters
-    ----------
-    sbbf : Sbbf
-    type : pyarrow.DataType
-        The type the keys were hashed at.
-    """
-
-    sbbf: Sbbf
-    type: pa.DataType
 
 
 def why_not(key: st.StructField, arrow: pa.DataType) -> str | None:
@@ -74,7 +51,7 @@ def why_not(key: st.StructField, arrow: pa.DataType) -> str | None:
         return str(error)
     if isinstance(own, INTEGERS) and isinstance(kind, INTEGERS):
         return None
-    if isinstance(kind, st.StringType) and not _is_binary(kind):
+    if is_collated(kind):
         return f"{shown} keys are compared by their collation"
     if own != kind:
         return (
@@ -94,26 +71,18 @@ def is_plain_text(key: st.StructField) -> bool:
         return True
     # Of a table's CHAR(n) Spark shows a string, which it has padded.
     declared = str((key.metadata or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
-    return _is_binary(key.dataType) and not declared.startswith("char")
+    is_plain = type(key.dataType) is st.StringType and not is_collated(key.dataType)
+    return is_plain and not declared.startswith("char")
 
 
-def _is_binary(text: st.StringType) -> bool:
-    return (
-        getattr(text, "collation", "UTF8_BINARY") == "UTF8_BINARY" and type(text) is st.StringType
-    )
-
-
-def may_hold(spark: SparkSession, key: str, kind: st.DataType, held: KeyFilter) -> Column:
-    """The condition that a filter may hold a key; false or null is certain.
-
-    Boolean; not true under a null.
-    """
-    key = quoted(key)
-    value = _as_stored(key, kind, value_type(held.type))
-    found = _all_set(spark, value, held.sbbf)
-    if not isinstance(kind, st.DateType | st.TimestampType | st.TimestampNTZType):
-        return found
-    return (sf.expr(key) < first_exact(kind)) | found
+def may_hold(spark: SparkSession, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType) -> Column:
+    """The condition that a filter of an Arrow type may hold a key; false or null is certain."""
+    column = quoted(key.name)
+    condition = _all_set(spark, _as_stored(column, key.dataType, value_type(arrow)), sbbf)
+    if not isinstance(key.dataType, st.DateType | st.TimestampType | st.TimestampNTZType):
+        return condition
+    # Files may hold these by another calendar, which Spark corrects as it reads.
+    return (sf.expr(column) < first_exact(key.dataType)) | condition
 
 
 def _as_stored(key: str, key_type: st.DataType, arrow: pa.DataType) -> str:
@@ -154,24 +123,11 @@ def _bits(value: str, num_blocks: int) -> list[tuple[str, str]]:
 def _all_set(spark: SparkSession, value: str, sbbf: Sbbf) -> Column:
     """Whether a value is not null and every bit of its hash is set in its block."""
     words = _array(spark, sbbf.to_bytes())
-    # The same functions and methods, but for two names. PySpark's own ask a classic session's
-    # JVM some fourteen times an operation.
-    is_classic = hasattr(words, "_jc")
-    session: Any = spark
-    functions: Any = session._jvm.org.apache.spark.sql.functions if is_classic else sf
-    both, equal = ("and", "equalTo") if is_classic else ("__and__", "__eq__")
-    array: Any = getattr(words, "_jc", words)
-    zero = functions.lit(0)
-    condition = functions.expr(f"{value} IS NOT NULL")
+    condition = sf.expr(f"{value} IS NOT NULL")
     for at, mask in _bits(value, sbbf.num_blocks):
-        missing = functions.bitwise_not(functions.get(array, functions.expr(at)))
-        test = getattr(missing.bitwiseAND(functions.expr(mask)), equal)(zero)
-        condition = getattr(condition, both)(test)
-    if not is_classic:
-        return condition
-    from pyspark.sql.classic.column import Column as ClassicColumn
-
-    return ClassicColumn(condition)
+        missing = sf.bitwise_not(sf.get(words, sf.expr(at)))
+        condition = condition & (missing.bitwiseAND(sf.expr(mask)) == sf.lit(0))
+    return condition
 
 
 def _array(spark: SparkSession, data: bytes) -> Column:

@@ -18,10 +18,10 @@ from weakref import WeakKeyDictionary
 import xxhash
 
 import zonebloom
+from zonebloom.spark.archive_launcher import INSIDE
+from zonebloom.spark.data_source import register
 from zonebloom.spark.failures import explained
-from zonebloom.spark.launcher import INSIDE
 from zonebloom.spark.session import spark_context
-from zonebloom.spark.source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,7 +118,7 @@ def _contents() -> dict[str, bytes]:
     """Files of the archive by path: the launcher, and the package it unpacks."""
     package = {**dict(_sources(files("zonebloom"), "zonebloom")), **dict(_compiled())}
     found = {f"{INSIDE}/{name}": data for name, data in package.items()}
-    found["zonebloom/__init__.py"] = package["zonebloom/spark/launcher.py"]
+    found["zonebloom/__init__.py"] = package["zonebloom/spark/archive_launcher.py"]
     found.update(_sources(files("pyspark_zonebloom"), "pyspark_zonebloom"))
     return dict(sorted(found.items()))
 

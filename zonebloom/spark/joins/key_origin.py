@@ -1,0 +1,152 @@
+"""Whether a join's key is, in every row, the indexed files' own column: what the plan shows of it.
+
+The id of an expression does not tell: a Union goes on under the ids of its first child, for the
+rows of all of them. So between a frame and the files only nodes may stand that are known to have
+under an id what one child of theirs has under it, or null. All others refuse.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from zonebloom.dataset import Dataset
+from zonebloom.spark.names import hidden_by_case
+from zonebloom.spark.relation import Leaf, class_name, items, leaf_of, node_name, opaque_reason
+from zonebloom.storage.paths import split_path
+from zonebloom.values.columns import alike, find_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PACKAGE = "org.apache.spark.sql.catalyst.plans.logical."
+# Their own columns have ids of their own; here are the columns they give.
+_COLUMNS = {
+    "Aggregate": "aggregateExpressions",
+    "Generate": "output",
+    "Project": "projectList",
+    "Window": "output",
+}
+_PASSING = {
+    *_COLUMNS,
+    # Some rows of their child, in another order or number.
+    *("CollectMetrics", "Deduplicate", "Distinct", "Filter", "GlobalLimit", "LocalLimit"),
+    *("Offset", "RebalancePartitions", "Repartition", "RepartitionByExpression", "ResolvedHint"),
+    *("Sample", "Sort", "SubqueryAlias", "Tail", "View"),
+    # Of two children the ids of both, or those of the first. Rows without a match hold null.
+    *("Except", "Intersect", "Join", "LateralJoin"),
+}
+
+
+class StepAside(Exception):
+    """Why a rule of a join is not used."""
+
+
+def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_stored: bool) -> None:
+    """Refuse a filter for a key that is no column of the dataset's files, as it lies in them.
+
+    Spark shows where a key comes from in classic sessions alone. Over Connect a caller has to say
+    that it is the files' own.
+    """
+    why = hidden_by_case(dataset, find_column(dataset.schema.names, key) or key)
+    if why is not None:
+        raise StepAside(why)
+    classic: Any = frame
+    if not hasattr(classic, "_jdf"):
+        if not is_said_stored:
+            raise StepAside(
+                f"Spark Connect does not show whether {key} is computed, or comes from elsewhere "
+                "too, as of a union; give zonebloom.spark.Indexed(path) for the frame, or say "
+                "stored_keys=True where it is the files' own column"
+            )
+        marks = set(frame.schema[key].metadata or {})
+        if any(mark.startswith(("__", "parquet.")) or mark.isupper() for mark in marks):
+            raise StepAside(f"{key} is not read as it lies in the files ({', '.join(marks)})")
+        _require_known_files(frame.inputFiles(), dataset, elsewhere=True)
+        return
+    plan = classic._jdf.queryExecution().withCachedData()
+    (attribute,) = [column for column in items(plan.output()) if column.name() == key]
+    try:
+        leaf, column = _origin(plan, attribute)
+    except StepAside as reason:
+        raise StepAside(
+            f"{key} is not a column of Parquet files as Spark reads them: {reason}"
+        ) from None
+    if not alike([column.name()], key):
+        raise StepAside(f"{key} is column {column.name()} of the files")
+    if alike(leaf.partition_columns(), key):
+        raise StepAside(f"Spark takes {key} from the paths of the files")
+    why = opaque_reason(column)
+    if why is not None:
+        raise StepAside(why)
+    _require_known_files(leaf.relation.location().inputFiles(), dataset, elsewhere=False)
+
+
+def _origin(node: Any, attribute: Any) -> tuple[Leaf, Any]:
+    """The relation of files whose column a column of a plan is, and its attribute there.
+
+    What the plan has under ``attribute`` is null or one of its values.
+    """
+    shared: dict[int, Any] = {}
+    while True:
+        kind = class_name(node).removeprefix(_PACKAGE)
+        if kind == "WithCTE":
+            shared |= {definition.id(): definition.child() for definition in items(node.cteDefs())}
+            node = node.plan()
+        elif kind == "CTERelationRef" and node.cteId() in shared:
+            at = _position(node.output(), attribute)
+            node = shared[node.cteId()]
+            attribute = node.output().apply(at)
+        elif kind in _PASSING:
+            if kind in _COLUMNS:
+                columns = getattr(node, _COLUMNS[kind])()
+                named = columns.apply(_position(columns, attribute))
+                if node_name(named) != "AttributeReference":
+                    raise StepAside(f"a {kind} computes it")
+            below = [c for c in items(node.children()) if c.outputSet().contains(attribute)]
+            if len(below) != 1:
+                raise StepAside(f"a {kind} makes it")
+            node = below[0]
+        elif kind.endswith("InMemoryRelation"):
+            raise StepAside("a cached frame answers for the files")
+        else:
+            leaf = leaf_of(node)
+            column = leaf.columns.get(attribute.exprId().id())
+            if column is None:
+                name = kind.rpartition(".")[2]
+                raise StepAside(
+                    f"{name} is not known to give the rows of one relation of files alone"
+                )
+            return leaf, column
+
+
+def _position(expressions: Any, attribute: Any) -> int:
+    """Where the only one of some named expressions with an attribute's id is."""
+    ids = [expression.exprId().id() for expression in items(expressions)]
+    if ids.count(attribute.exprId().id()) != 1:
+        raise StepAside("several columns have its id")
+    return ids.index(attribute.exprId().id())
+
+
+def _require_known_files(read: Iterable[str], dataset: Dataset, elsewhere: bool) -> None:
+    """Refuse a filter when a frame reads files that the dataset never saw.
+
+    A dataset opened earlier holds the files there were; the frame may have listed more. Over
+    Connect the files are those of the whole frame, so others may be elsewhere.
+    """
+    known = {path.lstrip("/") for path in dataset.files}
+    root = dataset.opened.source.root.strip("/") + "/"
+    for uri in read:
+        path = split_path(uri, encoded=True)[1].lstrip("/")
+        name = posixpath.basename(path)
+        if path not in known and path.startswith(root):
+            raise StepAside(
+                f"the frame reads {name}, which was not there when the dataset was opened; open "
+                "it again, or give its path"
+            )
+        if path not in known and not elsewhere:
+            raise StepAside(
+                f"the frame reads {name}, which is none of the files of the dataset; give the "
+                "path of all that the frame reads"
+            )
