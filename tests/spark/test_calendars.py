@@ -305,7 +305,7 @@ def test_values_are_found_wherever_they_are(values):
     with pytest.raises(SchemaMismatch, match=f"file may hold .* in 'x' {REFUSED}"):
         require_not_rebased(batch, ["x"], "file")
     require_not_rebased(batch, [], "file")
-    require_not_rebased(pa.table({"x": pa.nulls(2, values.type)}), ["x"], "file")
+    require_not_rebased(pa.record_batch({"x": pa.nulls(2, values.type)}), ["x"], "file")
 
 
 @pytest.mark.parametrize("arrow_type", [pa.timestamp("us"), pa.int64(), pa.list_(pa.string())])

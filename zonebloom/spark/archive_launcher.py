@@ -1,10 +1,9 @@
 """Becomes zonebloom/__init__.py of the package that `send_package` sends to executors.
 
-Spark keeps what it is sent in a folder of the session, and Numba finds compiled kernels again by
-the folder of their source: run from there, every executor of every session would compile them
-anew. So the real package, which lies in the archive one folder deeper, is unpacked once for a
-user, and imported from there, with the kernels the driver had compiled. Where no folder of the
-user's can be written it is imported from the archive.
+Spark keeps what it is sent in a folder of the session, where kernels would be compiled anew for
+each. So the real package, which lies in the archive one folder deeper, is unpacked once for a user
+and imported from there, with the kernels the driver had compiled; where no folder can be written,
+from the archive.
 """
 
 from __future__ import annotations

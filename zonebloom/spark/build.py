@@ -18,7 +18,7 @@ from zonebloom.build.tasks import TrainedTask, TrainTask
 from zonebloom.build.train import Progress, train_task
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
 from zonebloom.spark.failures import explained
-from zonebloom.spark.jobs import JobProgress, task_frame
+from zonebloom.spark.jobs import reported, task_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ def train_on_spark(
     num_rows: int = 0,
 ) -> list[TrainedTask]:
     """Run tasks as one Spark job; what they wrote comes in their order."""
-    with JobProgress(spark, len(tasks), num_rows, progress), explained(always=True):
+    with reported(spark, len(tasks), num_rows, progress), explained(always=True):
         frame = task_frame(spark, list(enumerate(tasks)), _attempt, "task bigint, result binary")
         # As Spark itself brings objects of its workers back.
         results = {row.task: pickle.loads(row.result) for row in frame.collect()}

@@ -1,10 +1,5 @@
 """The Python data source ``zonebloom``: zones are planned on the driver, pages read by tasks.
 
-    spark.read.format("zonebloom").option("filter", "id = 42").load(path)
-        schema      what spark.read.parquet would show              a Python process of the driver
-        plan        predicate -> zones -> pieces -> tasks           a Python process of the driver
-        tasks       pages -> rows that match -> Arrow batches       Python workers of executors
-
 The predicate travels with the load, not with the DataFrame's own ``where``: in PySpark 4.3 what
 one scan of a loaded DataFrame pushed is used for every other scan of it. After
 ``df.where("id = 3").count()``, ``df.count()`` would count one zone.
@@ -76,8 +71,7 @@ class ZoneBloomReader(DataSourceReader):
         return {"sealed": Sealed({**self.__dict__, "_load": None})}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state["sealed"].items():
-            setattr(self, name, value)
+        self.__dict__.update(state["sealed"])
 
     def partitions(self) -> Sequence[InputPartition]:
         """One for each task."""

@@ -26,28 +26,39 @@ REQUIREMENTS = {
     "xxhash": "3.4",
 }
 _TASKS_OVER_CONNECT = 16
-_PROBE_DDL = "host string, executable string, python string, found string"
+_PROBE_DDL = "host string, executable string, python string, versions string"
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A Python that ran a task.
-
-    Attributes
-    ----------
-    host, executable, python : str
-    versions : dict of str to str or None
-        Of zonebloom and what it needs; None where it is missing, "" where it does not say.
-    """
+    """A Python that ran a task."""
 
     host: str
     executable: str
     python: str
+    # Of zonebloom and what it needs; None where it is missing, "" where it does not say.
     versions: dict[str, str | None]
 
     def __str__(self) -> str:
         have = ", ".join(f"{name} {said or '?'}" for name, said in self.versions.items())
         return f"{self.host}: Python {self.python} ({self.executable}), {have}"
+
+    def lacks(self) -> str:
+        """What it needs and does not have, empty when that is nothing."""
+        wrong = []
+        for name, version in self.versions.items():
+            least = REQUIREMENTS.get(name)
+            fits = version == __version__ if least is None else _at_least(version, least)
+            if version is None or (version and not fits):
+                wanted = f"{name}=={__version__}" if least is None else f"{name}>={least}"
+                wrong.append(wanted + (f" (it is {version})" if version else ""))
+        who = f"{self.host} (Python {self.python}, {self.executable})"
+        return f"{who} lacks {', '.join(wrong)}" if wrong else ""
+
+
+def _at_least(version: str | None, least: str) -> bool:
+    numbers = [tuple(map(int, re.findall(r"\d+", text)[:3])) for text in (version or "", least)]
+    return numbers[0] >= numbers[1]
 
 
 @dataclass(frozen=True)
@@ -86,15 +97,13 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     job = spark.range(0, num_tasks, 1, num_tasks)
     with explained(always=True):
         rows = job.mapInArrow(_probe(list(REQUIREMENTS)), _PROBE_DDL).distinct().collect()
-    workers = sorted(
-        (Worker(r.host, r.executable, r.python, json.loads(r.found)) for r in rows),
-        key=lambda each: (each.host, each.executable),
-    )
-    lacks = [lack for lack in map(_lack, workers) if lack is not None]
+    workers = [Worker(r.host, r.executable, r.python, json.loads(r.versions)) for r in rows]
+    workers.sort(key=lambda worker: (worker.host, worker.executable))
+    lacks = list(filter(None, map(Worker.lacks, workers)))
     if lacks:
         send = (
             "; zonebloom.spark.send_package(spark) sends zonebloom itself"
-            if any(each.versions["zonebloom"] != __version__ for each in workers)
+            if any(worker.versions["zonebloom"] != __version__ for worker in workers)
             else ""
         )
         raise EngineError(
@@ -118,24 +127,24 @@ def _probe(names: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
         import pyarrow as pa
 
-        found: dict[str, str | None] = {}
+        versions: dict[str, str | None] = {}
         for name in names:
             try:
-                found[name] = importlib.metadata.version(name)
+                versions[name] = importlib.metadata.version(name)
             except importlib.metadata.PackageNotFoundError:
-                found[name] = None if importlib.util.find_spec(name) is None else ""
+                versions[name] = None if importlib.util.find_spec(name) is None else ""
         try:
             import zonebloom
 
-            found["zonebloom"] = zonebloom.__version__
+            versions["zonebloom"] = zonebloom.__version__
         except ImportError as error:
             # Of something it needs, which is told by itself, or it is not there.
-            found["zonebloom"] = None if error.name == "zonebloom" else ""
+            versions["zonebloom"] = None if error.name == "zonebloom" else ""
         row = {
             "host": [socket.gethostname()],
             "executable": [sys.executable],
             "python": [platform.python_version()],
-            "found": [json.dumps(found)],
+            "versions": [json.dumps(versions)],
         }
         for _ in batches:
             # Long enough that no executor runs all of the tasks.
@@ -143,21 +152,3 @@ def _probe(names: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
             yield pa.RecordBatch.from_pydict(row)
 
     return probe
-
-
-def _lack(worker: Worker) -> str | None:
-    wrong = []
-    for name, least in REQUIREMENTS.items():
-        version = worker.versions[name]
-        if version is None or (version and _numbers(version) < _numbers(least)):
-            wrong.append(f"{name}>={least}" + (f" (it is {version})" if version else ""))
-    there = worker.versions["zonebloom"]
-    if there is None or (there and there != __version__):
-        wrong.append(f"zonebloom=={__version__}" + (f" (it is {there})" if there else ""))
-    if not wrong:
-        return None
-    return f"{worker.host} (Python {worker.python}, {worker.executable}) lacks {', '.join(wrong)}"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

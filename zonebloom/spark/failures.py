@@ -83,7 +83,15 @@ def _message(text: str) -> str | None:
             f"{__version__} there, or {_SEND}"
         )
     if found := _NO_MODULE.search(text):
-        return _no_module(found[1].split(".", maxsplit=1)[0])
+        package = found[1].partition(".")[0]
+        lack = f"Spark's workers have no module {package}: install zonebloom on the executors"
+        if package == "zonebloom":
+            return f"{lack}, {_SEND}, or {_set_python()}"
+        return (
+            f"{lack} with all it needs (zonebloom.spark.check_executors(spark) says what they "
+            f"lack), or {_set_python()}. A module of your own is sent with "
+            "spark.addArtifacts(path, pyfile=True)"
+        )
     if found := _PACKAGE.search(text):
         there = f"{found[1]} {found[3]}" if found[3] else f"no {found[1]}"
         return (
@@ -99,17 +107,6 @@ def _message(text: str) -> str | None:
             f"(spark.executor.cores). If it was the wrong Python: {_set_python()}"
         )
     return None
-
-
-def _no_module(package: str) -> str:
-    lack = f"Spark's workers have no module {package}: install zonebloom on the executors"
-    if package == "zonebloom":
-        return f"{lack}, {_SEND}, or {_set_python()}"
-    return (
-        f"{lack} with all it needs (zonebloom.spark.check_executors(spark) says what they lack), "
-        f"or {_set_python()}. A module of your own is sent with "
-        "spark.addArtifacts(path, pyfile=True)"
-    )
 
 
 def _set_python() -> str:

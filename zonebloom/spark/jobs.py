@@ -11,6 +11,7 @@ import pickle
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -95,49 +96,48 @@ def compile_kernels() -> None:
     import zonebloom.sbbf.xxh64  # noqa: F401
 
 
-class JobProgress:
-    """Reports finished tasks of the one job that runs inside it, as rows.
+@contextmanager
+def reported(
+    spark: SparkSession, num_tasks: int, num_rows: int, progress: Progress | None
+) -> Iterator[None]:
+    """Report finished tasks of the one job that runs inside, as rows.
 
     A classic session is asked again and again; over Connect all is reported at the end.
     """
+    if progress is None:
+        yield
+        return
+    context = spark_context(spark)
+    group = f"zonebloom-{uuid.uuid4().hex}"
+    done = threading.Event()
+    reported_rows = 0
 
-    def __init__(
-        self, spark: SparkSession, num_tasks: int, num_rows: int, progress: Progress | None
-    ):
-        self._progress = progress
-        self._num_tasks = num_tasks
-        self._num_rows = num_rows
-        self._reported = 0
-        self._done = threading.Event()
-        self._context = spark_context(spark)
-        self._group = f"zonebloom-{uuid.uuid4().hex}"
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+    def report(finished: int) -> None:
+        nonlocal reported_rows
+        rows = num_rows * min(finished, num_tasks) // num_tasks
+        if rows > reported_rows:
+            progress(rows - reported_rows)
+            reported_rows = rows
 
-    def __enter__(self) -> None:
-        if self._progress is not None and self._context is not None:
-            self._context.setJobGroup(self._group, "zonebloom build")
-            self._thread.start()
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self._progress is not None and self._context is not None:
-            self._done.set()
-            self._thread.join()
-            self._context.setLocalProperty("spark.jobGroup.id", None)
-            self._context.setLocalProperty("spark.job.description", None)
-        if error is None:
-            self._report(self._num_tasks)
-
-    def _watch(self) -> None:
-        tracker = self._context.statusTracker()
-        while not self._done.wait(_POLL_SECONDS):
-            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+    def watch() -> None:
+        tracker = context.statusTracker()
+        while not done.wait(_POLL_SECONDS):
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
             numbers = [number for job in jobs if job for number in job.stageIds]
             stages = [tracker.getStageInfo(number) for number in numbers]
             # The other job of the group is that of the subquery, of one task.
-            self._report(max((stage.numCompletedTasks for stage in stages if stage), default=0))
+            report(max((stage.numCompletedTasks for stage in stages if stage), default=0))
 
-    def _report(self, finished: int) -> None:
-        rows = self._num_rows * min(finished, self._num_tasks) // self._num_tasks
-        if self._progress is not None and rows > self._reported:
-            self._progress(rows - self._reported)
-            self._reported = rows
+    watcher = threading.Thread(target=watch, daemon=True)
+    if context is not None:
+        context.setJobGroup(group, "zonebloom build")
+        watcher.start()
+    try:
+        yield
+    finally:
+        if context is not None:
+            done.set()
+            watcher.join()
+            context.setLocalProperty("spark.jobGroup.id", None)
+            context.setLocalProperty("spark.job.description", None)
+    report(num_tasks)

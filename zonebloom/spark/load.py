@@ -18,16 +18,15 @@ from pyspark.sql import types as st
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import FilterError, InvalidArgument, SchemaMismatch, SourceError
 from zonebloom.opened import Opened
-from zonebloom.predicates import Predicate, unknowns
-from zonebloom.predicates.ast import IsIn, conjunction
-from zonebloom.predicates.ast import columns as columns_in
+from zonebloom.predicates import IsIn, columns, unknowns
+from zonebloom.predicates.ast import conjunction
 from zonebloom.predicates.expression import from_predicate, lookup_is_exact
-from zonebloom.predicates.spark import SparkFilter, to_spark_filter
+from zonebloom.predicates.spark import to_spark_filter
 from zonebloom.scan.binding import check_columns
 from zonebloom.scan.explain import ScanPlan
-from zonebloom.spark.names import hidden_by_case
+from zonebloom.spark.column_case import hidden_by_case
 from zonebloom.spark.options import Options
-from zonebloom.spark.read import Piece, RowFilter, Work, cut, without_fragments
+from zonebloom.spark.read import OnRows, Piece, Work, cut, without_fragments
 from zonebloom.spark.rebase import Rebase, rebased_columns, without_rebased
 from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.source import Source
@@ -41,120 +40,93 @@ class Load:
     """The files of a load as they are now."""
 
     def __init__(self, options: Options):
-        self.options = options
         opened = dataset(options.source, index_dir=options.index_dir)
         names = opened.schema.names
         if len(set(names)) < len(names):
             raise SourceError("several columns have one name; rename them first")
         files = SparkFiles.of(opened)
-        self.dataset, known = files.dataset, files.types
-        schema = self._source.schema
-        self.opaque = opaque_columns(schema, known)
+        self.dataset = files.dataset
+        self._parallelism = options.parallelism
+        self._source = source = files.dataset.opened.source
+        opaque = opaque_columns(source.schema, files.types)
         text = options.filter or options.prune
-        self.filter: SparkFilter | None = None
-        if text is not None:
-            self.filter = to_spark_filter(text, schema, self.opaque, options.timezone)
-            if options.prune is not None:
-                # Spark applies all of it: rows are not to be left out by times as stored.
-                predicate = without_rebased(self.filter.predicate)
-                self.filter = replace(self.filter, predicate=predicate)
-        if options.filter is not None:
-            self._require_exact(options.filter)
+        self.filter = (
+            None if text is None else to_spark_filter(text, source.schema, opaque, options.timezone)
+        )
+        if self.filter is not None and options.prune is None:
+            _require_exact(text, unknowns(self.filter.predicate))
+        elif self.filter is not None:
+            # Spark applies all of it: rows are not to be left out by times as stored.
+            predicate = without_rebased(self.filter.predicate)
+            self.filter = replace(self.filter, predicate=predicate)
         # Of an opaque column not even equality is known.
-        self._keys = [
+        keys = [
             term
-            for term in _key_predicates(options.keys, schema)
-            if term.column[0] not in self.opaque and without_rebased(term) is term
+            for term in _key_predicates(options.keys, source.schema)
+            if term.column[0] not in opaque and without_rebased(term) is term
         ]
-        self._rebase = Rebase.of(self._source, files.instants, options.old_calendar)
-        self.columns = self._columns(options.columns)
-        self.schema = spark_types(schema, self.columns, known)
+        predicates = [] if self.filter is None else [self.filter.predicate]
+        predicates += keys
+        # What zones are chosen by; None reads all.
+        self._predicate = without_rebased(conjunction(predicates)) if predicates else None
+        self.columns = self._shown(options)
+        self.schema = spark_types(source.schema, self.columns, files.types)
+        # What each task needs beside its pieces.
+        self.work = Work(
+            without_fragments(source),
+            self.columns,
+            self._row_filter(keys) if predicates else None,
+            Rebase.of(source, files.instants, options.old_calendar),
+            frozenset() if self.filter is None else rebased_columns(self.filter.predicate),
+        )
 
-    @property
-    def _source(self) -> Source:
-        return self.dataset.opened.source
-
-    def _require_exact(self, text: str) -> None:
-        assert self.filter is not None
-        parts = unknowns(self.filter.predicate)
-        if parts:
-            raise FilterError(
-                f"the filter {text!r} cannot be applied as Spark does: {parts[0].text}: "
-                f"{parts[0].reason}. Use zonebloom.spark.scan(spark, path, filter=...), which has "
-                "Spark apply it; or give it as option prune, which only leaves out zones that "
-                "cannot match, and again in WHERE"
-            )
-
-    def _columns(self, asked: Sequence[str] | None) -> tuple[str, ...]:
+    def _shown(self, options: Options) -> tuple[str, ...]:
         """Columns of the load: those asked for, and those Spark's own WHERE will need."""
         names = self._source.schema.names
-        if asked is None:
+        if options.columns is None:
             return tuple(names)
-        asked = [find_column(names, name) or name for name in asked]
+        asked = [find_column(names, name) or name for name in options.columns]
         check_columns(asked, self._source.schema)
-        if self.options.prune is None or self.filter is None:
+        if options.prune is None or self.filter is None:
             return tuple(asked)
         if self.filter.columns is None:
             return tuple(names)
         return (*asked, *(name for name in names if name in self.filter.columns - set(asked)))
 
-    # Planning
-
-    @property
-    def predicate(self) -> Predicate | None:
-        """What zones are chosen by; None reads all."""
-        own = None if self.filter is None else self.filter.predicate
-        terms = [term for term in (own, *self._keys) if term is not None]
-        return without_rebased(conjunction(terms)) if terms else None
-
-    def plan(self, described: bool = False) -> ScanPlan:
-        """Say what is read of the files as they are now."""
-        planner = self.dataset.opened.planner
-        # Of the filter and of keys to be joined alike.
-        for path in sorted(columns_in(self.predicate) if self.predicate is not None else ()):
-            why = hidden_by_case(self.dataset, ".".join(path))
-            if why is not None:
-                raise SchemaMismatch(why)
-        return planner.plan(self.columns, self.row_filter, self.predicate, described=described)
-
-    @property
-    def row_filter(self) -> RowFilter | None:
+    def _row_filter(self, keys: Sequence[IsIn]) -> OnRows:
         """What tasks apply to rows: of a filter to prune by, the parts that are exact."""
-        if self.predicate is None:
-            return None
         schema = self._source.schema
         exact: list[tuple[pc.Expression, frozenset[str]]] = [
             (from_predicate(term, schema), frozenset(term.column[:1]))
-            for term in self._keys
+            for term in keys
             if not pt.is_floating(term.values.type)
             and lookup_is_exact(schema.field(term.column[0]).type, term.values)
         ]
-        columns = None if self.filter is None else self.filter.columns
-        if self.filter is not None and columns is not None:
+        named = None if self.filter is None else self.filter.columns
+        if self.filter is not None and named is not None:
             expression = self.filter.row_filter(schema)
             if expression is not None:
-                exact.append((expression, columns))
+                exact.append((expression, named))
         if not exact:
-            return RowFilter(None, frozenset(self.columns[:1]))
+            return OnRows(None, frozenset(self.columns[:1]))
         expressions, read = zip(*exact, strict=True)
-        return RowFilter(reduce(and_, expressions), frozenset().union(*read))
+        return OnRows(reduce(and_, expressions), frozenset().union(*read))
+
+    def plan(self, described: bool = False) -> ScanPlan:
+        """Say what is read of the files as they are now."""
+        # Of the filter and of keys to be joined alike.
+        for path in sorted(columns(self._predicate) if self._predicate is not None else ()):
+            why = hidden_by_case(self.dataset, ".".join(path))
+            if why is not None:
+                raise SchemaMismatch(why)
+        planner = self.dataset.opened.planner
+        return planner.plan(self.columns, self.work.filter, self._predicate, described=described)
 
     def tasks(self, plan: ScanPlan) -> list[list[Piece]]:
         """The pieces of each task."""
-        filtered = self.row_filter.columns if self.row_filter else None
+        filtered = self.work.filter.columns if self.work.filter else None
         needed = frozenset({*self.columns, *(filtered or ())})
-        return cut(self._source, plan.fragments, needed, self.options.parallelism)
-
-    @property
-    def work(self) -> Work:
-        """What each task needs beside its pieces."""
-        return Work(
-            without_fragments(self._source),
-            self.columns,
-            self.row_filter,
-            self._rebase,
-            frozenset() if self.filter is None else rebased_columns(self.filter.predicate),
-        )
+        return cut(self._source, plan.fragments, needed, self._parallelism)
 
     def require_schema(self, schema: st.StructType) -> None:
         """Refuse to read for a schema other than the files'."""
@@ -163,6 +135,16 @@ class Load:
                 f"the schema asked for is {schema.simpleString()}, that of the files "
                 f"{self.schema.simpleString()}; load again, without .schema(...), and cast then"
             )
+
+
+def _require_exact(text: str | None, parts: Sequence[Any]) -> None:
+    if parts:
+        raise FilterError(
+            f"the filter {text!r} cannot be applied as Spark does: {parts[0].text}: "
+            f"{parts[0].reason}. Use zonebloom.spark.scan(spark, path, filter=...), which has "
+            "Spark apply it; or give it as option prune, which only leaves out zones that "
+            "cannot match, and again in WHERE"
+        )
 
 
 def _key_predicates(keys: pa.Table | None, schema: pa.Schema) -> list[IsIn]:
@@ -178,19 +160,12 @@ def _key_predicates(keys: pa.Table | None, schema: pa.Schema) -> list[IsIn]:
 
 @dataclass(frozen=True)
 class SparkFiles:
-    """A dataset as Spark reads its files.
-
-    Attributes
-    ----------
-    dataset : Dataset
-    instants : tuple of str
-        Columns read from INT96.
-    types : dict of str to DataType
-        Where Spark has others than pyarrow's schema suggests: of these, and of values of paths.
-    """
+    """A dataset as Spark reads its files."""
 
     dataset: Dataset
+    # Columns read from INT96.
     instants: tuple[str, ...]
+    # Where Spark has others than pyarrow's schema suggests: of these, and of values of paths.
     types: dict[str, st.DataType]
 
     @classmethod
@@ -222,22 +197,18 @@ class SparkFiles:
 
 
 def _int96_columns(source: Source) -> tuple[str, ...]:
-    if not source.is_parquet or not any(map(_may_be_int96, source.schema.types)):
+    may_be = {pa.timestamp("ns")}.intersection(source.schema.types)
+    if not source.is_parquet or not may_be:
         return ()
     first: Any = source.open(source.fragments[0], source.filesystem)
     stored = first.metadata.schema
-    leaves = [stored.column(at) for at in range(len(stored))]
     return tuple(
         leaf.path
-        for leaf in leaves
+        for leaf in map(stored.column, range(len(stored)))
         if leaf.physical_type == "INT96"
         and leaf.max_repetition_level == 0
         and leaf.path in source.schema.names
     )
-
-
-def _may_be_int96(arrow: pa.DataType) -> bool:
-    return pt.is_timestamp(arrow) and arrow.unit == "ns" and arrow.tz is None
 
 
 def _path_type(source: Source, name: str) -> st.DataType | None:

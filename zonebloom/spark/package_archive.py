@@ -1,4 +1,4 @@
-"""Sending zonebloom to executors that lack it."""
+"""send_package(): zonebloom in an archive, sent to executors that lack it."""
 
 from __future__ import annotations
 

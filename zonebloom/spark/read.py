@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.errors import FragmentChanged, SchemaMismatch
+from zonebloom.predicates import EngineFilter
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.recheck import matching_rows
-from zonebloom.spark.names import require_names
+from zonebloom.spark.column_case import require_names
 from zonebloom.spark.rebase import Rebase, rebase_text, require_not_rebased
 from zonebloom.storage.files import identities
 from zonebloom.storage.source import Source
@@ -38,36 +39,21 @@ _OPEN_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a fragment that one task reads.
+    """A part of a fragment that one task reads, and about how many bytes it is."""
 
-    Attributes
-    ----------
-    plan : FragmentPlan
-        With the identity of the file, where it is not read as a whole.
-    num_bytes : int
-        About as many, for the balance of tasks.
-    is_shared : bool
-        Whether its file must stay as it was planned: another task may read the rest of it.
-    """
-
+    # With the identity of the file, where it is not read as a whole.
     plan: FragmentPlan
     num_bytes: int
+    # Whether its file must stay as it was planned: another task may read the rest of it.
     is_shared: bool = False
 
 
 @dataclass(frozen=True)
-class RowFilter:
-    """Rows an expression is true for, evaluated on them and on nothing else.
+class OnRows:
+    """A filter by an expression that is evaluated on rows and on nothing else; None keeps all.
 
     PyArrow given the expression itself would pass over row groups by their statistics, which
     leave NaN out: a NaN that Spark counts above every number would be lost.
-
-    Attributes
-    ----------
-    expression : pyarrow.compute.Expression or None
-        None keeps all rows.
-    columns : frozenset of str
-        That it reads.
     """
 
     expression: pc.Expression | None
@@ -85,26 +71,16 @@ class RowFilter:
 
 @dataclass(frozen=True)
 class Work:
-    """What all tasks of a read need; it is sent with each.
+    """What all tasks of a read need; it is sent with each."""
 
-    Attributes
-    ----------
-    source : Source
-        Without its fragments.
-    columns : tuple of str
-    filter : RowFilter, another with its methods, or None
-    rebase : Rebase
-    rebased : frozenset of str
-        Columns of the filter that it compares with dates and times that may be rebased.
-    ignores_case : bool
-        Whether Spark finds columns that a file names in another case.
-    """
-
+    # Without its fragments.
     source: Source
     columns: tuple[str, ...]
-    filter: Any
+    filter: EngineFilter | None
     rebase: Rebase
+    # Columns of the filter that it compares with dates and times that may be rebased.
     rebased: frozenset[str]
+    # Whether Spark finds columns that a file names in another case.
     ignores_case: bool = True
 
     def batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:

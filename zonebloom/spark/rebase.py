@@ -1,12 +1,10 @@
-"""Dates and times that files may hold by another calendar than Spark shows them in: rebase.
+"""Rebase: dates and times that files may hold by another calendar than Spark shows them in.
 
 Spark 2 and Hive wrote the Julian calendar before 1582, and times before 1900 by local solar
-clocks; Spark reads such files as the same day of the calendar used now. An index holds what is
-stored, so it is not asked about such dates and times. What reads files without Spark gives them
-as they are stored, so it refuses those of a file that Spark would correct.
-
-Which files Spark corrects is said by what its writers leave in their footers, and, of files of
-other writers, by ``spark.sql.parquet.datetimeRebaseModeInRead``:
+clocks; Spark corrects them as it reads. An index holds what is stored, so it is not asked about
+such values, and what reads files without Spark refuses them in a file that Spark would correct:
+by the marks its writer left in the footer, and for other writers by
+``spark.sql.parquet.datetimeRebaseModeInRead``.
 https://spark.apache.org/docs/latest/sql-data-sources-parquet.html
 """
 
@@ -15,14 +13,15 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.errors import FragmentUnreadable, SchemaMismatch
+from zonebloom.errors import SchemaMismatch
 from zonebloom.predicates import ast
+from zonebloom.storage.files import reading
 from zonebloom.storage.source import Source
 
 if TYPE_CHECKING:
@@ -43,9 +42,6 @@ _MARK = (b"org.apache.spark.legacyDateTime", b"3.0.0")
 _INT96_MARK = (b"org.apache.spark.legacyINT96", b"3.1.0")
 
 
-# What is asked of an index
-
-
 def without_rebased(predicate: ast.Predicate) -> ast.Predicate:
     """The same condition, what it says of dates and times that may be rebased being unknown.
 
@@ -55,31 +51,26 @@ def without_rebased(predicate: ast.Predicate) -> ast.Predicate:
     >>> without_rebased(ast.Equals(("d",), day)).reason
     'dates and times this old may lie in files in another calendar'
     """
-    return ast.replaced(predicate, _leaf_without_rebased)
 
+    def known(leaf: ast.Leaf) -> ast.Leaf:
+        if not _is_rebased(leaf):
+            return leaf
+        reason = "dates and times this old may lie in files in another calendar"
+        return ast.Unknown(str(leaf), reason, rebased_columns(leaf))
 
-def _leaf_without_rebased(leaf: ast.Leaf) -> ast.Leaf:
-    if isinstance(leaf, ast.Equals | ast.Compares):
-        # Not through Python, which has fewer years.
-        values = pa.repeat(leaf.value, 1)
-    elif isinstance(leaf, ast.IsIn):
-        values = leaf.values
-    else:
-        return leaf
-    if not any_rebased(values):
-        return leaf
-    reason = "dates and times this old may lie in files in another calendar"
-    return ast.Unknown(str(leaf), reason, frozenset(leaf.column[:1]))
+    return ast.replaced(predicate, known)
 
 
 def rebased_columns(predicate: ast.Predicate) -> frozenset[str]:
     """Top-level columns a condition compares with dates and times that may be rebased."""
-    return frozenset(
-        term.column[0]
-        for term in ast.walk(predicate)
-        if isinstance(term, ast.Equals | ast.Compares | ast.IsIn)
-        and without_rebased(term) is not term
-    )
+    return frozenset(term.column[0] for term in ast.walk(predicate) if _is_rebased(term))
+
+
+def _is_rebased(term: ast.Predicate) -> TypeGuard[ast.Equals | ast.Compares | ast.IsIn]:
+    if isinstance(term, ast.IsIn):
+        return any_rebased(term.values)
+    # Not through Python, which has fewer years.
+    return isinstance(term, ast.Equals | ast.Compares) and any_rebased(pa.repeat(term.value, 1))
 
 
 def may_be_rebased(values: pa.Array, first: datetime.datetime = _FIRST_SHOWN) -> pa.Array:
@@ -103,22 +94,15 @@ def any_rebased(values: pa.Array, first: datetime.datetime = _FIRST_SHOWN) -> bo
 
 
 def _leaves(values: Any) -> Iterator[pa.Array]:
-    """The arrays of plain values in one that may nest them."""
+    """The arrays of plain values in one of a type that Parquet holds, which may nest them."""
     if isinstance(values, pa.ExtensionArray):
         yield from _leaves(values.storage)
     elif isinstance(values, pa.DictionaryArray):
         yield from _leaves(values.dictionary)
-    elif isinstance(values, pa.RunEndEncodedArray):
-        yield from _leaves(values.values)
-    elif isinstance(values, pa.MapArray):
-        yield from _leaves(values.keys)
-        yield from _leaves(values.items)
-    elif isinstance(values, pa.StructArray):
-        for child in values.flatten():
+    elif isinstance(values, pa.MapArray | pa.StructArray):
+        is_map = isinstance(values, pa.MapArray)
+        for child in (values.keys, values.items) if is_map else values.flatten():
             yield from _leaves(child)
-    elif isinstance(values, pa.UnionArray):
-        for child in range(values.type.num_fields):
-            yield from _leaves(values.field(child))
     elif pt.is_nested(values.type):
         yield from _leaves(values.flatten())
     else:
@@ -148,52 +132,35 @@ def has_times(arrow_type: pa.DataType) -> bool:
     )
 
 
-# What is read of files
-
-
 @dataclass(frozen=True)
 class Rebase:
-    """What tells files that Spark would correct as it reads them.
+    """What tells files that Spark would correct as it reads them."""
 
-    Attributes
-    ----------
-    times : frozenset of str
-        Columns with dates or instants.
-    instants : frozenset of str
-        Those read from INT96.
-    of_others : bool
-        Whether files whose writer is not known are corrected too.
-    """
-
+    # Columns with dates or instants, and those read from INT96.
     times: frozenset[str] = frozenset()
     instants: frozenset[str] = frozenset()
+    # Whether files whose writer is not known are corrected too.
     of_others: bool = False
 
     @classmethod
     def of(cls, source: Source, instants: Iterable[str], of_others: bool = False) -> Rebase:
         """That of the columns of a source."""
+        import pyarrow.dataset as pads
+
+        if not isinstance(source.format, pads.ParquetFileFormat):
+            return cls()
         by_path = source.partition_columns()
-        times = {
-            field.name
-            for field in source.schema
-            if field.name not in by_path and has_times(field.type)
-        }
+        stored = (field for field in source.schema if field.name not in by_path)
+        times = {field.name for field in stored if has_times(field.type)}
         return cls(frozenset({*times, *instants}), frozenset(instants), of_others)
 
     def columns_of(self, opened: Any, columns: Iterable[str]) -> frozenset[str]:
         """Columns of a file that Spark would correct; its footer is read if one has times."""
-        import pyarrow.dataset as pads
-
         times = self.times.intersection(columns)
-        if not times or not isinstance(opened, pads.ParquetFileFragment):
+        if not times:
             return frozenset()
-        try:
+        with reading(opened.path):
             written: Mapping[bytes, bytes] = opened.metadata.metadata or {}
-        except (OSError, pa.ArrowException) as error:
-            # A file of which this is not known is not taken for a modern one.
-            raise FragmentUnreadable(
-                f"cannot read {opened.path}: {error}; repair or remove the file"
-            ) from error
         version = written.get(_VERSION)
         if version is None:
             return times if self.of_others else frozenset()
@@ -204,14 +171,10 @@ class Rebase:
         )
 
 
-def require_not_rebased(
-    batch: pa.RecordBatch | pa.Table, columns: Iterable[str], path: str
-) -> None:
+def require_not_rebased(batch: pa.RecordBatch, columns: Iterable[str], path: str) -> None:
     """Refuse dates and times in columns of a file that Spark would correct."""
     for name in columns:
-        values = batch.column(name)
-        chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-        if any(any_rebased(chunk, _FIRST_STORED) for chunk in chunks):
+        if any_rebased(batch.column(name), _FIRST_STORED):
             raise SchemaMismatch(rebase_text(path, name))
 
 

@@ -2,27 +2,12 @@
 
 Types are those that ``spark.read.parquet`` gives a column, nullable throughout. Files written by
 Spark carry its own schema, which says what Parquet cannot: collations, intervals, variants.
-
-    uint8, uint16, uint32, uint64      short, integer, long, decimal(20,0)
-    float16                            float
-    large, view, dictionary strings    string
-    large, view, fixed binary, UUID    binary
-    date64                             date
-    timestamp with a zone, INT96       timestamp
-    timestamp without                  timestamp_ntz
-    time                               time(6); needs spark.sql.timeType.enabled
-    duration                           interval day to second
-    large and fixed-size lists         array
-
-Spark's time has microseconds. Nanoseconds are refused rather than cut, but in INT96, which
-Spark's own writers use for microseconds.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -31,28 +16,20 @@ from pyspark.sql import types as st
 from zonebloom.errors import SchemaMismatch, UnsupportedType
 
 _ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
-_PLAIN: list[tuple[Any, type[st.DataType]]] = [
-    (pt.is_boolean, st.BooleanType),
-    (pt.is_int8, st.ByteType),
-    (pt.is_int16, st.ShortType),
-    (pt.is_uint8, st.ShortType),
-    (pt.is_int32, st.IntegerType),
-    (pt.is_uint16, st.IntegerType),
-    (pt.is_int64, st.LongType),
-    (pt.is_uint32, st.LongType),
-    (pt.is_float16, st.FloatType),
-    (pt.is_float32, st.FloatType),
-    (pt.is_float64, st.DoubleType),
-    (pt.is_string, st.StringType),
-    (pt.is_large_string, st.StringType),
-    (pt.is_string_view, st.StringType),
-    (pt.is_binary, st.BinaryType),
-    (pt.is_large_binary, st.BinaryType),
-    (pt.is_binary_view, st.BinaryType),
-    (pt.is_fixed_size_binary, st.BinaryType),
-    (pt.is_date, st.DateType),
-    (pt.is_duration, st.DayTimeIntervalType),
-]
+_PLAIN: dict[pa.DataType, st.DataType] = {
+    pa.null(): st.NullType(),
+    pa.bool_(): st.BooleanType(),
+    pa.int8(): st.ByteType(),
+    **dict.fromkeys((pa.int16(), pa.uint8()), st.ShortType()),
+    **dict.fromkeys((pa.int32(), pa.uint16()), st.IntegerType()),
+    **dict.fromkeys((pa.int64(), pa.uint32()), st.LongType()),
+    pa.uint64(): st.DecimalType(20, 0),
+    **dict.fromkeys((pa.float16(), pa.float32()), st.FloatType()),
+    pa.float64(): st.DoubleType(),
+    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), st.StringType()),
+    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), st.BinaryType()),
+    **dict.fromkeys((pa.date32(), pa.date64()), st.DateType()),
+}
 # Casts of list views were seen to lose values; Parquet gives none.
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
@@ -61,45 +38,43 @@ def spark_types(
     schema: pa.Schema, names: Sequence[str], known: Mapping[str, st.DataType]
 ) -> st.StructType:
     """The types ``spark.read.parquet`` shows for columns of an Arrow schema."""
-    told = {**_told_by_spark(schema), **known}
-    return st.StructType(
-        [st.StructField(name, _of_column(schema.field(name), told.get(name))) for name in names]
-    )
+    types = {**_written_types(schema), **known}
+    for name in names:
+        if isinstance(types.get(name), st.YearMonthIntervalType):
+            raise UnsupportedType(
+                f"column {name!r} is {types[name].simpleString()}, which no Python data source of "
+                "Spark can give; leave it out with columns"
+            )
+        if name not in types:
+            types[name] = spark_type(schema.field(name).type, name)
+    return st.StructType([st.StructField(name, types[name]) for name in names])
 
 
 def opaque_columns(schema: pa.Schema, known: Mapping[str, st.DataType]) -> frozenset[str]:
     """Columns whose values Spark compares otherwise than their Arrow type suggests."""
-    opaque = set()
-    for name, told in {**_told_by_spark(schema), **known}.items():
-        if name in schema.names:
-            try:
-                same = spark_type(schema.field(name).type, name).json() == told.json()
-            except UnsupportedType:
-                same = False
-            if not same:
-                opaque.add(name)
-    return frozenset(opaque)
+    types = {**_written_types(schema), **known}
+    return frozenset(
+        name for name in types if name in schema.names and _is_other(schema, name, types[name])
+    )
 
 
-def _told_by_spark(schema: pa.Schema) -> dict[str, st.DataType]:
+def _is_other(schema: pa.Schema, name: str, written: st.DataType) -> bool:
+    try:
+        return spark_type(schema.field(name).type, name).json() != written.json()
+    except UnsupportedType:
+        return True
+
+
+def _written_types(schema: pa.Schema) -> dict[str, st.DataType]:
     """Types by column as Spark wrote them into a file, none in others."""
     text = (schema.metadata or {}).get(_ROW_METADATA)
     if text is None:
         return {}
     try:
-        read = st.StructType.fromJson(json.loads(text))
+        written = st.StructType.fromJson(json.loads(text))
     except Exception:  # noqa: BLE001 - as Spark itself: of an unreadable entry nothing is used
         return {}
-    return {each.name: _nullable(each.dataType) for each in read}
-
-
-def _of_column(field: pa.Field, told: st.DataType | None) -> st.DataType:
-    if told is not None and isinstance(told, st.YearMonthIntervalType):
-        raise UnsupportedType(
-            f"column {field.name!r} is {told.simpleString()}, which no Python data source of "
-            "Spark can give; leave it out with columns"
-        )
-    return spark_type(field.type, field.name) if told is None else told
+    return {field.name: _nullable(field.dataType) for field in written}
 
 
 def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
@@ -108,13 +83,12 @@ def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
         return spark_type(arrow.storage_type, column)
     if isinstance(arrow, pa.DictionaryType):
         return spark_type(arrow.value_type, column)
-    for is_type, spark in _PLAIN:
-        if is_type(arrow):
-            return spark()
-    if pt.is_null(arrow):
-        return st.NullType()
-    if pt.is_uint64(arrow):
-        return st.DecimalType(20, 0)
+    if arrow in _PLAIN:
+        return _PLAIN[arrow]
+    if pt.is_fixed_size_binary(arrow):
+        return st.BinaryType()
+    if pt.is_duration(arrow):
+        return st.DayTimeIntervalType()
     if pt.is_decimal(arrow) and arrow.precision <= 38 and 0 <= arrow.scale <= arrow.precision:
         return st.DecimalType(arrow.precision, arrow.scale)
     if pt.is_timestamp(arrow):
@@ -124,6 +98,7 @@ def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
                 "it out with columns, or write it as timestamp[us]"
             )
         return st.TimestampNTZType() if arrow.tz is None else st.TimestampType()
+    # Spark's time has microseconds. Nanoseconds are refused rather than cut.
     if pt.is_time(arrow) and arrow.unit != "ns":
         return st.TimeType()
     if isinstance(arrow, _LISTS):
@@ -133,7 +108,7 @@ def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
         return st.MapType(key, spark_type(arrow.item_type, column), True)
     if isinstance(arrow, pa.StructType):
         return st.StructType(
-            [st.StructField(each.name, spark_type(each.type, column)) for each in arrow]
+            [st.StructField(field.name, spark_type(field.type, column)) for field in arrow]
         )
     raise UnsupportedType(
         f"column {column!r} is {arrow}, for which Spark has no type; leave it out with columns"
@@ -146,17 +121,17 @@ def is_collated(kind: st.DataType) -> bool:
     return isinstance(kind, st.StringType) and collation not in (None, "UTF8_BINARY")
 
 
-def _nullable(spark: st.DataType) -> st.DataType:
+def _nullable(kind: st.DataType) -> st.DataType:
     """A type as a read shows it: anything may be null."""
-    if isinstance(spark, st.ArrayType):
-        return st.ArrayType(_nullable(spark.elementType), True)
-    if isinstance(spark, st.MapType):
-        return st.MapType(_nullable(spark.keyType), _nullable(spark.valueType), True)
-    if isinstance(spark, st.StructType):
-        return st.StructType([st.StructField(f.name, _nullable(f.dataType)) for f in spark])
-    if isinstance(spark, st.UserDefinedType):
-        return _nullable(spark.sqlType())
-    return spark
+    if isinstance(kind, st.ArrayType):
+        return st.ArrayType(_nullable(kind.elementType), True)
+    if isinstance(kind, st.MapType):
+        return st.MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
+    if isinstance(kind, st.StructType):
+        return st.StructType([st.StructField(f.name, _nullable(f.dataType)) for f in kind])
+    if isinstance(kind, st.UserDefinedType):
+        return _nullable(kind.sqlType())
+    return kind
 
 
 def as_spark(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -165,7 +140,7 @@ def as_spark(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatc
     One, or several where the text of one passes the 2 GiB an Arrow string array holds.
     """
     try:
-        columns = [_cast(batch.column(each.name), each.type) for each in schema]
+        columns = [_cast(batch.column(field.name), field.type) for field in schema]
     except pa.ArrowException as error:
         # A batch of strings of 64-bit offsets may not fit into one of 32-bit ones.
         if batch.num_rows <= 1 or batch.nbytes < 1 << 31:
@@ -178,9 +153,7 @@ def as_spark(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatc
 
 
 def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
-    found = values.type
-    if found == target:
-        return values
     # Nanoseconds come here from INT96 alone, and Spark's reader cuts its digits too.
-    cuts = pt.is_timestamp(found) and pt.is_timestamp(target) and found.unit == "ns"
-    return values.cast(target, safe=not cuts)
+    given = values.type
+    cuts = pt.is_timestamp(given) and pt.is_timestamp(target) and given.unit == "ns"
+    return values if given == target else values.cast(target, safe=not cuts)

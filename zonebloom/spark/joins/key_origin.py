@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from zonebloom.dataset import Dataset
-from zonebloom.spark.names import hidden_by_case
+from zonebloom.spark.column_case import hidden_by_case
 from zonebloom.spark.relation import Leaf, class_name, items, leaf_of, node_name, opaque_reason
 from zonebloom.storage.paths import split_path
 from zonebloom.values.columns import alike, find_column

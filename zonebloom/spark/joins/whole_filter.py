@@ -15,8 +15,8 @@ from zonebloom.errors import (
     SchemaMismatch,
 )
 from zonebloom.sbbf.filter import Sbbf
+from zonebloom.spark.column_case import require_names
 from zonebloom.spark.joins.key_origin import StepAside
-from zonebloom.spark.names import require_names
 from zonebloom.storage.columns import columns_reader
 from zonebloom.values.columns import find_column
 

@@ -27,7 +27,7 @@ from zonebloom.predicates import ast
 from zonebloom.ranges import by_fragment
 from zonebloom.scan.planner import Planner
 from zonebloom.scan.search import NoIndex
-from zonebloom.spark.names import files_hiding
+from zonebloom.spark.column_case import files_hiding
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.spark.rebase import without_rebased
 from zonebloom.storage.discovery import open_files

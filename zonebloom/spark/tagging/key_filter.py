@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import hash_array
-from zonebloom.sbbf.sizing import size_for
 from zonebloom.spark.jobs import mapped
 from zonebloom.spark.tagging.key_ranges import KeyRanges, fragments_with
 from zonebloom.values.types import hash_domain
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 # A row in five hundred is joined in vain: far fewer than are found where keys are dense.
 _PROBABILITY = 0.002
-# It is sent to every task; with more keys than it was meant for, more rows are joined in vain.
-_MOST_BYTES = 1 << 26
+# The filter of so many keys, 64 MiB at most, is sent to every task; of more keys it is of the same
+# size, and more rows are joined in vain.
+_MOST_KEYS = 1 << 25
 # What the driver takes in at most; spark.driver.maxResultSize is 1 GiB by default.
 _COLLECTED_BYTES = 1 << 27
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -34,20 +35,13 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class KeyRows:
-    """The rows that may equal a key, as a filter of a scan.
-
-    Attributes
-    ----------
-    names : tuple of str
-    types : tuple of DataType
-        In which Spark compares.
-    words : uint32 array
-        A filter of all keys without a null.
-    """
+    """The rows that may equal a key, as a filter of a scan."""
 
     names: tuple[str, ...]
+    # In which Spark compares.
     types: tuple[pa.DataType, ...]
-    words: np.ndarray
+    # Of all keys without a null.
+    sbbf: Sbbf
 
     @property
     def columns(self) -> frozenset[str]:
@@ -56,60 +50,46 @@ class KeyRows:
 
     def matching_rows(self, table: pa.Table) -> np.ndarray:
         """Numbers of the rows that may equal a key, ascending."""
-        from zonebloom.sbbf import blocks
-
         columns = [table[name].combine_chunks() for name in self.names]
-        hashes, valid = hash_rows(columns, self.types)
-        hit = np.empty(hashes.size, dtype=bool)
-        blocks.check(self.words, hashes, hit)
-        return np.flatnonzero(hit & valid)
-
-
-def filter_words(num_keys: int) -> int:
-    """Size of a filter for so many keys, 32-bit words."""
-    most_keys = _MOST_BYTES * 8 // 16
-    num_bytes = size_for(min(max(num_keys, 1), most_keys), _PROBABILITY, "exact")
-    return min(num_bytes, _MOST_BYTES) // 4
+        hashes, valid = _hash_rows(columns, self.types)
+        return np.flatnonzero(self.sbbf.check_hashes(hashes) & valid)
 
 
 def summarize(
     batches: Iterable[pa.RecordBatch],
-    num_words: int,
+    num_keys: int,
     types: Sequence[pa.DataType],
     ranges: Sequence[KeyRanges],
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Sbbf, np.ndarray]:
     """Pass over keys: a filter of those without a null, and which fragments may hold any."""
-    from zonebloom.sbbf import blocks
-
-    words = np.zeros(num_words, dtype=np.uint32)
+    sbbf = Sbbf(min(max(num_keys, 1), _MOST_KEYS), _PROBABILITY, sizing="exact")
     fragments = np.zeros(ranges[0].is_empty.size, dtype=bool)
     for batch in batches:
-        hashes, valid = hash_rows(batch.columns, types)
-        blocks.insert(words, hashes[valid])
+        hashes, valid = _hash_rows(batch.columns, types)
+        sbbf.insert_hashes(hashes[valid])
         fragments |= fragments_with(ranges, batch.columns)
-    return words, fragments
+    return sbbf, fragments
 
 
 def summarize_frame(
-    probes: DataFrame, num_words: int, types: Sequence[pa.DataType], ranges: Sequence[KeyRanges]
-) -> tuple[np.ndarray, np.ndarray]:
+    probes: DataFrame, num_keys: int, types: Sequence[pa.DataType], ranges: Sequence[KeyRanges]
+) -> tuple[Sbbf, np.ndarray]:
     """The same of a frame of keys, in so few tasks that what they send fits the driver."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        arrays = summarize(batches, num_words, types, ranges)
-        columns = [pa.array([array.tobytes()], pa.binary()) for array in arrays]
-        yield pa.RecordBatch.from_arrays(columns, names=["words", "fragments"])
+        sbbf, fragments = summarize(batches, num_keys, types, ranges)
+        columns = [pa.array([data], pa.binary()) for data in (sbbf.to_bytes(), fragments.tobytes())]
+        yield pa.RecordBatch.from_arrays(columns, names=["filter", "fragments"])
 
-    tasks = max(_COLLECTED_BYTES // (num_words * 4), 1)
-    rows = mapped(probes.coalesce(tasks), work, "words binary, fragments binary").collect()
-    words, fragments = summarize([], num_words, types, ranges)
-    for row in rows:
-        words |= np.frombuffer(row.words, dtype=np.uint32)
+    sbbf, fragments = summarize([], num_keys, types, ranges)
+    tasks = max(_COLLECTED_BYTES // sbbf.nbytes, 1)
+    for row in mapped(probes.coalesce(tasks), work, "filter binary, fragments binary").collect():
+        sbbf.merge(Sbbf.from_bytes(row.filter))
         fragments |= np.frombuffer(row.fragments, dtype=bool)
-    return words, fragments
+    return sbbf, fragments
 
 
-def hash_rows(
+def _hash_rows(
     columns: Sequence[pa.Array], types: Sequence[pa.DataType]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Hashes of rows, one for all that Spark calls equal, and whether a row has no null."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,18 +24,12 @@ from zonebloom.spark.tagging.keys import KeyColumns
 
 @dataclass(frozen=True)
 class KeyRanges:
-    """Key ranges of fragments in one column.
+    """Key ranges of fragments in one column."""
 
-    Attributes
-    ----------
-    minimum, maximum : pyarrow.Array
-        Null where they are not known: such a fragment may hold any key.
-    is_empty : bool array
-        Where it is known that there is no value.
-    """
-
+    # Null where they are not known: such a fragment may hold any key.
     minimum: pa.Array
     maximum: pa.Array
+    # Where it is known that there is no value.
     is_empty: np.ndarray
 
     def may_hold(self, keys: pa.Array) -> np.ndarray:
@@ -56,30 +51,22 @@ class KeyRanges:
 
 
 def key_ranges(ds: Dataset, columns: KeyColumns) -> tuple[KeyRanges, ...]:
-    """What is known of each fragment there is, a column each; those of a path have one value."""
-    by_path = ds.opened.source.partition_columns()
-    return tuple(
-        _of_paths(ds, name, kind) if name in by_path else _of_index(ds, columns, name, kind)
-        for name, kind in zip(columns.names, columns.schema.types, strict=True)
-    )
+    """What is known of each fragment there is, a column each."""
+    return tuple(map(partial(_of_column, ds, columns), columns.names, columns.schema.types))
 
 
-def _of_paths(ds: Dataset, name: str, kind: pa.DataType) -> KeyRanges:
-    source = ds.opened.source
-    stored = source.schema.field(name).type
-    plain = stored.value_type if pt.is_dictionary(stored) else stored
-    present = ds.opened.planner.to_read().present
-    texts = [source.constants(each.fragment).get(name) for each in present]
-    values = pa.array(texts, plain).cast(kind)
-    # A null equals no key.
-    empty = ~_as_numpy(values.is_valid())
-    return KeyRanges(values, values, empty) if _can_order(kind) else _unknown(kind, empty)
-
-
-def _of_index(ds: Dataset, columns: KeyColumns, name: str, kind: pa.DataType) -> KeyRanges:
-    present = ds.opened.planner.to_read().present
+def _of_column(ds: Dataset, columns: KeyColumns, name: str, kind: pa.DataType) -> KeyRanges:
+    source, present = ds.opened.source, ds.opened.planner.to_read().present
+    if name in source.partition_columns():
+        stored = source.schema.field(name).type
+        plain = stored.value_type if pt.is_dictionary(stored) else stored
+        texts = [source.constants(each.fragment).get(name) for each in present]
+        values = pa.array(texts, plain).cast(kind)
+        # A null equals no key.
+        empty = ~_as_numpy(values.is_valid())
+        return KeyRanges(values, values, empty) if _can_order(kind) else _unknown(kind, empty)
     unknown = _unknown(kind, np.zeros(len(present), dtype=bool))
-    if name in columns.instants or not _can_order(kind):
+    if name in columns.rebase.instants or not _can_order(kind):
         return unknown
     try:
         table: Any = ds.key_ranges(name)
@@ -96,8 +83,8 @@ def _of_index(ds: Dataset, columns: KeyColumns, name: str, kind: pa.DataType) ->
     has_nan = table["has_nan"].fill_null(True).to_numpy()
     empty = known & ~has_nan & ~_as_numpy(bounds[0].is_valid())
     # Not through Python, whose dates end with the year 9999.
-    masks = [pa.array(known), pa.scalar(None, kind)]
-    low, high = (pc.call_function("if_else", [masks[0], bound, masks[1]]) for bound in bounds)
+    choices = pa.array(known), pa.scalar(None, kind)
+    low, high = (pc.call_function("if_else", [choices[0], end, choices[1]]) for end in bounds)
     return KeyRanges(low, high, empty)
 
 

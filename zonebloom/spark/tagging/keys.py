@@ -1,4 +1,4 @@
-"""A frame of keys made ready: as the dataset's columns hold them, and kept while they are located.
+"""A frame of keys made ready: as the dataset's columns hold them.
 
 Spark compares a key and a column in a type that holds both. Where every value of the column is a
 value of that type, at most one value of the column equals a key: the key cast to the column's
@@ -24,46 +24,31 @@ from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.rebase import Rebase, corrects_others, first_exact
 from zonebloom.spark.session import quoted
-from zonebloom.spark.types import spark_types
+from zonebloom.spark.types import is_collated, spark_types
 from zonebloom.values.types import require_indexable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-FOUND = "__zonebloom_{}"
+PREFIX = "__zonebloom_"
 # Where a row found lies: no column of the keys has such names.
-FRAGMENT_ID, ROW_OFFSET, FILE = (FOUND.format(x) for x in ("fragment_id", "row_offset", "file"))
+FILE, ROW_OFFSET = PREFIX + "file", PREFIX + "row_offset"
 _SHOWN = 4
-_WHOLE = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
 _DIGITS = {st.ByteType: 3, st.ShortType: 5, st.IntegerType: 10, st.LongType: 20}
 _MOST_DIGITS = 38
 
 
 @dataclass(frozen=True)
 class KeyColumns:
-    """The columns that keys and dataset have in common.
-
-    Attributes
-    ----------
-    names : tuple of str
-    fields : tuple of StructField
-        As the dataset has them for Spark, named `FOUND`.
-    schema : pyarrow.Schema
-        Of the same.
-    probes : tuple of Column
-        Of the keys: their values in the dataset's types, null where no row is equal.
-    instants : tuple of str
-        Those read from INT96.
-    ignores_case : bool
-        Whether Spark finds columns that a file names in another case.
-    rebase : Rebase
-    """
+    """The columns that keys and dataset have in common."""
 
     names: tuple[str, ...]
+    # As the dataset has them for Spark, under names that begin with `PREFIX`, and in Arrow.
     fields: tuple[st.StructField, ...]
     schema: pa.Schema
+    # Of the keys: their values in the dataset's types, null where no row is equal.
     probes: tuple[Column, ...]
-    instants: tuple[str, ...]
+    # Whether Spark finds columns that a file names in another case.
     ignores_case: bool
     rebase: Rebase
 
@@ -90,29 +75,26 @@ def key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> Key
                 f"and once in the dataset ({', '.join(source.schema.names[:20])}); rename columns "
                 "of the keys to the dataset's names"
             )
-    held = spark_types(source.schema, list(names), files.types)
     given = {field.name: field.dataType for field in keys.schema}
     probes: list[Column] = []
-    fields = []
-    for number, field in enumerate(held):
-        arrow = source.schema.field(field.name).type
+    fields: list[st.StructField] = []
+    for number, field in enumerate(spark_types(source.schema, list(names), files.types)):
+        name, kind = field.name, field.dataType
+        arrow = source.schema.field(name).type
         if not pt.is_boolean(arrow):
-            require_indexable(arrow, field.name)
-        alias = FOUND.format(number)
-        if field.name in by_path:
-            _require_texts(ds, field.name, given[field.name], field.dataType)
-        probes.append(_probe(field.name, given[field.name], field.dataType).alias(alias))
-        fields.append(st.StructField(alias, field.dataType))
-    schema = to_arrow_schema(st.StructType(fields), timezone="UTC")
-    ignores_case = keys.sparkSession.conf.get("spark.sql.caseSensitive", "false") != "true"
+            require_indexable(arrow, name)
+        if name in by_path:
+            _require_texts(ds, name, given[name], kind)
+        fields.append(st.StructField(f"{PREFIX}{number}", kind))
+        probes.append(_probe(name, given[name], kind).alias(f"{PREFIX}{number}"))
+    spark = keys.sparkSession
     return KeyColumns(
         tuple(names),
         tuple(fields),
-        schema,
+        to_arrow_schema(st.StructType(fields), timezone="UTC"),
         tuple(probes),
-        tuple(name for name in names if name in files.instants),
-        ignores_case,
-        Rebase.of(source, files.instants, corrects_others(keys.sparkSession)),
+        spark.conf.get("spark.sql.caseSensitive", "false") != "true",
+        Rebase.of(source, files.instants, corrects_others(spark)),
     )
 
 
@@ -133,15 +115,11 @@ def _require_texts(ds: Dataset, name: str, key: st.DataType, held: st.DataType) 
 def _probe(name: str, key: st.DataType, held: st.DataType) -> Column:
     """A key as the dataset's column holds it, null where no value of the column equals it."""
     column = sf.col(quoted(name))
-    for side in (key, held):
-        if isinstance(side, st.StringType) and getattr(side, "collation", "UTF8_BINARY") not in (
-            None,
-            "UTF8_BINARY",
-        ):
-            raise UnsupportedType(
-                f"key column {name!r} is {side.simpleString()}: under a collation other texts are "
-                "equal than those of the same bytes; cast it to STRING COLLATE UTF8_BINARY"
-            )
+    for side in filter(is_collated, (key, held)):
+        raise UnsupportedType(
+            f"key column {name!r} is {side.simpleString()}: under a collation other texts are "
+            "equal than those of the same bytes; cast it to STRING COLLATE UTF8_BINARY"
+        )
     if key == held or isinstance(key, st.NullType):
         return column.cast(held)
     if isinstance(key, st.StringType) and isinstance(held, st.StringType):
@@ -162,31 +140,30 @@ def _is_exact(key: st.DataType, held: st.DataType) -> bool:
     if isinstance(held, st.DoubleType | st.FloatType):
         # A number and a double meet in a double, and each float is one.
         return isinstance(key, st.NumericType)
-    digits = _digits(key), _digits(held)
-    if None in digits:
+    ours, theirs = _digits(key), _digits(held)
+    if ours is None or theirs is None:
         return False
-    (whole, scale), (held_whole, held_scale) = digits  # pyright: ignore[reportGeneralTypeIssues, reportOptionalIterable]
-    return max(whole, held_whole) + max(scale, held_scale) <= _MOST_DIGITS
+    return max(ours[0], theirs[0]) + max(ours[1], theirs[1]) <= _MOST_DIGITS
 
 
 def _digits(kind: st.DataType) -> tuple[int, int] | None:
     """Digits before and after the point of a number that is no floating point."""
     if isinstance(kind, st.DecimalType):
         return kind.precision - kind.scale, kind.scale
-    return (_DIGITS[type(kind)], 0) if isinstance(kind, _WHOLE) else None
+    return (_DIGITS[type(kind)], 0) if type(kind) in _DIGITS else None
 
 
-def collected(frame: DataFrame, columns: KeyColumns, most: int) -> pa.Table | None:
+def collected(keys: DataFrame, columns: KeyColumns, most: int) -> pa.Table | None:
     """The probes of all keys, None when there are more than ``most``."""
-    found: Any = frame.select(*columns.probes).limit(most + 1).toArrow()
-    return found.cast(columns.schema) if found.num_rows <= most else None
+    probes: Any = keys.select(*columns.probes).limit(most + 1).toArrow()
+    return probes.cast(columns.schema) if probes.num_rows <= most else None
 
 
-def holds_rebased(frame: DataFrame, columns: KeyColumns) -> bool:
+def holds_rebased(keys: DataFrame, columns: KeyColumns) -> bool:
     """Whether a key is a day or time that files may hold by another calendar."""
     old = [
         sf.col(field.name) < first_exact(field.dataType)
         for name, field in zip(columns.names, columns.fields, strict=True)
         if name in columns.rebase.times
     ]
-    return bool(old) and not frame.select(*columns.probes).where(reduce(or_, old)).isEmpty()
+    return bool(old) and not keys.select(*columns.probes).where(reduce(or_, old)).isEmpty()

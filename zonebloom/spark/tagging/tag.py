@@ -18,14 +18,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.spark.failures import explained
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.session import quoted
-from zonebloom.spark.tagging.keys import (
-    FILE,
-    FOUND,
-    FRAGMENT_ID,
-    ROW_OFFSET,
-    KeyColumns,
-    key_columns,
-)
+from zonebloom.spark.tagging.keys import FILE, PREFIX, ROW_OFFSET, KeyColumns, key_columns
 from zonebloom.spark.tagging.locate import Located, locate
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import alike
@@ -113,8 +106,7 @@ def tag_location(
     tagged = kept.join(_rows(located), columns.join_on(), "left")
     return tagged.select(
         *(sf.col(quoted(name)) for name in keys.columns),
-        sf.col(FRAGMENT_ID).alias("fragment_id"),
-        _path(located).alias("path"),
+        *_file(located),
         sf.col(ROW_OFFSET).alias("row_offset"),
     )
 
@@ -148,11 +140,11 @@ def files_with_keys(
     ids = [sf.col(field.name) for field in columns.fields]
     counted = (
         distinct.join(_rows(located), columns.join_on(), "inner")
-        .groupBy(FILE, FRAGMENT_ID)
+        .groupBy(FILE)
         .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
     )
-    fragment_id = sf.col(FRAGMENT_ID).alias("fragment_id")
-    return counted.select(_path(located).alias("path"), fragment_id, "num_keys", "num_rows")
+    fragment_id, path = _file(located)
+    return counted.select(path, fragment_id, "num_keys", "num_rows")
 
 
 def _located(
@@ -172,8 +164,8 @@ def _located(
                 f"({', '.join(sorted(of_paths)) or 'they give no column'}); put it into on"
             )
     columns = key_columns(keys, files, list(dict.fromkeys([*names, *scopes])))
-    if any(name.lower().startswith(FOUND.format("")) for name in keys.columns):
-        raise InvalidArgument(f"columns of keys must not be named {FOUND.format('...')}")
+    if any(name.lower().startswith(PREFIX) for name in keys.columns):
+        raise InvalidArgument(f"columns of keys must not be named {PREFIX}...")
     # Evaluated again, some frames give other rows.
     kept = keys.localCheckpoint(eager=False)
     with explained():
@@ -184,8 +176,14 @@ def _rows(located: Located) -> DataFrame:
     return located.frame.hint("broadcast" if located.num_rows <= _BROADCAST_ROWS else "merge")
 
 
-def _path(located: Located) -> Column:
-    # One text, as a list of many literals makes a plan that is slow to send; no path holds NUL.
-    paths = sf.split(sf.lit("\0".join(located.paths)), "\0")
-    # Not element_at: with ANSI on it is taken for never null, and inserts for found.
-    return sf.get(paths, sf.col(FILE).cast("int"))
+def _file(located: Located) -> tuple[Column, Column]:
+    """Id and path of the fragment of a row found."""
+    ids = "\0".join(str(each.fragment_id) for each in located.present)
+    paths = "\0".join(each.fragment.path for each in located.present)
+    fragment_id, path = (
+        # One text, as a list of many literals makes a plan that is slow to send; no path holds
+        # NUL. Not element_at: with ANSI on it is taken for never null, and inserts for found.
+        sf.get(sf.split(sf.lit(text), "\0"), sf.col(FILE).cast("int"))
+        for text in (ids, paths)
+    )
+    return fragment_id.cast("bigint").alias("fragment_id"), path.alias("path")

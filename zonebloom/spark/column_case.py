@@ -21,20 +21,18 @@ from zonebloom.values.columns import alike, column_path, leaf_type
 from zonebloom.values.types import hash_domain
 
 
-def other_name(stored: Any, path: Sequence[str]) -> str | None:
+def _other_name(stored: Iterable[pa.Field], path: Sequence[str]) -> str | None:
     """What a file calls a column it does not have under its name, None when it has it or none."""
-    fields: list[pa.Field] = list(stored)
-    for name in path:
-        names = [field.name for field in fields]
-        meant = alike(names, name)
-        if not meant or meant[0] != name:
-            return meant[0] if meant else None
-        inner = fields[names.index(name)].type
-        fields = list(inner) if isinstance(inner, pa.StructType) else []
-    return None
+    fields = {field.name: field.type for field in stored}
+    meant = alike(fields, path[0])
+    if not meant or meant[0] != path[0]:
+        return meant[0] if meant else None
+    inner = fields[path[0]]
+    is_below = len(path) > 1 and isinstance(inner, pa.StructType)
+    return _other_name(inner, path[1:]) if is_below else None
 
 
-def stored_schema(opened: Any) -> pa.Schema | None:
+def _stored_schema(opened: Any) -> pa.Schema | None:
     """The schema a fragment has of its own, None when it cannot be read: who reads it says why."""
     try:
         return opened.physical_schema
@@ -44,15 +42,14 @@ def stored_schema(opened: Any) -> pa.Schema | None:
 
 def require_names(opened: Any, names: Iterable[str]) -> None:
     """Refuse a fragment that holds columns under other names than theirs."""
-    stored = stored_schema(opened)
+    stored = _stored_schema(opened)
     for name in names if stored is not None else ():
-        other = other_name(stored, [name])
+        other = _other_name(stored, [name])
         if other is not None:
-            raise SchemaMismatch(_explained(opened.path, name, other))
+            raise SchemaMismatch(_message(opened.path, name, other))
 
 
-def _explained(path: str, column: str, other: str) -> str:
-    """What is wrong with a file, and what to do."""
+def _message(path: str, column: str, other: str) -> str:
     return (
         f"{path} calls column {column!r} {other!r}, which Spark reads as one and an index as two; "
         "rename it in the file, or have Spark read: zonebloom.spark.prune, spark.read.parquet"
@@ -67,7 +64,7 @@ def hidden_by_case(dataset: Dataset, column: str) -> str | None:
     path = column_path(dataset.schema, column)
     for file, name in files_hiding(dataset.opened.planner, dataset.opened.source, path):
         if name is not None:
-            return _explained(file.fragment.path, column, name)
+            return _message(file.fragment.path, column, name)
     return None
 
 
@@ -79,24 +76,27 @@ def files_hiding(
     Only files of which nothing but nulls is known are looked into. None where one cannot be read.
     """
     leaf = leaf_type(source.schema, path)
-    indices = [index for index in planner.loaded.values() if index.entry.column == tuple(path)]
-    # Of a column of another type by now an index does not answer.
-    indices = [index for index in indices if leaf and index.entry.domain == hash_domain(leaf)]
-    if leaf is None or not indices:
+    if leaf is None:
         return
+    # Of a column of another type by now an index does not answer.
+    indices = [
+        index
+        for index in planner.loaded.values()
+        if index.entry.column == tuple(path) and index.entry.domain == hash_domain(leaf)
+    ]
     compute: Any = pc
     filled: set[int] = set()
     for ranges in (index.key_ranges(leaf) for index in indices):
         # An index built before ranges were kept has none.
         has_values = compute.less(ranges["null_count"], ranges["num_rows"])
         filled |= set(ranges["fragment_id"].filter(has_values).to_pylist())
-    for file in planner.coverage().present:
+    for file in planner.coverage().present if indices else ():
         if not file.is_known or file.fragment_id in filled:
             continue
         pages = planner.page_maps.pages(file.fragment_id, file.identity.size)
         if len(path) == 1 and pages is not None and path[0] in pages.schema.names:
             continue
-        stored = stored_schema(source.open(file.fragment, source.filesystem))
-        name = None if stored is None else other_name(stored, path)
+        stored = _stored_schema(source.open(file.fragment, source.filesystem))
+        name = None if stored is None else _other_name(stored, path)
         if stored is None or name is not None:
             yield file, name
