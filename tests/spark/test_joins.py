@@ -18,8 +18,8 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins import whole_filter
-from zonebloom.spark.joins.filter_condition import may_hold
+from zonebloom.spark.joins import global_filter
+from zonebloom.spark.joins.global_filter import may_hold
 from zonebloom.spark.joins.key_origin import StepAside
 from zonebloom.spark.load import Load
 from zonebloom.spark.options import Options, keys_text
@@ -295,7 +295,7 @@ def test_a_filter_too_stale_is_not_used(spark, tmp_path, monkeypatch):
     pq.write_table(stored_table(15), tmp_path / "data" / "new.parquet")
     left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
     stored = spark.read.parquet(folder)
-    monkeypatch.setattr(whole_filter, "_MOST_MISSING_ROWS", 399)
+    monkeypatch.setattr(global_filter, "_MOST_MISSING_ROWS", 399)
     with pytest.warns(IndexNotUsedWarning, match="400 rows came or changed .*, more than 399"):
         frame = zs.filter_join(left, stored, "id", right_index=folder)
     assert rows(frame) == rows(left.join(stored, "id"))
@@ -375,14 +375,14 @@ def test_filters_too_large_or_too_full(folder, oracle, others, monkeypatch):
     full = Sbbf(100, 0.5)
     full.insert(keys)
     for sbbf, limit, why in ((large, 1_000, "more than 1,000"), (full, 1 << 20, "so full")):
-        monkeypatch.setattr(whole_filter, "_MOST_FILTER_BYTES", limit)
+        monkeypatch.setattr(global_filter, "_MOST_FILTER_BYTES", limit)
         with pytest.raises(StepAside, match=why):
-            whole_filter.fitted(sbbf)
-    monkeypatch.setattr(whole_filter, "_MOST_FILTER_BYTES", 70_000)
-    folded = whole_filter.fitted(large)
+            global_filter.fitted(sbbf)
+    monkeypatch.setattr(global_filter, "_MOST_FILTER_BYTES", 70_000)
+    folded = global_filter.fitted(large)
     assert large.nbytes > 70_000 and folded.nbytes == 1 << 16
     assert folded.check(keys).all()
-    monkeypatch.setattr(whole_filter, "_MOST_FILTER_BYTES", 10)
+    monkeypatch.setattr(global_filter, "_MOST_FILTER_BYTES", 10)
     with pytest.warns(IndexNotUsedWarning, match="more than 10"):
         frame = zs.filter_join(others, oracle, "id", right_index=folder)
     assert rows(frame) == rows(others.join(oracle, "id"))

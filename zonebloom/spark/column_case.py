@@ -21,7 +21,7 @@ from zonebloom.values.columns import alike, column_path, leaf_type
 from zonebloom.values.types import hash_domain
 
 
-def _other_name(stored: Iterable[pa.Field], path: Sequence[str]) -> str | None:
+def _other_name(stored: Any, path: Sequence[str]) -> str | None:
     """What a file calls a column it does not have under its name, None when it has it or none."""
     fields = {field.name: field.type for field in stored}
     meant = alike(fields, path[0])

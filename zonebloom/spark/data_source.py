@@ -71,7 +71,8 @@ class ZoneBloomReader(DataSourceReader):
         return {"sealed": Sealed({**self.__dict__, "_load": None})}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state["sealed"])
+        for name, value in state["sealed"].items():
+            setattr(self, name, value)
 
     def partitions(self) -> Sequence[InputPartition]:
         """One for each task."""

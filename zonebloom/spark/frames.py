@@ -55,15 +55,15 @@ class Indexed:
             )
         if isinstance(columns, str):
             raise InvalidArgument(f"columns is {columns!r}; give a list: [{columns!r}]")
-        is_one = isinstance(self.path, str | os.PathLike)
-        paths = [absolute_path(os.fspath(path)) for path in ([self.path] if is_one else self.path)]
         options = {
-            "path": paths[0] if is_one else None,
-            "paths": None if is_one else json.dumps(paths),
             "prune": filter,
             "columns": None if columns is None else json.dumps(list(columns)),
             "index_dir": self.index_dir,
         }
+        if isinstance(self.path, str | os.PathLike):
+            options["path"] = absolute_path(os.fspath(self.path))
+        else:
+            options["paths"] = json.dumps([absolute_path(os.fspath(path)) for path in self.path])
         return {name: text for name, text in options.items() if text is not None}
 
     def opened(self, session: dict[str, str] | None = None) -> Load:

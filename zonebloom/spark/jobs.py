@@ -104,10 +104,10 @@ def reported(
 
     A classic session is asked again and again; over Connect all is reported at the end.
     """
+    context = spark_context(spark)
     if progress is None:
         yield
         return
-    context = spark_context(spark)
     group = f"zonebloom-{uuid.uuid4().hex}"
     done = threading.Event()
     reported_rows = 0

@@ -26,7 +26,7 @@ from zonebloom.scan.binding import check_columns
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.spark.column_case import hidden_by_case
 from zonebloom.spark.options import Options
-from zonebloom.spark.read import OnRows, Piece, Work, cut, without_fragments
+from zonebloom.spark.read import OnRows, Piece, Work, cut
 from zonebloom.spark.rebase import Rebase, rebased_columns, without_rebased
 from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.source import Source
@@ -73,7 +73,7 @@ class Load:
         self.schema = spark_types(source.schema, self.columns, files.types)
         # What each task needs beside its pieces.
         self.work = Work(
-            without_fragments(source),
+            replace(source, fragments=()),
             self.columns,
             self._row_filter(keys) if predicates else None,
             Rebase.of(source, files.instants, options.old_calendar),

@@ -1,8 +1,7 @@
 """What a Spark task reads: pieces of fragments, as Arrow batches.
 
-A piece is a fragment, some rows of it, or some of its row groups. A fragment that lies in one
-task is read anew as a whole when its file is another by now. Of one shared among tasks that
-would give its rows once a task, so there the read fails, and says so.
+A fragment that lies in one task is read anew as a whole when its file is another by now. Of one
+shared among tasks that would give its rows once a task, so there the read fails, and says so.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.recheck import matching_rows
 from zonebloom.spark.column_case import require_names
 from zonebloom.spark.rebase import Rebase, rebase_text, require_not_rebased
-from zonebloom.storage.files import identities
 from zonebloom.storage.source import Source
 
 # A batch costs the JVM a round trip; one of more bytes than this costs it memory.
@@ -120,7 +118,7 @@ class Work:
         return columns
 
     def _require_unchanged(self, plans: Sequence[FragmentPlan]) -> None:
-        now = identities(self.source.filesystem, [plan.fragment.path for plan in plans])
+        now = self.source.identities([plan.fragment for plan in plans])
         for plan, identity in zip(plans, now, strict=True):
             if plan.identity is None or not plan.identity.is_still(identity):
                 raise FragmentChanged(
@@ -128,19 +126,13 @@ class Work:
                 )
 
 
-def without_fragments(source: Source) -> Source:
-    """A source that opens fragments it is given, small enough to be sent about."""
-    return replace(source, fragments=())
-
-
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in batches that are not small."""
     waiting: list[pa.RecordBatch] = []
     rows = num_bytes = 0
     for batch in batches:
-        if not batch.num_rows:
-            continue
-        waiting.append(batch)
+        if batch.num_rows:
+            waiting.append(batch)
         rows += batch.num_rows
         num_bytes += batch.nbytes
         if rows >= BATCH_ROWS or num_bytes >= _BATCH_BYTES:
@@ -149,11 +141,10 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from _as_one(waiting)
 
 
-def _as_one(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    if len(batches) > 1:
-        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
-    else:
-        yield from batches
+def _as_one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2:
+        return batches
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
 # A plan cut into tasks of about equal bytes
@@ -163,24 +154,29 @@ def cut(
     source: Source, plans: Sequence[FragmentPlan], needed: frozenset[str], parallelism: int
 ) -> list[list[Piece]]:
     """The pieces of each task, none when nothing is read."""
-    now = identities(source.filesystem, [plan.fragment.path for plan in plans])
+    now = source.identities([plan.fragment for plan in plans])
     # One that is gone costs nothing; its task says that it is gone.
-    sizes = [identity.size if identity is not None else 0 for identity in now]
-    whole = [_piece(part, size, needed) for part, size in zip(plans, sizes, strict=True)]
+    whole = [
+        _piece(plan, 0 if identity is None else identity.size, needed)
+        for plan, identity in zip(plans, now, strict=True)
+    ]
     total = sum(piece.num_bytes + _OPEN_BYTES for piece in whole)
     most = min(max(total // max(parallelism, 1), _LEAST_BYTES), _MOST_BYTES)
     pieces: list[Piece] = []
     for piece, identity in zip(whole, now, strict=True):
         parts: list[Piece] = []
         if piece.num_bytes > most * 3 // 2 and identity is not None and source.is_parquet:
-            parts = _parts(
-                replace(piece.plan, identity=piece.plan.identity or identity),
-                piece.num_bytes,
-                source,
-                most,
-            )
+            plan = replace(piece.plan, identity=piece.plan.identity or identity)
+            parts = _parts(plan, piece.num_bytes, source, most)
         pieces += parts if len(parts) > 1 else [piece]
-    return _balanced(pieces, -(-total // most))
+    # Each piece, the largest first, to the task that has least.
+    tasks: list[list[Piece]] = [[] for _ in range(min(-(-total // most), len(pieces)))]
+    load = [(0, number) for number in range(len(tasks))]
+    for piece in sorted(pieces, key=lambda piece: -piece.num_bytes):
+        filled, number = heapq.heappop(load)
+        tasks[number].append(piece)
+        heapq.heappush(load, (filled + piece.num_bytes + _OPEN_BYTES, number))
+    return tasks
 
 
 def _piece(plan: FragmentPlan, size: int, needed: frozenset[str]) -> Piece:
@@ -197,13 +193,15 @@ def _piece(plan: FragmentPlan, size: int, needed: frozenset[str]) -> Piece:
 def _parts(plan: FragmentPlan, num_bytes: int, source: Source, most: int) -> list[Piece]:
     """Some rows or row groups each, where it is known where they lie."""
     rows, pages = plan.rows, plan.pages
-    if rows is not None:
-        if pages is None:
-            return []
+    if rows is not None and pages is None:
+        return []
+    if rows is not None and pages is not None:
         count = -(-num_bytes // most)
         cuts = rows.rows_at(np.arange(count) * len(rows) // count).tolist()
-        starts_and_stops = zip(cuts, [*cuts[1:], pages.num_rows], strict=True)
-        windows = [rows.window(start, stop).shift(start) for start, stop in starts_and_stops]
+        windows = [
+            rows.window(start, stop).shift(start)
+            for start, stop in zip(cuts, [*cuts[1:], pages.num_rows], strict=True)
+        ]
         return [
             Piece(replace(plan, rows=part, pages=pages.part(part, None)), num_bytes // count, True)
             for part in windows
@@ -215,38 +213,16 @@ def _parts(plan: FragmentPlan, num_bytes: int, source: Source, most: int) -> lis
     except (OSError, pa.ArrowException):
         # The task that reads it says what is wrong.
         return []
-    ids = [number for number in sizes if plan.row_groups is None or number in plan.row_groups]
-    total = sum(sizes[number] for number in ids) or 1
-    shares = [sizes[number] * num_bytes // total for number in ids]
-    return [
-        Piece(
-            replace(plan, row_groups=tuple(ids[at] for at in run)),
-            sum(shares[at] for at in run),
-            True,
-        )
-        for run in _runs(shares, most)
-    ]
-
-
-def _runs(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """Neighbours together up to a size."""
-    runs: list[list[int]] = []
-    filled = most
-    for at, size in enumerate(sizes):
-        if filled + size > most and (filled or not runs):
+    groups = [group for group in sizes if plan.row_groups is None or group in plan.row_groups]
+    total = sum(sizes[group] for group in groups) or 1
+    shares = {group: sizes[group] * num_bytes // total for group in groups}
+    # Neighbours together up to a size.
+    runs: list[list[int]] = [[]]
+    for group in groups:
+        if runs[-1] and sum(shares[each] for each in runs[-1]) + shares[group] > most:
             runs.append([])
-            filled = 0
-        runs[-1].append(at)
-        filled += size
-    return runs
-
-
-def _balanced(pieces: Sequence[Piece], num_tasks: int) -> list[list[Piece]]:
-    """Each piece, the largest first, to the task that has least."""
-    tasks: list[list[Piece]] = [[] for _ in range(min(num_tasks, len(pieces)))]
-    load = [(0, number) for number in range(len(tasks))]
-    for piece in sorted(pieces, key=lambda piece: -piece.num_bytes):
-        filled, number = heapq.heappop(load)
-        tasks[number].append(piece)
-        heapq.heappush(load, (filled + piece.num_bytes + _OPEN_BYTES, number))
-    return tasks
+        runs[-1].append(group)
+    return [
+        Piece(replace(plan, row_groups=tuple(run)), sum(shares[group] for group in run), True)
+        for run in runs
+    ]

@@ -30,6 +30,7 @@ _PLAIN: dict[pa.DataType, st.DataType] = {
     **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), st.BinaryType()),
     **dict.fromkeys((pa.date32(), pa.date64()), st.DateType()),
 }
+INTEGERS = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
 # Casts of list views were seen to lose values; Parquet gives none.
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
@@ -119,6 +120,16 @@ def is_collated(kind: st.DataType) -> bool:
     """Whether texts of a type may be equal though their bytes are not."""
     collation = getattr(kind, "collation", None)
     return isinstance(kind, st.StringType) and collation not in (None, "UTF8_BINARY")
+
+
+def is_plain_text(key: st.StructField) -> bool:
+    """Whether text is compared byte by byte as it is stored; true of columns that are no text."""
+    if not isinstance(key.dataType, st.StringType):
+        return True
+    # Of a table's CHAR(n) Spark shows a string, which it has padded.
+    declared = str((key.metadata or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
+    is_plain = type(key.dataType) is st.StringType and not is_collated(key.dataType)
+    return is_plain and not declared.startswith("char")
 
 
 def _nullable(kind: st.DataType) -> st.DataType:

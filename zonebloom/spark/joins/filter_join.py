@@ -1,35 +1,26 @@
 """filter_join(): a join that moves only rows whose keys the indexed side may hold.
 
-other side        what is done
-small             its keys choose the zones that are read of the indexed side      small_side
-any               the filter over all keys of the indexed side drops its rows      whole_filter
-                  before they are shuffled
+Keys of a small side choose the zones that are read of the other (`_by_zones`); else the filter
+over all keys of a side drops rows of the other before they are shuffled (`_filter`).
 """
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from zonebloom.dataset import Dataset, dataset
-from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
-from zonebloom.spark.frames import Indexed, Path
-from zonebloom.spark.joins.filter_condition import may_hold, why_not
+from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
+from zonebloom.spark.frames import Indexed
+from zonebloom.spark.joins.global_filter import fitted, may_hold, whole_filter, why_not
 from zonebloom.spark.joins.key_origin import StepAside, require_own_column
-from zonebloom.spark.joins.small_side import collected, why_keys_differ
-from zonebloom.spark.joins.whole_filter import fitted, whole_filter
-from zonebloom.spark.options import Options, keys_text
+from zonebloom.spark.joins.side import Index, Side, collected, why_keys_differ
+from zonebloom.spark.options import keys_text
 from zonebloom.text import bytes_text, lines_html
-from zonebloom.values.columns import alike, find_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructField
-
-Index: TypeAlias = "Path | Dataset | None"
 
 # Sides whose rows without a match are not in the result: such rows may be left out.
 _MAY_LOSE: dict[str, tuple[str, ...]] = {
@@ -173,7 +164,7 @@ def explain_join(
             "both sides are Indexed; read one of them: zonebloom.spark.scan(spark, path)"
         )
     kind = _join_kind(how)
-    sides = _Side("left", left, left_index), _Side("right", right, right_index)
+    sides = Side("left", left, left_index), Side("right", right, right_index)
     _require_lawful(kind, names, *sides)
     frame: Any = right if isinstance(left, Indexed) else left
     spark: SparkSession = frame.sparkSession
@@ -201,55 +192,6 @@ def explain_join(
     return JoinPlan(kind, names, tuple(used), tuple(not_used), joined)
 
 
-class _Side:
-    """One side of the join: a frame with or without an index, or files and theirs."""
-
-    def __init__(self, name: str, given: Any, index: Index):
-        self.name = name
-        self.is_read = isinstance(given, Indexed)
-        self._given = given
-        if isinstance(given, Indexed):
-            if index is not None:
-                raise InvalidArgument(f"{name} is Indexed already; leave {name}_index out")
-            opened = given.opened()
-            self.index: Dataset | None = opened.dataset
-            # A filter of its own brings columns that are not shown.
-            shown = given.columns or opened.schema.names
-            self._fields = [each for each in opened.schema if alike(shown, each.name)]
-            return
-        if not hasattr(given, "sparkSession"):
-            raise InvalidArgument(
-                f"{name} is a {type(given).__name__}; give a DataFrame, or "
-                "zonebloom.spark.Indexed(path)"
-            )
-        if given.isStreaming:
-            raise InvalidArgument(
-                f"{name} is a stream, and an index holds the files there are now; use join()"
-            )
-        if not isinstance(index, str | os.PathLike | Sequence | Dataset | None):
-            raise InvalidArgument(
-                f"an index is a {type(index).__name__}; give the path of the files, or their "
-                "Dataset"
-            )
-        if not isinstance(index, Dataset | None):
-            index = dataset(Options.read(Indexed(index).options()).source)
-        self.index = index
-        self._fields = list(given.schema)
-
-    def frame(self, spark: SparkSession, keys: str | None = None) -> DataFrame:
-        """The side as a frame; of what is read, the rows that may have some keys."""
-        return self._given.frame(spark, keys) if self.is_read else self._given
-
-    def key(self, name: str) -> StructField:
-        """The field of a key column."""
-        names = [each.name for each in self._fields]
-        stored = find_column(names, name)
-        if stored is None:
-            known = ", ".join(names[:20])
-            raise ColumnNotFound(f"{self.name} has no column {name!r}, or several; it has {known}")
-        return self._fields[names.index(stored)]
-
-
 def _join_kind(how: str) -> str:
     """The kind of a join by any of Spark's names for it."""
     kind = str(how).lower().replace("_", "").removesuffix("outer")
@@ -262,7 +204,7 @@ def _join_kind(how: str) -> str:
     return kind
 
 
-def _require_lawful(kind: str, names: Sequence[str], left: _Side, right: _Side) -> None:
+def _require_lawful(kind: str, names: Sequence[str], left: Side, right: Side) -> None:
     if left.index is None and right.index is None:
         raise InvalidArgument(
             "no side has an index; give left_index or right_index, or zonebloom.spark.Indexed(path)"
@@ -280,7 +222,7 @@ def _require_lawful(kind: str, names: Sequence[str], left: _Side, right: _Side) 
 
 
 def _by_zones(
-    spark: SparkSession, side: _Side, other: _Side, on: Sequence[str], max_keys: int
+    spark: SparkSession, side: Side, other: Side, on: Sequence[str], max_keys: int
 ) -> tuple[dict[str, DataFrame], str]:
     """Both sides, of an `Indexed` one only what the keys of the other may be in."""
     assert side.index is not None
@@ -305,8 +247,8 @@ def _by_zones(
 
 def _filter(
     spark: SparkSession,
-    side: _Side,
-    other: _Side,
+    side: Side,
+    other: Side,
     name: str,
     stored_keys: bool,
     frames: dict[str, DataFrame],

@@ -28,7 +28,7 @@ from zonebloom.predicates import And, Constant, IsIn
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.spark.column_case import hidden_by_case
 from zonebloom.spark.jobs import task_frame
-from zonebloom.spark.read import OnRows, Work, cut, joined, without_fragments
+from zonebloom.spark.read import OnRows, Work, cut, joined
 from zonebloom.spark.rebase import Rebase, any_rebased, without_rebased
 from zonebloom.spark.session import parallelism
 from zonebloom.spark.tagging.key_filter import KeyRows, summarize, summarize_frame
@@ -111,7 +111,7 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
         plans = _zones(ds, columns, indexed, few)
     parts = list(_parts(present, may_hold, plans))
     work = Work(
-        without_fragments(source),
+        replace(source, fragments=()),
         columns.names,
         KeyRows(columns.names, types, sbbf),
         columns.rebase if rebased else Rebase(),

@@ -1,4 +1,4 @@
-"""Which keys of a Spark column a Bloom filter may hold, as a condition for `where`.
+"""The filter over all keys of one side of a join, as a condition on keys of the other.
 
 Spark's own xxhash64 and arithmetic look a key up in the words of the filter, an array<bigint> that
 a scalar subquery sends to each stage once, over Connect too: 40 ns of processor time a key and
@@ -17,24 +17,107 @@ import pyarrow.types as pt
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from zonebloom.errors import UnsupportedType
+from zonebloom.dataset import Dataset
+from zonebloom.errors import (
+    ColumnNotFound,
+    CorruptIndex,
+    FragmentUnreadable,
+    IndexNotFound,
+    SchemaMismatch,
+    UnsupportedType,
+)
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
+from zonebloom.spark.column_case import require_names
+from zonebloom.spark.joins.key_origin import StepAside
 from zonebloom.spark.rebase import first_exact
 from zonebloom.spark.session import quoted
-from zonebloom.spark.types import is_collated, spark_type
+from zonebloom.spark.types import INTEGERS, is_collated, is_plain_text, spark_type
+from zonebloom.storage.columns import columns_reader
+from zonebloom.values.columns import find_column
 from zonebloom.values.types import hash_domain
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-INTEGERS = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
+# A filter that lets more through than this costs more than it saves.
+_MOST_PASS = 0.5
+# Of a filter that is sent to executors; a larger one is folded, if it bears it.
+_MOST_FILTER_BYTES = 64 << 20
+# Rows of files that a filter does not hold yet, whose keys are read here.
+_MOST_MISSING_ROWS = 5_000_000
+# Folding makes room at the price of keys that pass in vain.
+_FOLDED_PASS = (0.01, 0.02, 0.05, 0.1)
 # SQL's xxhash64 starts from seed 42, Parquet's filters from seed 0. But of several columns each
 # one's hash is the next one's seed, and this bigint's hash with seed 42 is 0.
 _HASHES_TO_0 = -365884300664092260
 # Domains of hashes that Spark hashes by the same bytes.
 _SAME_BYTES = ("string", "date32[day]", "timestamp[us]", "timestamp[us, UTC]")
+
+
+def whole_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
+    """The filter over all keys a column holds in the files now, their type, and what was added."""
+    name = find_column(dataset.schema.names, column)
+    if name is None:
+        raise StepAside(f"the dataset has no column {column!r}")
+    try:
+        stored = dataset.global_filter(name)
+    except (IndexNotFound, CorruptIndex, ColumnNotFound) as error:
+        raise StepAside(str(error)) from error
+    if stored is None:
+        raise StepAside(
+            f"the index on {name!r} has no filter over all keys; build it with "
+            "create_scalar_index(..., global_filter=True)"
+        )
+    if not stored.missing:
+        return stored.sbbf, stored.type, ""
+    sbbf, num_rows = _with_missing(dataset, name, stored.sbbf, stored.missing)
+    files = "1 file" if len(stored.missing) == 1 else f"{len(stored.missing):,} files"
+    return sbbf, stored.type, f", {num_rows:,} rows of {files} not indexed yet added now"
+
+
+def _with_missing(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -> tuple[Sbbf, int]:
+    """The filter with the keys of files it does not hold, and their number of rows."""
+    source = dataset.opened.source
+    try:
+        num_rows = sum(map(dataset.opened.planner.count_rows, missing))
+        if num_rows > _MOST_MISSING_ROWS:
+            raise StepAside(
+                f"{len(missing):,} files with {num_rows:,} rows came or changed since the filter "
+                f"of {name!r} was built, more than {_MOST_MISSING_ROWS:,}; "
+                "call optimize.optimize_indices()"
+            )
+        grown = Sbbf.from_bytes(sbbf.to_bytes())
+        for file in missing:
+            require_names(source.open(file.fragment, source.filesystem), [name])
+            reader = columns_reader(source, file.fragment.path, [dataset.opened.column(name)])
+            for run in reader.runs(False):
+                for (values,) in reader.read(run):
+                    grown.insert(values)
+    except (FragmentUnreadable, SchemaMismatch) as error:
+        raise StepAside(f"a file the filter does not hold yet cannot be added: {error}") from error
+    return grown, num_rows
+
+
+def fitted(sbbf: Sbbf) -> Sbbf:
+    """A filter that is worth sending, folded where it is too large."""
+    fits = sbbf
+    for passing in _FOLDED_PASS if sbbf.nbytes > _MOST_FILTER_BYTES else ():
+        fits = sbbf.fold(passing)
+        if fits.nbytes <= _MOST_FILTER_BYTES:
+            break
+    if fits.nbytes > _MOST_FILTER_BYTES:
+        raise StepAside(
+            f"the filter has {sbbf.nbytes:,} bytes and folded {fits.nbytes:,}, more than "
+            f"{_MOST_FILTER_BYTES:,}"
+        )
+    if fits.estimated_fpp > _MOST_PASS:
+        raise StepAside(
+            f"the filter is so full that {fits.estimated_fpp:.0%} of all keys would pass; build "
+            "it again with larger expected_num_items"
+        )
+    return fits
 
 
 def why_not(key: st.StructField, arrow: pa.DataType) -> str | None:
@@ -63,16 +146,6 @@ def why_not(key: st.StructField, arrow: pa.DataType) -> str | None:
     if isinstance(own, st.BinaryType) or hash_domain(arrow) in _SAME_BYTES:
         return None
     return f"Spark hashes {shown} by other bytes than the filter's {arrow}"
-
-
-def is_plain_text(key: st.StructField) -> bool:
-    """Whether text is compared byte by byte as it is stored; true of columns that are no text."""
-    if not isinstance(key.dataType, st.StringType):
-        return True
-    # Of a table's CHAR(n) Spark shows a string, which it has padded.
-    declared = str((key.metadata or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
-    is_plain = type(key.dataType) is st.StringType and not is_collated(key.dataType)
-    return is_plain and not declared.startswith("char")
 
 
 def may_hold(spark: SparkSession, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType) -> Column:

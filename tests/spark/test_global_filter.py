@@ -13,7 +13,7 @@ from pyspark.sql import types as st
 from spark_data import settings
 
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins.filter_condition import may_hold, why_not
+from zonebloom.spark.joins.global_filter import may_hold, why_not
 
 KEY_SCHEMA = (
     "byte tinyint, short smallint, int int, long bigint, string string, binary binary, "

@@ -1,0 +1,115 @@
+"""One side of a join: a frame, with or without an index, or files to be read by theirs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from zonebloom.dataset import Dataset, dataset
+from zonebloom.errors import ColumnNotFound, InvalidArgument
+from zonebloom.spark.frames import Indexed, Path
+from zonebloom.spark.joins.key_origin import StepAside
+from zonebloom.spark.options import Options
+from zonebloom.spark.types import INTEGERS, is_plain_text
+from zonebloom.values.columns import alike, find_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField
+
+Index: TypeAlias = "Path | Dataset | None"
+
+# The options of a load hold the keys, and go to several processes.
+_MOST_KEY_BYTES = 4 << 20
+_SMALL_BYTES = 64 << 20
+
+
+class Side:
+    """One side of the join: a frame with or without an index, or files and theirs."""
+
+    def __init__(self, name: str, given: Any, index: Index):
+        self.name = name
+        self.is_read = isinstance(given, Indexed)
+        self._given = given
+        if isinstance(given, Indexed):
+            if index is not None:
+                raise InvalidArgument(f"{name} is Indexed already; leave {name}_index out")
+            opened = given.opened()
+            self.index: Dataset | None = opened.dataset
+            # A filter of its own brings columns that are not shown.
+            shown = given.columns or opened.schema.names
+            self._fields = [each for each in opened.schema if alike(shown, each.name)]
+            return
+        if not hasattr(given, "sparkSession"):
+            raise InvalidArgument(
+                f"{name} is a {type(given).__name__}; give a DataFrame, or "
+                "zonebloom.spark.Indexed(path)"
+            )
+        if given.isStreaming:
+            raise InvalidArgument(
+                f"{name} is a stream, and an index holds the files there are now; use join()"
+            )
+        if not isinstance(index, str | os.PathLike | Sequence | Dataset | None):
+            raise InvalidArgument(
+                f"an index is a {type(index).__name__}; give the path of the files, or their "
+                "Dataset"
+            )
+        if not isinstance(index, Dataset | None):
+            index = dataset(Options.read(Indexed(index).options()).source)
+        self.index = index
+        self._fields = list(given.schema)
+
+    def frame(self, spark: SparkSession, keys: str | None = None) -> DataFrame:
+        """The side as a frame; of what is read, the rows that may have some keys."""
+        return self._given.frame(spark, keys) if self.is_read else self._given
+
+    def key(self, name: str) -> StructField:
+        """The field of a key column."""
+        names = [each.name for each in self._fields]
+        stored = find_column(names, name)
+        if stored is None:
+            known = ", ".join(names[:20])
+            raise ColumnNotFound(f"{self.name} has no column {name!r}, or several; it has {known}")
+        return self._fields[names.index(stored)]
+
+
+def collected(frame: DataFrame, names: list[str], max_keys: int) -> tuple[DataFrame, pa.Table]:
+    """A small frame, computed once and held, and its key columns in rows without a null.
+
+    A frame computed again need not give the same rows, as limit() shows.
+    """
+    if max_keys < 1:
+        raise StepAside("max_keys is 0")
+    if len(set(frame.columns)) < len(frame.columns):
+        raise StepAside("several columns of the other side have one name")
+    try:
+        rows = frame.limit(max_keys + 1).toArrow()
+    except Exception as error:
+        # If it is more than a type Arrow has not, the join will say so too.
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise StepAside(f"the other side cannot be collected: {lines[0]}") from error
+    if rows.num_rows > max_keys:
+        raise StepAside(f"the other side has more than max_keys={max_keys:,} rows")
+    # Nulls alone: dropna() of a frame would drop NaN too.
+    keys = rows.select(names).drop_null()
+    if rows.nbytes > _SMALL_BYTES or keys.nbytes > _MOST_KEY_BYTES:
+        raise StepAside(f"the other side has {rows.nbytes:,} bytes in few rows")
+    session: Any = frame.sparkSession
+    return session.createDataFrame(rows, schema=frame.schema), keys
+
+
+def why_keys_differ(one: StructField, other: StructField) -> str | None:
+    """Why equality of two key columns is more than equality of their values, None if it is not."""
+    for key in (one, other):
+        if not is_plain_text(key):
+            return f"{key.name} is text that Spark compares by a collation or pads"
+    both = isinstance(one.dataType, INTEGERS) and isinstance(other.dataType, INTEGERS)
+    if one.dataType != other.dataType and not both:
+        return (
+            f"{one.name} is {one.dataType.simpleString()} on one side and "
+            f"{other.dataType.simpleString()} on the other, compared after a cast"
+        )
+    return None
