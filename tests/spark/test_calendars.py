@@ -216,10 +216,10 @@ def test_files_of_other_writers_under_another_mode(spark, tmp_path, mode):
 
 
 def test_the_option_is_true_or_false():
-    assert Options.read({"path": "x", "old_calendar": "TRUE"}).old_calendar
-    assert not Options.read({"path": "x"}).old_calendar
+    assert Options({"path": "x", "old_calendar": "TRUE"}).old_calendar
+    assert not Options({"path": "x"}).old_calendar
     with pytest.raises(InvalidArgument, match="give true or false"):
-        Options.read({"path": "x", "old_calendar": "yes"})
+        Options({"path": "x", "old_calendar": "yes"})
 
 
 # Keys
@@ -235,7 +235,7 @@ def keys_of(spark, column, days):
 def test_keys(spark, legacy, modern, column, way, monkeypatch):
     if way == "dense":
         monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MOST_COLLECTED", 0)
-        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_HERE_COST", -1)
+        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MOST_ROWS_HERE", -1)
     old = keys_of(spark, column, ["1500-02-28", "2024-02-29", "1234-05-06"])
     with pytest.raises(SchemaMismatch, match=REFUSED):
         tag_location(old, legacy, column)

@@ -140,7 +140,7 @@ def check_keys_are_tagged(spark, folder):
     for few in (locate._MOST_COLLECTED, 0):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(locate, "_MOST_COLLECTED", few)
-            patched.setattr(locate, "_HERE_COST", locate._HERE_COST if few else -1)
+            patched.setattr(locate, "_MOST_ROWS_HERE", locate._MOST_ROWS_HERE if few else -1)
             found = zb.spark.tag_location(keys, lake, "id").collect()
             assert Counter((row.id, row.path is None) for row in found) == wanted
             files = rows_of(zb.spark.files_with_keys(keys, lake, "id").select("path"))

@@ -166,7 +166,7 @@ def test_tagging_by_another_version(spark, dataset, tmp_path, older, monkeypatch
     """What is sent to workers of another version is not opened there."""
     dataset.create_scalar_index("id", spark=False)
     monkeypatch.setattr(locate, "_MOST_COLLECTED", few)
-    monkeypatch.setattr(locate, "_HERE_COST", -1)
+    monkeypatch.setattr(locate, "_MOST_ROWS_HERE", -1)
     lake = str(tmp_path / "lake")
     stored = dataset.to_table(["id"])["id"][0].as_py()
     keys = spark.createDataFrame([(stored,)], "id bigint")

@@ -214,7 +214,7 @@ def test_zones_without_a_key_are_not_read(folder):
     """Of 24 zones those that hold one of two keys, and of them the rows that do."""
     keys = pa.table({"id": pa.array([3, 300], pa.int64())})
     options = {**zs.Indexed(folder, ["id", "row"]).options(), "keys": keys_text(keys)}
-    load = Load(Options.read(options))
+    load = Load(Options(options))
     plan = load.plan()
     read = sum(len(each.rows) for each in plan.fragments)
     table = zb.dataset(folder).to_table(["id", "row"])
@@ -226,7 +226,7 @@ def test_zones_without_a_key_are_not_read(folder):
 
 def test_keys_that_are_no_arrow_stream_are_refused(folder):
     with pytest.raises(InvalidArgument, match="Arrow IPC"):
-        Options.read({"path": folder, "keys": "nonsense"})
+        Options({"path": folder, "keys": "nonsense"})
 
 
 def test_filters_of_a_side_stay(spark, folder, oracle, others):

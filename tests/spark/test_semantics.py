@@ -85,7 +85,7 @@ def test_random_conditions(spark, folder, setting, zone, ansi):
             options = {"path": folder, "prune": text, "columns": "row"}
             if known is not None:
                 options["timezone"] = known
-            load = Load(Options.read(options))
+            load = Load(Options(options))
             found = rows_of(load)
             assert len(found) == len(set(found)), text
             assert wanted <= set(found), text
@@ -128,10 +128,10 @@ def test_times_with_a_zone_and_without(spark, folder, setting, zone, kind):
     ):
         held += bool(wanted)
         options = {"path": folder, "columns": "row", "timezone": zone}
-        assert wanted <= set(rows_of(Load(Options.read({**options, "prune": condition})))), text
+        assert wanted <= set(rows_of(Load(Options({**options, "prune": condition})))), text
         is_given = True
         try:
-            load = Load(Options.read({**options, "filter": condition}))
+            load = Load(Options({**options, "filter": condition}))
         except FilterError as error:
             is_given = False
             if refused(text, column):
@@ -150,7 +150,7 @@ def test_times_with_a_zone_and_without(spark, folder, setting, zone, kind):
 def test_a_time_of_an_unknown_session_is_refused(folder, text):
     """A load with no word of the session's zone, for columns of instants."""
     with pytest.raises(FilterError, match=r"TIMESTAMP'2024|zone of the session"):
-        Load(Options.read({"path": folder, "filter": f"t = {text}"}))
+        Load(Options({"path": folder, "filter": f"t = {text}"}))
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
@@ -185,7 +185,7 @@ def rows_in(frame):
 
 
 def test_skipped_zones_are_those_of_the_predicate(folder):
-    load = Load(Options.read({"path": folder, "filter": "id = 123456789"}))
+    load = Load(Options({"path": folder, "filter": "id = 123456789"}))
     assert rows_of(load) == []
     assert load.tasks(load.plan()) == []
 
@@ -238,10 +238,10 @@ def test_opaque_columns_are_unknown():
 
 def test_option_filter_is_applied_in_full_or_refused(folder):
     with pytest.raises(FilterError, match=r"upper.*scan\(spark, path, filter=...\)"):
-        Load(Options.read({"path": folder, "filter": "id = 5 AND upper(name) = 'N5'"}))
+        Load(Options({"path": folder, "filter": "id = 5 AND upper(name) = 'N5'"}))
 
 
 def test_types_of_many_columns(folder, spark):
-    schema = Load(Options.read({"path": folder})).schema
+    schema = Load(Options({"path": folder})).schema
     assert schema == spark.read.parquet(folder).schema
     assert spark_types(SCHEMA, SCHEMA.names, {}) == schema

@@ -43,7 +43,7 @@ def rows(frame):
 
 
 def load(path, **options):
-    return Load(Options.read({"path": str(path), **options}))
+    return Load(Options({"path": str(path), **options}))
 
 
 @pytest.mark.parametrize("seed", range(12))

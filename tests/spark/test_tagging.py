@@ -61,7 +61,7 @@ def go(way, monkeypatch):
     if way == "dense":
         monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MOST_COLLECTED", 0)
     if way != "here":
-        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_HERE_COST", -1)
+        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MOST_ROWS_HERE", -1)
 
 
 def same(value):

@@ -116,4 +116,4 @@ class ZoneBloomSource(DataSource):
         from zonebloom.spark.load import Load
         from zonebloom.spark.options import Options
 
-        return Load(Options.read(self.options))
+        return Load(Options(self.options))

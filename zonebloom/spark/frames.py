@@ -68,7 +68,7 @@ class Indexed:
 
     def opened(self, session: dict[str, str] | None = None) -> Load:
         """The load, with options of a session."""
-        return Load(Options.read({**self.options(), **(session or {})}))
+        return Load(Options({**self.options(), **(session or {})}))
 
     def frame(self, spark: SparkSession, keys: str | None = None) -> DataFrame:
         """The rows, or those that may have one of some keys; raises what `scan` raises."""

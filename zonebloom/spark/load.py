@@ -44,7 +44,7 @@ class Load:
         names = opened.schema.names
         if len(set(names)) < len(names):
             raise SourceError("several columns have one name; rename them first")
-        files = SparkFiles.of(opened)
+        files = SparkFiles.of(opened, options.old_calendar)
         self.dataset = files.dataset
         self._parallelism = options.parallelism
         self._source = source = files.dataset.opened.source
@@ -76,7 +76,7 @@ class Load:
             replace(source, fragments=()),
             self.columns,
             self._row_filter(keys) if predicates else None,
-            Rebase.of(source, files.instants, options.old_calendar),
+            files.rebase,
             frozenset() if self.filter is None else rebased_columns(self.filter.predicate),
         )
 
@@ -163,37 +163,32 @@ class SparkFiles:
     """A dataset as Spark reads its files."""
 
     dataset: Dataset
-    # Columns read from INT96.
-    instants: tuple[str, ...]
-    # Where Spark has others than pyarrow's schema suggests: of these, and of values of paths.
+    rebase: Rebase
+    # Where Spark has others than pyarrow's schema suggests: of INT96, and of values of paths.
     types: dict[str, st.DataType]
 
     @classmethod
-    def of(cls, opened: Dataset) -> SparkFiles:
+    def of(cls, opened: Dataset, old_calendar: bool) -> SparkFiles:
         """That of a dataset as pyarrow reads it.
 
         PyArrow reads INT96 as nanoseconds, in which the years before 1677 and after 2262 are
         others than Spark's.
         """
-        source = opened.opened.source
-        types = {
-            name: kind
-            for name in sorted(source.partition_columns())
-            if (kind := _path_type(source, name)) is not None
-        }
-        instants = _int96_columns(source)
-        if not instants:
-            return cls(opened, (), types)
         import pyarrow.dataset as pads
 
-        schema = source.schema
+        source = opened.opened.source
+        kinds = {name: _path_type(source, name) for name in sorted(source.partition_columns())}
+        types = {name: kind for name, kind in kinds.items() if kind is not None}
+        instants = _int96_columns(source)
         for name in instants:
-            at = schema.get_field_index(name)
-            schema = schema.set(at, schema.field(at).with_type(pa.timestamp("us")))
-        read = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-        source = replace(source, schema=schema, format=read)
-        types |= dict.fromkeys(instants, st.TimestampType())
-        return cls(Dataset(Opened.of(source, opened.opened.catalog), opened.title), instants, types)
+            types[name] = st.TimestampType()
+            at = source.schema.get_field_index(name)
+            field = source.schema.field(at).with_type(pa.timestamp("us"))
+            read = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+            source = replace(source, schema=source.schema.set(at, field), format=read)
+        if instants:
+            opened = Dataset(Opened.of(source, opened.opened.catalog), opened.title)
+        return cls(opened, Rebase.of(source, instants, old_calendar), types)
 
 
 def _int96_columns(source: Source) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -29,26 +28,10 @@ _OPTIONS = {
 _SPARKS_OWN = {"serialization.format"}
 
 
-@dataclass(frozen=True)
 class Options:
     """The options of a load, read and checked."""
 
-    source: str | list[str]
-    columns: list[str] | None
-    # One of them at most.
-    filter: str | None
-    prune: str | None
-    # Columns by name; a row is wanted where each holds one of its values.
-    keys: pa.Table | None
-    index_dir: str | None
-    timezone: str | None
-    # Whether files of unknown writers may hold times by the calendar of Spark 2.
-    old_calendar: bool
-    parallelism: int
-
-    @classmethod
-    def read(cls, options: Mapping[str, str]) -> Options:
-        """Read the options of ``spark.read``."""
+    def __init__(self, options: Mapping[str, str]):
         given = {name.lower(): text for name, text in options.items()}
         unknown = sorted(set(given) - set(_OPTIONS) - _SPARKS_OWN)
         if unknown:
@@ -65,17 +48,16 @@ class Options:
         old_calendar = given.get("old_calendar", "false").lower()
         if old_calendar not in ("true", "false"):
             raise InvalidArgument(f"old_calendar is {old_calendar!r}; give true or false")
-        return cls(
-            plain_path(given["path"]) if given.get("path") else list(map(plain_path, paths)),
-            _names(given["columns"]) if "columns" in given else None,
-            given.get("filter"),
-            given.get("prune"),
-            _keys(given["keys"]) if "keys" in given else None,
-            given.get("index_dir"),
-            given.get("timezone"),
-            old_calendar == "true",
-            int(parallelism) or cores(),
-        )
+        path = given.get("path")
+        self.source = plain_path(path) if path else list(map(plain_path, paths))
+        self.columns = _names(given["columns"]) if "columns" in given else None
+        self.filter, self.prune = given.get("filter"), given.get("prune")
+        # Columns by name; a row is wanted where each holds one of its values.
+        self.keys = _keys(given["keys"]) if "keys" in given else None
+        self.index_dir, self.timezone = given.get("index_dir"), given.get("timezone")
+        # Whether files of unknown writers may hold times by the calendar of Spark 2.
+        self.old_calendar = old_calendar == "true"
+        self.parallelism = int(parallelism) or cores()
 
 
 def keys_text(keys: pa.Table) -> str:

@@ -8,15 +8,14 @@ import os
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import xxhash
 
+import pyspark_zonebloom
 import zonebloom
 from zonebloom.spark.archive_launcher import INSIDE
 from zonebloom.spark.data_source import register
@@ -84,9 +83,6 @@ def send_package(spark: SparkSession) -> str:
     return name
 
 
-# The archive
-
-
 def _archive() -> str:
     """Path of the archive, written when this process has not written the same before."""
     contents = _contents()
@@ -94,17 +90,13 @@ def _archive() -> str:
     for name, data in contents.items():
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
-    path = os.path.join(
-        _folder().name, f"zonebloom-{zonebloom.__version__}-{digest.hexdigest()[:16]}.zip"
-    )
+    name = f"zonebloom-{zonebloom.__version__}-{digest.hexdigest()[:16]}.zip"
+    path = os.path.join(_folder().name, name)
     if not os.path.exists(path):
-        with (
-            tempfile.NamedTemporaryFile(dir=_folder().name, delete=False) as written,
-            zipfile.ZipFile(written, "w") as file,
-        ):
+        with zipfile.ZipFile(f"{path}.part", "w") as file:
             for name, data in contents.items():
                 file.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
-        os.replace(written.name, path)
+        os.replace(f"{path}.part", path)
     return path
 
 
@@ -116,36 +108,32 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 def _contents() -> dict[str, bytes]:
     """Files of the archive by path: the launcher, and the package it unpacks."""
-    package = {**dict(_sources(files("zonebloom"), "zonebloom")), **dict(_compiled())}
-    found = {f"{INSIDE}/{name}": data for name, data in package.items()}
-    found["zonebloom/__init__.py"] = package["zonebloom/spark/archive_launcher.py"]
-    found.update(_sources(files("pyspark_zonebloom"), "pyspark_zonebloom"))
-    return dict(sorted(found.items()))
+    package = {**_sources(zonebloom), **_compiled()}
+    contents = {f"{INSIDE}/{name}": data for name, data in package.items()}
+    contents["zonebloom/__init__.py"] = package["zonebloom/spark/archive_launcher.py"]
+    contents |= _sources(pyspark_zonebloom)
+    return dict(sorted(contents.items()))
 
 
-def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
-    for entry in folder.iterdir():
-        name = f"{path}/{entry.name}"
-        if entry.is_dir():
-            if entry.name != "__pycache__":
-                yield from _sources(entry, name)
-        elif entry.name.endswith((".py", ".typed")):
-            yield name, entry.read_bytes()
+def _sources(package: ModuleType) -> dict[str, bytes]:
+    folder = Path(package.__path__[0])
+    return {
+        path.relative_to(folder.parent).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.suffix in (".py", ".typed")
+    }
 
 
-def _compiled() -> Iterator[tuple[str, bytes]]:
+def _compiled() -> dict[str, bytes]:
     """Numba's files of each kernel, as Numba looks for them beside the source."""
+    compiled: dict[str, bytes] = {}
     for module in map(importlib.import_module, _KERNELS):
         *folders, stem = module.__name__.split(".")
         for kernel in vars(module).values():
             cache = getattr(getattr(kernel, "stats", None), "cache_path", None)
-            if cache is None or not os.path.isdir(cache):
+            if cache is None:
                 continue
-            code = kernel.py_func.__code__
-            prefix = f"{stem}.{kernel.py_func.__qualname__}-{code.co_firstlineno}."
-            for entry in os.scandir(cache):
-                if entry.name.startswith(prefix) and entry.name.endswith((".nbi", ".nbc")):
-                    yield (
-                        "/".join([*folders, "__pycache__", entry.name]),
-                        Path(entry.path).read_bytes(),
-                    )
+            line = kernel.py_func.__code__.co_firstlineno
+            for path in Path(cache).glob(f"{stem}.{kernel.py_func.__qualname__}-{line}.*.nb[ic]"):
+                compiled["/".join([*folders, "__pycache__", path.name])] = path.read_bytes()
+    return compiled

@@ -58,7 +58,7 @@ class Side:
                 "Dataset"
             )
         if not isinstance(index, Dataset | None):
-            index = dataset(Options.read(Indexed(index).options()).source)
+            index = dataset(Options(Indexed(index).options()).source)
         self.index = index
         self._fields = list(given.schema)
 

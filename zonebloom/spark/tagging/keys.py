@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
 from zonebloom.spark.load import SparkFiles
-from zonebloom.spark.rebase import Rebase, corrects_others, first_exact
+from zonebloom.spark.rebase import Rebase, first_exact
 from zonebloom.spark.session import quoted
 from zonebloom.spark.types import is_collated, spark_types
 from zonebloom.values.types import require_indexable
@@ -63,8 +64,6 @@ class KeyColumns:
 
 def key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> KeyColumns:
     """Match the key columns of a frame with those of a dataset."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     ds = files.dataset
     source = ds.opened.source
     by_path = source.partition_columns()
@@ -94,7 +93,7 @@ def key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> Key
         to_arrow_schema(st.StructType(fields), timezone="UTC"),
         tuple(probes),
         spark.conf.get("spark.sql.caseSensitive", "false") != "true",
-        Rebase.of(source, files.instants, corrects_others(spark)),
+        files.rebase,
     )
 
 

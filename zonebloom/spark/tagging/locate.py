@@ -14,12 +14,13 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 from pyspark.sql import types as st
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.dataset import Dataset
@@ -46,10 +47,8 @@ if TYPE_CHECKING:
 Part = tuple[int, FragmentPlan]
 # With more keys than this, about every zone holds one.
 _MOST_COLLECTED = 1 << 14
-# What is read within the time a Spark job takes to start is read here, ns.
-_HERE_COST = 300_000_000
-# What reading a row takes one core, about, ns: of numbers and of text.
-_ROW_COST = (30, 200)
+# What is read within the time a Spark job takes to start is read here.
+_MOST_ROWS_HERE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -118,20 +117,18 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
         frozenset(rebased),
         columns.ignores_case,
     )
-    where = (ROW_OFFSET, FILE)
-    fields = [*columns.fields, *(st.StructField(name, st.LongType()) for name in where)]
-    schema = pa.schema([*columns.schema, *(pa.field(name, pa.int64()) for name in where)])
-    candidates = Candidates(work, schema)
-    is_text = not all(pt.is_primitive(kind) or pt.is_decimal(kind) for kind in types)
-    cost = sum(_num_rows(plan, present[number]) for number, plan in parts) * _ROW_COST[is_text]
+    where = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FILE))
+    fields = st.StructType([*columns.fields, *where])
+    candidates = Candidates(work, to_arrow_schema(fields, timezone="UTC"))
+    num_rows = sum(_num_rows(plan, present[number]) for number, plan in parts)
     spark = keys.sparkSession
-    if few is not None and is_local(source.filesystem) and cost <= _HERE_COST:
-        table = pa.Table.from_batches(_here(candidates, parts), schema)
-        frame = spark.createDataFrame(table, st.StructType(fields))
-        return Located(frame, table.num_rows, present)
+    if few is not None and is_local(source.filesystem) and num_rows <= _MOST_ROWS_HERE:
+        with ThreadPoolExecutor(cores()) as pool:
+            read = in_order(pool, lambda part: list(candidates.batches([part])), parts, cores() + 1)
+            table = pa.Table.from_batches(chain.from_iterable(read), candidates.schema)
+        return Located(spark.createDataFrame(table, fields), table.num_rows, present)
     tasks = _tasks(work, parts, parallelism(spark) or cores())
-    frame = task_frame(spark, tasks, candidates.batches, st.StructType(fields))
-    frame = frame.localCheckpoint(eager=False)
+    frame = task_frame(spark, tasks, candidates.batches, fields).localCheckpoint(eager=False)
     return Located(frame, frame.count(), present)
 
 
@@ -197,14 +194,6 @@ def _num_rows(plan: FragmentPlan, file: PresentFragment) -> float:
     if plan.rows is not None:
         return len(plan.rows)
     return math.inf if file.num_rows is None else file.num_rows
-
-
-def _here(candidates: Candidates, parts: Sequence[Part]) -> list[pa.RecordBatch]:
-    def read(part: Part) -> list[pa.RecordBatch]:
-        return list(candidates.batches([part]))
-
-    with ThreadPoolExecutor(cores()) as pool:
-        return [batch for some in in_order(pool, read, parts, cores() + 1) for batch in some]
 
 
 def _tasks(work: Work, parts: Sequence[Part], num_tasks: int) -> list[list[Part]]:

@@ -17,6 +17,7 @@ from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.spark.failures import explained
 from zonebloom.spark.load import SparkFiles
+from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.session import quoted
 from zonebloom.spark.tagging.keys import FILE, PREFIX, ROW_OFFSET, KeyColumns, key_columns
 from zonebloom.spark.tagging.locate import Located, locate
@@ -151,7 +152,7 @@ def _located(
     keys: DataFrame, ds: Any, on: Names, partition_by: Names
 ) -> tuple[KeyColumns, DataFrame, Located]:
     opened = ds if isinstance(ds, Dataset) else dataset(plain_path(os.fspath(ds)))
-    files = SparkFiles.of(opened)
+    files = SparkFiles.of(opened, corrects_others(keys.sparkSession))
     names = [on] if isinstance(on, str) else list(on)
     scopes = [partition_by] if isinstance(partition_by, str) else list(partition_by)
     if not names:
