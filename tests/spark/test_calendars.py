@@ -24,7 +24,7 @@ from zonebloom.errors import (
 )
 from zonebloom.predicates import ast
 from zonebloom.spark import filter_join, prune, scan, tag_location
-from zonebloom.spark.options import Options
+from zonebloom.spark.load import Options
 from zonebloom.spark.rebase import Rebase, has_times, require_not_rebased, without_rebased
 
 MODE = "spark.sql.parquet.{}RebaseModeIn{}"

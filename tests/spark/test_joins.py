@@ -21,8 +21,7 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins import global_filter
 from zonebloom.spark.joins.global_filter import may_hold
 from zonebloom.spark.joins.key_origin import StepAside
-from zonebloom.spark.load import Load
-from zonebloom.spark.options import Options, keys_text
+from zonebloom.spark.load import Load, Options, keys_text
 
 NAN = float("nan")
 

@@ -11,8 +11,7 @@ import zonebloom.spark as zs
 from zonebloom.errors import FilterError, IndexNotUsedWarning, InvalidArgument
 from zonebloom.predicates import unknowns
 from zonebloom.predicates.spark import to_spark_filter
-from zonebloom.spark.load import Load
-from zonebloom.spark.options import Options
+from zonebloom.spark.load import Load, Options
 from zonebloom.spark.types import spark_types
 
 QUERIES = 300

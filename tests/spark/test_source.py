@@ -20,8 +20,7 @@ from zonebloom.errors import (
     NoFragments,
 )
 from zonebloom.spark import read as pieces
-from zonebloom.spark.load import Load
-from zonebloom.spark.options import Options
+from zonebloom.spark.load import Load, Options
 from zonebloom.spark.read import BATCH_ROWS
 
 

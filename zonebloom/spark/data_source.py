@@ -113,7 +113,6 @@ class ZoneBloomSource(DataSource):
 
     def _opened(self) -> Load:
         # Of no use to tasks.
-        from zonebloom.spark.load import Load
-        from zonebloom.spark.options import Options
+        from zonebloom.spark.load import Load, Options
 
         return Load(Options(self.options))

@@ -12,8 +12,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.spark.data_source import NAME, register
 from zonebloom.spark.failures import explained
-from zonebloom.spark.load import Load
-from zonebloom.spark.options import Options
+from zonebloom.spark.load import Load, Options
 from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.session import parallelism, quoted, time_zone
 from zonebloom.storage.paths import absolute_path

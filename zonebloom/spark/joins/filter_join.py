@@ -16,7 +16,7 @@ from zonebloom.spark.frames import Indexed
 from zonebloom.spark.joins.global_filter import fitted, may_hold, whole_filter, why_not
 from zonebloom.spark.joins.key_origin import StepAside, require_own_column
 from zonebloom.spark.joins.side import Index, Side, collected, why_keys_differ
-from zonebloom.spark.options import keys_text
+from zonebloom.spark.load import keys_text
 from zonebloom.text import bytes_text, lines_html
 
 if TYPE_CHECKING:

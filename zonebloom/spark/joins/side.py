@@ -12,7 +12,7 @@ from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.spark.frames import Indexed, Path
 from zonebloom.spark.joins.key_origin import StepAside
-from zonebloom.spark.options import Options
+from zonebloom.spark.load import Options
 from zonebloom.spark.types import INTEGERS, is_plain_text
 from zonebloom.values.columns import alike, find_column
 
