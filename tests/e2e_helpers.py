@@ -157,8 +157,8 @@ def tables_of(ds: zb.Dataset, name: str) -> list[RowTable]:
     local = pafs.LocalFileSystem()
     catalog = Catalog(local, ds.index_dir)
     return [
-        read_table(local, catalog.segment_path(each.name), each.num_bytes, each.checksum)
-        for each in catalog.latest().indices[name].segments
+        read_table(local, catalog.path(s.name, "bloomfilter.arrow"), s.num_bytes, s.checksum)
+        for s in catalog.latest().indices[name].segments
     ]
 
 

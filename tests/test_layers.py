@@ -53,7 +53,7 @@ LATE = {
 
 # Rooms a package may be imported from; modules, or folders with a slash.
 HOMES = {
-    "numba": ["sbbf/", "storage.parquet.locations", "storage.pread_kernel"],
+    "numba": ["sbbf/", "storage.pread_kernel"],
     "llvmlite": ["sbbf/"],
     "pyspark": ["spark/", "predicates.spark", "cli.engines"],
     "py4j": ["spark/", "predicates.spark", "cli.engines"],

@@ -18,7 +18,7 @@ from e2e_helpers import touch_later, write_files
 from helpers import PLAIN_TYPES, sample
 
 import zonebloom as zb
-from zonebloom.catalog.model import IndexEntry
+from zonebloom.catalog.model import TABLE_FILES, IndexEntry
 from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
@@ -154,7 +154,7 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
         segments = []
         for segment in entry.segments:
             table = open_table(catalog, segment)
-            path = catalog.segment_path(segment.name, segment.layout)
+            path = catalog.path(segment.name, TABLE_FILES[segment.layout])
             is_sliced = segment.layout == "sliced"
             rows = f"{path}.rows" if is_sliced else path
             held = [
@@ -230,7 +230,7 @@ def test_filters_of_another_column(folder: Path, layout: str) -> None:
 def test_key_ranges_too_narrow(folder: Path, column: str, value: int) -> None:
     def narrow(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         (segment,) = entry.segments
-        path = catalog.ranges_path(segment.name)
+        path = catalog.path(segment.name, "ranges.arrow")
         data = catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
         table = stored_ranges(data, path)
         at = table.schema.get_field_index(column)
@@ -249,7 +249,7 @@ def test_a_filter_over_all_keys_with_a_cleared_bit(folder: Path) -> None:
     def clear(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         stored = entry.global_filter
         assert stored is not None
-        path = catalog.global_filter_path(stored.segment)
+        path = catalog.path(stored.segment, "global.sbbf")
         data = catalog.read(path, stored.num_bytes, stored.checksum)
         words = np.frombuffer(Sbbf.from_parquet_bytes(data).to_bytes(), dtype=np.uint32).copy()
         words[np.flatnonzero(words)[0]] = 0
@@ -274,7 +274,7 @@ def test_page_maps_of_other_files(folder: Path) -> None:
     table = load_page_map(catalog, entry).table
     ids = [1 - i if i < 2 else i for i in table["fragment_id"].to_pylist()]
     table = table.set_column(0, table.schema.field(0), pa.array(ids, pa.uint64()))
-    written = catalog.write(catalog.page_map_path(entry.segment), merged_page_map([table]))
+    written = catalog.write(catalog.path(entry.segment, "pages.arrow"), merged_page_map([table]))
     exchanged = replace(entry, num_bytes=written[0], checksum=written[1])
     catalog.commit(lambda version: replace(version, page_maps=(exchanged,)))
     ds = zb.dataset(ds.opened.source.root)
@@ -341,7 +341,7 @@ def test_a_file_that_is_shorter_than_it_was(folder: Path) -> None:
     def longer(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         """The first fragment's zones said to be the others'."""
         (segment,) = entry.segments
-        path = catalog.segment_path(segment.name)
+        path = catalog.path(segment.name, "bloomfilter.arrow")
         table = open_table(catalog, segment)
         writer = TableWriter(catalog.filesystem, path, table.number_of_items, table.probability)
         for fragment, zones in table.zones():

@@ -60,7 +60,7 @@ def fragments_of(paths: list[str], found: list[Any] | None = None) -> list[Prese
 
 
 def segment_path(task: TrainTask) -> Path:
-    return Path(task.catalog.segment_path(task.segment_of(0)))
+    return Path(task.catalog.path(task.segment_of(0), "bloomfilter.arrow"))
 
 
 def table_of(task: TrainTask, trained: Any) -> RowTable:

@@ -62,7 +62,7 @@ class Filled(Catalog):
             version = change(latest)
             for each in version.indices.values():
                 for segment in each.segments:
-                    path = self.segment_path(segment.name)
+                    path = self.path(segment.name, "bloomfilter.arrow")
                     if self.filesystem.get_file_info(path).size != segment.num_bytes:
                         self._write_whole(path, bytes(segment.num_bytes))
             return version
@@ -652,7 +652,7 @@ def test_a_file_where_the_folder_should_be_is_no_catalog(local, tmp_path):
 def writing(catalog, name, prefix):
     """A change that names a segment it has written."""
     segment = Segment(f"{prefix}-0000", 7, "00ff", 1, ())
-    catalog.write(catalog.segment_path(segment.name), b"segment")
+    catalog.write(catalog.path(segment.name, "bloomfilter.arrow"), b"segment")
 
     def change(latest):
         made = replace(entry(name, segments=0), segments=(segment,))
@@ -687,7 +687,7 @@ def test_a_version_whose_files_went_while_it_was_written_is_taken_back(
 
     def vacuumed_meanwhile(*paths):
         monkeypatch.setattr(os, "link", link)
-        shutil.rmtree(os.path.dirname(local.segment_path("bb-0000")))
+        shutil.rmtree(os.path.dirname(local.path("bb-0000", "bloomfilter.arrow")))
         link(*paths)
         if vacuumed:
             # It sees the new version, and nobody but that names what was before.
@@ -730,7 +730,7 @@ def test_files_are_on_disk_before_the_version_that_names_them(local, monkeypatch
     monkeypatch.setattr(os, "fsync", noted)
     monkeypatch.setattr(os, "link", lambda *paths: (done.append("link"), link(*paths)))
     local.commit(writing(local, "a", "aa"))
-    path = local.segment_path("aa-0000")
+    path = local.path("aa-0000", "bloomfilter.arrow")
     assert done[0] == path
     before = done[: done.index("link")]
     assert {os.path.dirname(path), os.path.dirname(os.path.dirname(path))} <= set(before)
@@ -786,20 +786,22 @@ def test_a_draft_that_a_vacuum_deleted_is_written_again(local, monkeypatch):
 
 def segment_files(catalog, *names):
     for name in names:
-        path = catalog.segment_path(name)
+        path = catalog.path(name, "bloomfilter.arrow")
         catalog.filesystem.create_dir(os.path.dirname(path), recursive=True)
         with catalog.filesystem.open_output_stream(path) as sink:
             sink.write(b"x")
 
 
 def segments_of(catalog):
-    base = os.path.dirname(os.path.dirname(catalog.segment_path("x")))
+    base = os.path.dirname(os.path.dirname(catalog.path("x", "bloomfilter.arrow")))
     selector = pafs.FileSelector(base, allow_not_found=True)
     return sorted(info.base_name for info in catalog.filesystem.get_file_info(selector))
 
 
 def test_segments_lie_apart_from_versions(catalog):
-    assert catalog.segment_path("abc-0000").endswith("segments/abc-0000/bloomfilter.arrow")
+    assert catalog.path("abc-0000", "bloomfilter.arrow").endswith(
+        "segments/abc-0000/bloomfilter.arrow"
+    )
 
 
 def test_segment_prefixes_are_never_the_same():
@@ -818,7 +820,7 @@ def test_segments_of_a_build_are_deleted_but_those_named(catalog):
 def test_page_maps_are_kept_for_files_that_an_index_covers(catalog):
     entries = [PageMapEntry(f"m{i}", 5, "00", ids) for i, ids in enumerate([(0,), (1, 2)])]
     for each in entries:
-        catalog.write(catalog.page_map_path(each.segment), b"pages")
+        catalog.write(catalog.path(each.segment, "pages.arrow"), b"pages")
 
     def change(latest):
         changed = adding("a")(latest)

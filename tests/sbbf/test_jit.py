@@ -30,12 +30,12 @@ from zonebloom.sbbf import jit
 jit.LOCK.seconds = 0.3
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    from zonebloom.storage.parquet.locations import page_locations
-    import zonebloom.storage.pread_kernel
+    from zonebloom.storage.pread_kernel import read_pieces
+    import zonebloom.sbbf.xxh64
 print(json.dumps({
     "path": jit.LOCK.path,
-    "cached": page_locations.stats.cache_path is not None,
-    "compiled": len(page_locations.signatures),
+    "cached": read_pieces.stats.cache_path is not None,
+    "compiled": len(read_pieces.signatures),
     "warnings": [str(each.message) for each in caught if "kernels" in str(each.message)],
 }))
 """
@@ -140,7 +140,7 @@ import zonebloom.sbbf.xxh64
 
 child = os.fork()
 if not child:
-    import zonebloom.storage.parquet.locations
+    import zonebloom.storage.pread_kernel
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

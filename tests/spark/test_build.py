@@ -44,8 +44,8 @@ def test_same_bytes_from_spark_and_in_process(spark, lake, column):
         catalog = dataset.opened.catalog
         written.append(
             [
-                *(catalog.segment_path(segment.name) for segment in entry.segments),
-                *(catalog.page_map_path(e.segment) for e in dataset.opened.version.page_maps),
+                *(catalog.path(segment.name, "bloomfilter.arrow") for segment in entry.segments),
+                *(catalog.path(e.segment, "pages.arrow") for e in dataset.opened.version.page_maps),
             ]
         )
         written[-1] = [Path(path).read_bytes() for path in written[-1]]

@@ -18,7 +18,7 @@ def compact(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool
 
     Whether anything was merged.
     """
-    base = catalog.latest_for_writing()
+    base = catalog.latest(for_writing=True)
     prefix = catalog.new_segment_prefix()
     entries: dict[str, IndexEntry] = {}
     try:
@@ -79,7 +79,7 @@ def drop_for_good(catalog: Catalog, names: Iterable[str], *, build: str | None =
         folders.update(latest.folders - changed.folders)
         return changed
 
-    latest = catalog.latest_for_writing()
+    latest = catalog.latest(for_writing=True)
     if left(latest.indices) != latest.indices:
         catalog.commit(change)
     error = catalog.delete_unnamed(folders)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom import arguments
-from zonebloom.catalog.model import Segment
+from zonebloom.catalog.model import KEY_RANGES_FILE, Segment
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.key_ranges import stored_ranges, to_file
 from zonebloom.index.layouts import open_table, write_table
@@ -75,11 +75,11 @@ def _merge_ranges(catalog: Catalog, name: str, segments: Sequence[Segment]) -> t
     tables = []
     for segment in segments:
         if segment.ranges_bytes:
-            path = catalog.ranges_path(segment.name)
+            path = catalog.path(segment.name, KEY_RANGES_FILE)
             data = catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
             table = stored_ranges(data, path)
             ids = np.array(segment.fragment_ids, dtype=np.uint64)
             tables.append(table.filter(pa.array(np.isin(table["fragment_id"].to_numpy(), ids))))
     if not tables:
         return 0, ""
-    return catalog.write(catalog.ranges_path(name), to_file(tables))
+    return catalog.write(catalog.path(name, KEY_RANGES_FILE), to_file(tables))

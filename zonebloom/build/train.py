@@ -17,7 +17,14 @@ import pyarrow as pa
 from zonebloom.build.spec import IndexSpec
 from zonebloom.build.tasks import TrainedTask, TrainTask
 from zonebloom.build.zones import ZoneJoiner, ZoneTrainer
-from zonebloom.catalog.model import KnownFragment, PageMapEntry, Segment
+from zonebloom.catalog.model import (
+    KEY_RANGES_FILE,
+    PAGE_MAP_FILE,
+    TABLE_FILES,
+    KnownFragment,
+    PageMapEntry,
+    Segment,
+)
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.index.global_filter import KeyHashes, Part
 from zonebloom.index.key_ranges import KeyRange, ranges_file
@@ -136,7 +143,7 @@ class _Output:
         self._segment = task.segment_of(number)
         self._ids = tuple(fragment.fragment_id for fragment in task.fragments)
         self.spec = task.specs[number]
-        path = self._catalog.segment_path(self._segment)
+        path = self._catalog.path(self._segment, TABLE_FILES["table"])
         self._catalog.prepare(path)
         parameters = self.spec.parameters
         self.writer = TableWriter(
@@ -180,7 +187,7 @@ class _Output:
         catalog, name = self._catalog, self._segment
         written = self.writer.close()
         ranges = ranges_file(self._ranges, self.spec.column.type)
-        num_bytes, checksum = catalog.write(catalog.ranges_path(name), ranges)
+        num_bytes, checksum = catalog.write(catalog.path(name, KEY_RANGES_FILE), ranges)
         return Segment(
             name,
             written.num_bytes,
@@ -247,7 +254,7 @@ def _page_map(task: TrainTask) -> tuple[PageMapEntry | None, dict[str, str]]:
     if not ids:
         return None, hidden
     segment = f"{task.segment}-pages"
-    written = task.catalog.write(task.catalog.page_map_path(segment), page_map_file(rows))
+    written = task.catalog.write(task.catalog.path(segment, PAGE_MAP_FILE), page_map_file(rows))
     return PageMapEntry(segment, *written, tuple(ids)), hidden
 
 

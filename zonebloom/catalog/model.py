@@ -11,12 +11,10 @@ from zonebloom.sbbf.sizing import SIZINGS, size_for
 from zonebloom.storage.files import FileIdentity
 
 # Files of a segment.
-TABLE_FILE = "bloomfilter.arrow"
-SLICED_FILE = "bloomfilter.sliced"
+TABLE_FILES = {"table": "bloomfilter.arrow", "sliced": "bloomfilter.sliced"}
 KEY_RANGES_FILE = "ranges.arrow"
-GLOBAL_FILTER = "global.sbbf"
+GLOBAL_FILTER_FILE = "global.sbbf"
 PAGE_MAP_FILE = "pages.arrow"
-FILE_NAMES = {"table": TABLE_FILE, "sliced": SLICED_FILE}
 
 DEFAULT_ITEMS = 8192
 DEFAULT_PROBABILITY = 0.00057
@@ -24,23 +22,13 @@ DEFAULT_PROBABILITY = 0.00057
 
 @dataclass(frozen=True, slots=True)
 class ZoneParameters:
-    """Parameters of a BLOOMFILTER index.
+    """Parameters of a BLOOMFILTER index."""
 
-    Attributes
-    ----------
-    number_of_items : int
-        Rows a zone, and the distinct values its filter is sized for.
-    probability : float
-        Target false positive probability.
-    sizing : {"log2", "exact"}
-        A power of two as Lance takes it, or the least number of blocks.
-    fold : bool
-        Whether filters of few distinct values are halved as often as the probability allows.
-    """
-
+    # Rows a zone, and the distinct values its filter is sized for.
     number_of_items: int = DEFAULT_ITEMS
     probability: float = DEFAULT_PROBABILITY
     sizing: str = SIZINGS[0]
+    # Whether filters of few distinct values are halved as often as the probability allows.
     fold: bool = False
 
     def __post_init__(self) -> None:
@@ -127,10 +115,21 @@ class IndexEntry:
     global_filter: GlobalFilterEntry | None = None
 
     @property
+    def files(self) -> dict[tuple[str, str], int]:
+        """Folder and name of each file it needs, with its size."""
+        files = {}
+        for segment in self.segments:
+            files[segment.name, TABLE_FILES[segment.layout]] = segment.num_bytes
+            if segment.ranges_bytes:
+                files[segment.name, KEY_RANGES_FILE] = segment.ranges_bytes
+        if self.global_filter is not None:
+            files[self.global_filter.segment, GLOBAL_FILTER_FILE] = self.global_filter.num_bytes
+        return files
+
+    @property
     def folders(self) -> set[str]:
         """Names of the folders it needs."""
-        also = {self.global_filter.segment} if self.global_filter is not None else set()
-        return {segment.name for segment in self.segments} | also
+        return {folder for folder, _ in self.files}
 
     @property
     def fragment_ids(self) -> set[int]:
@@ -163,10 +162,17 @@ class Version:
     page_maps: tuple[PageMapEntry, ...] = ()
 
     @property
+    def files(self) -> dict[tuple[str, str], int]:
+        """Folder and name of each file of a segment it needs, with its size."""
+        files = {(entry.segment, PAGE_MAP_FILE): entry.num_bytes for entry in self.page_maps}
+        for index in self.indices.values():
+            files |= index.files
+        return files
+
+    @property
     def folders(self) -> set[str]:
         """Names of the folders of segments it needs."""
-        folders = {page_map.segment for page_map in self.page_maps}
-        return folders.union(*(entry.folders for entry in self.indices.values()))
+        return {folder for folder, _ in self.files}
 
     def with_indices(
         self, indices: Mapping[str, IndexEntry], page_maps: Iterable[PageMapEntry] = ()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.catalog.model import PageMapEntry
+from zonebloom.catalog.model import PAGE_MAP_FILE, PageMapEntry
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.storage.parquet.pagemap import FilePages, PageMap, merged_page_map
@@ -50,7 +50,7 @@ class PageMaps:
 
 def load_page_map(catalog: Catalog, entry: PageMapEntry) -> PageMap:
     """Read a page map."""
-    path = catalog.page_map_path(entry.segment)
+    path = catalog.path(entry.segment, PAGE_MAP_FILE)
     return PageMap(catalog.read(path, entry.num_bytes, entry.checksum), path)
 
 
@@ -80,5 +80,5 @@ def _merged(catalog: Catalog, segment: str, entries: Sequence[PageMapEntry]) -> 
         table = load_page_map(catalog, entry).table
         used = np.isin(table["fragment_id"].to_numpy(), np.array(entry.fragment_ids, np.uint64))
         tables.append(table.filter(pa.array(used)))
-    written = catalog.write(catalog.page_map_path(segment), merged_page_map(tables))
+    written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), merged_page_map(tables))
     return PageMapEntry(segment, *written, tuple(i for e in entries for i in e.fragment_ids))

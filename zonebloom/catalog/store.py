@@ -37,13 +37,7 @@ from zonebloom.catalog.folder import (
     write_synced,
     writing_to,
 )
-from zonebloom.catalog.model import (
-    FILE_NAMES,
-    GLOBAL_FILTER,
-    KEY_RANGES_FILE,
-    PAGE_MAP_FILE,
-    Version,
-)
+from zonebloom.catalog.model import Version
 from zonebloom.catalog.version_log import NewerFormat, VersionLog
 from zonebloom.catalog.versions import from_content, listed, listing_of, plain_name, to_content
 from zonebloom.errors import (
@@ -75,21 +69,9 @@ class Catalog:
         self._versions = posixpath.join(folder, "versions")
         self._log = VersionLog(filesystem, self._versions, _VERSION_KEYS, self.prepare)
 
-    def segment_path(self, name: str, layout: str = "table") -> str:
-        """Path of a segment's table."""
-        return posixpath.join(self.folder, "segments", name, FILE_NAMES[layout])
-
-    def page_map_path(self, name: str) -> str:
-        """Path of a page map."""
-        return posixpath.join(self.folder, "segments", name, PAGE_MAP_FILE)
-
-    def ranges_path(self, name: str) -> str:
-        """Path of a segment's key ranges."""
-        return posixpath.join(self.folder, "segments", name, KEY_RANGES_FILE)
-
-    def global_filter_path(self, name: str) -> str:
-        """Path of a filter over all keys, or of what a task found for it."""
-        return posixpath.join(self.folder, "segments", name, GLOBAL_FILTER)
+    def path(self, segment: str, file: str) -> str:
+        """Path of a file of a segment."""
+        return posixpath.join(self.folder, "segments", segment, file)
 
     def prepare(self, path: str) -> None:
         """Make the folder of a file about to be written, and who may read the data may read it."""
@@ -124,21 +106,17 @@ class Catalog:
             sink.write(data)
         return memoryview(data).nbytes, xxhash.xxh3_64_hexdigest(data)
 
-    def latest(self) -> Version:
-        """The newest version that can be read; a damaged one is reported and passed over."""
-        return self._latest(for_writing=False)
+    def latest(self, *, for_writing: bool = False) -> Version:
+        """The newest version that can be read; a damaged one is reported and passed over.
 
-    def latest_for_writing(self) -> Version:
-        """The same, for what a change is based on."""
-        return self._latest(for_writing=True)
-
-    def _latest(self, for_writing: bool) -> Version:
+        What a change is based on may not be older than one that cannot be read just now.
+        """
         try:
             numbers = self._numbers()[::-1]
         except CatalogError as error:
             if for_writing:
                 raise
-            warnings.warn(f"{error}. The data is read instead", IndexNotUsedWarning, stacklevel=4)
+            warnings.warn(f"{error}. The data is read instead", IndexNotUsedWarning, stacklevel=3)
             return Version()
         while numbers:
             number = numbers.pop(0)
@@ -153,7 +131,7 @@ class Catalog:
                     # A vacuum deleted it since: there is a newer one.
                     numbers = now_there[::-1]
                     continue
-                warnings.warn(str(error), IndexNotUsedWarning, stacklevel=4)
+                warnings.warn(str(error), IndexNotUsedWarning, stacklevel=3)
         return Version()
 
     def commit(self, change: Callable[[Version], Version]) -> Version:
@@ -166,7 +144,7 @@ class Catalog:
         for _ in range(_MAX_TRIES):
             # A damaged version still has its number: ours comes after it.
             number = max(self._numbers(), default=0) + 1
-            latest = self.latest_for_writing()
+            latest = self.latest(for_writing=True)
             version = replace(change(latest), number=number)
             before, named = self.files(latest), self.files(version)
             new = {path: size for path, size in named.items() if path not in before}
@@ -193,16 +171,7 @@ class Catalog:
 
     def files(self, version: Version) -> dict[str, int]:
         """The files of segments that a version names, with their sizes."""
-        files = {self.page_map_path(each.segment): each.num_bytes for each in version.page_maps}
-        for entry in version.indices.values():
-            for segment in entry.segments:
-                files[self.segment_path(segment.name, segment.layout)] = segment.num_bytes
-                if segment.ranges_bytes:
-                    files[self.ranges_path(segment.name)] = segment.ranges_bytes
-            stored = entry.global_filter
-            if stored is not None:
-                files[self.global_filter_path(stored.segment)] = stored.num_bytes
-        return files
+        return {self.path(*place): size for place, size in version.files.items()}
 
     def _has(self, part: Version) -> bool:
         """Whether all files are there that a version names."""
@@ -227,7 +196,7 @@ class Catalog:
         """
         if max(self._numbers(), default=0) <= version.number:
             return True
-        newest = self.latest_for_writing()
+        newest = self.latest(for_writing=True)
         # A newer build of the same files has page maps of its own.
         tables = new.keys() - self.files(Version(page_maps=version.page_maps)).keys()
         if tables:
@@ -279,7 +248,7 @@ class Catalog:
         try:
             infos = self.filesystem.get_file_info(pafs.FileSelector(base, allow_not_found=True))
             infos = [info for info in infos if info.base_name.startswith(starts)]
-            named = self.latest_for_writing().folders if infos else set()
+            named = self.latest(for_writing=True).folders if infos else set()
         except (CatalogError, OSError) as error:
             return error
         failure = None
@@ -308,7 +277,7 @@ class Catalog:
 
     def _create(self, version: Version) -> bool:
         """Write a version unless its number is taken."""
-        fragments = listing_of(version.fragments.values())
+        fragments = listing_of(list(version.fragments.values()))
         checksum = xxhash.xxh3_64_hexdigest(fragments)
         # Named by content: a version can only ever refer to the bytes it was made with.
         listing = f"{version.number:020d}-{checksum}.arrow"

@@ -43,9 +43,8 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     before = datetime.now(UTC) - older_than
     # Before the newest version is read: of segments that come later nothing is known.
     folders = _listed(filesystem, posixpath.join(catalog.folder, "segments"))
-    newest = catalog.latest_for_writing()
+    newest = catalog.latest(for_writing=True)
     named = newest.folders
-    files = {tuple(path.split("/")[-2:]) for path in catalog.files(newest)}
     num_bytes = 0
     unnamed: dict[str, int] = {}
     for folder in folders:
@@ -58,7 +57,7 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
             continue
         # Of a segment whose page map alone is used what else was in it.
         for info in inside:
-            if (folder.base_name, info.base_name) not in files:
+            if (folder.base_name, info.base_name) not in newest.files:
                 num_bytes += info.size or 0
                 _delete_file(filesystem, info.path)
     deleted = _delete(catalog, unnamed)
@@ -92,7 +91,7 @@ def _delete(catalog: Catalog, names: Iterable[str]) -> list[str]:
     needed = {name.removeprefix(_ASIDE) for name in asides}
     deleted = []
     try:
-        needed = catalog.latest_for_writing().folders
+        needed = catalog.latest(for_writing=True).folders
     finally:
         for name, aside in asides.items():
             own = name.removeprefix(_ASIDE)

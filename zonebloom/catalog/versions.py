@@ -6,13 +6,13 @@ Nothing read is trusted: sizes, ids and names are checked before use.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
 
-from zonebloom.catalog.model import FILE_NAMES, IndexEntry, KnownFragment, PageMapEntry, Version
+from zonebloom.catalog.model import TABLE_FILES, IndexEntry, KnownFragment, PageMapEntry, Version
 from zonebloom.catalog.version_log import from_json
 from zonebloom.storage.files import FileIdentity
 
@@ -21,30 +21,26 @@ _MAX_FRAGMENT_ID = 1 << 30
 _PLAIN_NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_.-]*")
 
 
-def _schema(**types: pa.DataType) -> pa.Schema:
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in types.items()])
-
-
-_FIRST_FIELDS = _schema(
-    fragment_id=pa.uint64(),
-    key=pa.string(),
-    size=pa.int64(),
-    mtime_ns=pa.int64(),
-    num_rows=pa.int64(),
-)
-# Not in listings of the first versions: there mtime and size alone tell files apart.
+_OF_FILE = ("size", "mtime_ns", "ctime_ns", "tag", "inode")
 _FIELDS = pa.schema(
     [
-        *_FIRST_FIELDS,
-        *_schema(
-            ctime_ns=pa.int64(),
-            tag=pa.string(),
-            inode=pa.uint64(),
-            digest=pa.string(),
-            seen_at=pa.int64(),
-        ),
+        pa.field(name, kind, nullable=False)
+        for name, kind in {
+            "fragment_id": pa.uint64(),
+            "key": pa.string(),
+            "size": pa.int64(),
+            "mtime_ns": pa.int64(),
+            "num_rows": pa.int64(),
+            "ctime_ns": pa.int64(),
+            "tag": pa.string(),
+            "inode": pa.uint64(),
+            "digest": pa.string(),
+            "seen_at": pa.int64(),
+        }.items()
     ]
 )
+# In listings of the first versions mtime and size alone tell files apart.
+_FIRST_FIELDS = pa.schema(list(_FIELDS)[:5])
 
 
 def to_content(version: Version, listing: str, checksum: str) -> dict[str, Any]:
@@ -75,14 +71,14 @@ def from_content(content: Any, fragments: dict[str, KnownFragment]) -> Version:
     known = [fragment.fragment_id for fragment in fragments.values()]
     if len(set(known)) != len(known):
         raise ValueError("two fragments share an id")
-    for name in version.folders:
-        plain_name(name)
     covered = [known, *(page_map.fragment_ids for page_map in version.page_maps)]
     for entry in version.indices.values():
         covered += [segment.fragment_ids for segment in entry.segments]
         covered += [entry.global_filter.fragment_ids] if entry.global_filter is not None else []
-        if unknown := {segment.layout for segment in entry.segments}.difference(FILE_NAMES):
+        if unknown := {segment.layout for segment in entry.segments}.difference(TABLE_FILES):
             raise ValueError(f"there is no layout {unknown.pop()!r}")
+    for name in version.folders:
+        plain_name(name)
     if any(not 0 <= i < next_id for ids in covered for i in ids):
         raise ValueError("it names a fragment whose id was never given")
     return version.with_indices(version.indices)
@@ -114,26 +110,15 @@ def plain_name(name: Any) -> str:
     return name
 
 
-def listing_of(fragments: Iterable[KnownFragment]) -> bytes:
+def listing_of(fragments: Sequence[KnownFragment]) -> bytes:
     """The bytes of the file that lists the fragments of a version."""
-    rows = [
-        {
-            "fragment_id": fragment.fragment_id,
-            "key": fragment.key,
-            "size": fragment.identity.size,
-            "mtime_ns": fragment.identity.mtime_ns,
-            "num_rows": fragment.num_rows,
-            "ctime_ns": fragment.identity.ctime_ns,
-            "tag": fragment.identity.tag,
-            "inode": fragment.identity.inode,
-            "digest": fragment.digest,
-            "seen_at": fragment.seen_at,
-        }
-        for fragment in fragments
-    ]
+    columns = []
+    for name, kind in zip(_FIELDS.names, _FIELDS.types, strict=True):
+        owners = [f.identity if name in _OF_FILE else f for f in fragments]
+        columns.append(pa.array([getattr(owner, name) for owner in owners], kind))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, _FIELDS) as writer:
-        writer.write_batch(pa.RecordBatch.from_pylist(rows, _FIELDS))
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_FIELDS))
     return sink.getvalue().to_pybytes()
 
 
@@ -144,11 +129,11 @@ def listed(data: bytes) -> dict[str, KnownFragment]:
     if table.schema not in (_FIRST_FIELDS, _FIELDS):
         raise ValueError("its fragments have other columns")
     fragments = {}
-    columns = [column.to_pylist() for column in table.columns]
-    for fragment_id, key, size, mtime_ns, num_rows, *more in zip(*columns, strict=True):
-        if key in fragments or not 0 <= num_rows <= 1 << 32:
-            raise ValueError(f"its entry for fragment {key!r} does not hold")
-        ctime_ns, tag, inode, digest, seen_at = more or (0, "", 0, "", 0)
-        identity = FileIdentity(size, mtime_ns, ctime_ns, tag, inode)
-        fragments[key] = KnownFragment(fragment_id, key, identity, num_rows, digest, seen_at)
+    of_file = [name for name in _OF_FILE if name in table.column_names]
+    for row in table.to_pylist():
+        identity = FileIdentity(**{name: row.pop(name) for name in of_file})
+        fragment = KnownFragment(identity=identity, **row)
+        if fragment.key in fragments or not 0 <= fragment.num_rows <= 1 << 32:
+            raise ValueError(f"its entry for fragment {fragment.key!r} does not hold")
+        fragments[fragment.key] = fragment
     return fragments

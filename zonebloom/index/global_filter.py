@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from zonebloom.arguments import shown
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry
+from zonebloom.catalog.model import GLOBAL_FILTER_FILE, GlobalFilterEntry, IndexEntry
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.sbbf.filter import Sbbf
@@ -100,7 +100,7 @@ class KeyHashes:
             data = self._filled(self._filter).to_bytes()
         else:
             data = np.concatenate([np.empty(0, np.uint64), *self._hashes]).astype("<u8").tobytes()
-        written = catalog.write(catalog.global_filter_path(segment), data)
+        written = catalog.write(catalog.path(segment, GLOBAL_FILTER_FILE), data)
         return Part(segment, *written, self._filter is not None)
 
     def _filled(self, bloom: Sbbf) -> Sbbf:
@@ -123,13 +123,13 @@ def merge_parts(
     for part in parts:
         if not part.num_bytes:
             continue
-        path = catalog.global_filter_path(part.segment)
+        path = catalog.path(part.segment, GLOBAL_FILTER_FILE)
         data = catalog.read(path, part.num_bytes, part.checksum)
         if part.is_filter:
             bloom.merge(Sbbf.from_bytes(data))
         else:
             bloom.insert_hashes(np.frombuffer(data, dtype="<u8"))
-    written = catalog.write(catalog.global_filter_path(segment), bloom.to_parquet_bytes())
+    written = catalog.write(catalog.path(segment, GLOBAL_FILTER_FILE), bloom.to_parquet_bytes())
     return GlobalFilterEntry(
         segment, *written, tuple(fragment_ids), size.num_items, size.probability
     )
@@ -137,7 +137,7 @@ def merge_parts(
 
 def load(catalog: Catalog, entry: GlobalFilterEntry) -> Sbbf:
     """Read a global filter."""
-    path = catalog.global_filter_path(entry.segment)
+    path = catalog.path(entry.segment, GLOBAL_FILTER_FILE)
     data = catalog.read(path, entry.num_bytes, entry.checksum)
     try:
         return Sbbf.from_parquet_bytes(data)

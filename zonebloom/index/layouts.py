@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from zonebloom.catalog.model import Segment
+from zonebloom.catalog.model import TABLE_FILES, Segment
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.rows import read_table, write_rows
@@ -16,7 +16,7 @@ def open_table(
     catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None = None
 ) -> Table:
     """Open the table of a segment, in the layout it has."""
-    path = catalog.segment_path(segment.name, segment.layout)
+    path = catalog.path(segment.name, TABLE_FILES[segment.layout])
     if segment.layout == SlicedTable.layout:
         return SlicedTable(
             catalog.filesystem, path, segment.num_bytes, segment.checksum, report=report
@@ -26,7 +26,7 @@ def open_table(
 
 def write_table(catalog: Catalog, name: str, layout: str, tables: Sequence[Table]) -> WrittenTable:
     """Write tables of one index as the one table of a segment, in a layout."""
-    path = catalog.segment_path(name, layout)
+    path = catalog.path(name, TABLE_FILES[layout])
     catalog.prepare(path)
     if layout == SlicedTable.layout:
         from zonebloom.index.sliced_merge import merge

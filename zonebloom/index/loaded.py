@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.catalog.model import IndexEntry
+from zonebloom.catalog.model import KEY_RANGES_FILE, IndexEntry
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.index.global_filter import GlobalFilter, against
@@ -58,7 +58,7 @@ class LoadedIndex:
             for segment in self.entry.segments:
                 if not segment.ranges_bytes:
                     continue
-                path = self._catalog.ranges_path(segment.name)
+                path = self._catalog.path(segment.name, KEY_RANGES_FILE)
                 try:
                     buffer = self._catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
                     tables.append(read_ranges(buffer, arrow_type, path))

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.predicates.ast import Predicate, columns
-from zonebloom.storage.files import FileIdentity, ReadCounter, counted
+from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.parquet.bloom import EmbeddedColumn, EmbeddedFilters
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.source import Fragment, Source
@@ -27,13 +27,11 @@ class FragmentFilters:
 
     def __init__(self, source: Source):
         self._source = source
-        self._found: dict[tuple[str, FileIdentity], EmbeddedFilters | None] = {}
+        self._filters: dict[tuple[str, FileIdentity], EmbeddedFilters | None] = {}
         self._pointless: set[str] = set()
         self._from_paths = source.partition_columns()
         # A column that paths give may hold other values in the files.
-        self._schema = pa.schema(
-            [each for each in source.schema if each.name not in self._from_paths]
-        )
+        self._schema = pa.schema([f for f in source.schema if f.name not in self._from_paths])
 
     def asked(
         self, predicate: Predicate, counter: ReadCounter
@@ -53,7 +51,7 @@ class FragmentFilters:
         def row_groups(fragment: Fragment, identity: FileIdentity) -> list[int] | None:
             if question() in self._pointless:
                 return None
-            filters = self._filters(fragment, identity, counter)
+            filters = self._of(fragment, identity, counter)
             kept = filters.row_groups(predicate, self._schema) if filters else None
             if kept is None:
                 if len(self._pointless) >= _MAX_POINTLESS:
@@ -65,35 +63,24 @@ class FragmentFilters:
 
     def columns(self, fragment: Fragment, identity: FileIdentity) -> list[EmbeddedColumn]:
         """The columns of a fragment that have filters."""
-        filters = (
-            self._filters(fragment, identity, ReadCounter()) if self._source.is_parquet else None
-        )
+        is_parquet = self._source.is_parquet
+        filters = self._of(fragment, identity, ReadCounter()) if is_parquet else None
         return filters.columns() if filters else []
 
-    def _filters(
+    def _of(
         self, fragment: Fragment, identity: FileIdentity, counter: ReadCounter
     ) -> EmbeddedFilters | None:
-        key = (fragment.path, identity)
-        if key not in self._found:
-            self._found[key] = self._open(fragment, identity, counter)
-        return self._found[key]
-
-    def _open(
-        self, fragment: Fragment, identity: FileIdentity, counter: ReadCounter
-    ) -> EmbeddedFilters | None:
-        import pyarrow.parquet as pq
-
-        source = self._source
-
         def read(ranges):
             # Opened anew: a file kept open for each fragment would be too many.
-            with FragmentFile(source.filesystem, fragment.path, identity, counter) as file:
+            filesystem = self._source.filesystem
+            with FragmentFile(filesystem, fragment.path, identity, counter) as file:
                 return file.read(ranges)
 
-        try:
-            with counted(source.filesystem, counter).open_input_file(fragment.path) as file:
-                metadata = pq.ParquetFile(file).metadata
-            return EmbeddedFilters(metadata, identity.size, read)
-        except (pa.ArrowException, OSError, FragmentUnreadable):
-            # The scan meets the same and says so.
-            return None
+        key = fragment.path, identity
+        if key not in self._filters:
+            try:
+                self._filters[key] = EmbeddedFilters(identity.size, read)
+            except (pa.ArrowException, OSError, FragmentUnreadable):
+                # The scan meets the same and says so.
+                self._filters[key] = None
+        return self._filters[key]

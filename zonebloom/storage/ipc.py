@@ -15,13 +15,7 @@ import pyarrow as pa
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import reading
-from zonebloom.storage.ipc_layout import (
-    BatchHead,
-    FlatRows,
-    flat_places,
-    parse_head,
-    read_blocks,
-)
+from zonebloom.storage.ipc_layout import BatchHead, flat_places, flat_rows, read_blocks, read_head
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.source import dataset_columns
 
@@ -64,8 +58,7 @@ class IpcRows:
     def _head(self, number: int) -> BatchHead:
         if number not in self._heads:
             with reading(self._path):
-                block = self._blocks[number]
-                self._heads[number] = parse_head(self._one(block.start, block.body))
+                self._heads[number] = read_head(self._one, self._blocks[number])
         return self._heads[number]
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
@@ -87,27 +80,30 @@ class IpcRows:
         self, number: int, names: Sequence[str], rows: RowRanges
     ) -> dict[str, pa.ChunkedArray]:
         """Columns whose rows are found by arithmetic: two rounds of reads for all of them."""
-        head, block = self._head(number), self._blocks[number]
         starts, stops = np.asarray(rows.starts), np.asarray(rows.stops)
-        breaks = np.flatnonzero(starts[1:] - stops[:-1] > _GAP_ROWS)
-        firsts, lasts = np.append(0, breaks + 1), np.append(breaks, len(starts) - 1)
-        spans = list(zip(starts[firsts].tolist(), stops[lasts].tolist(), strict=True))
+        is_apart = starts[1:] - stops[:-1] > _GAP_ROWS
+        firsts, lasts = starts[np.append(True, is_apart)], stops[np.append(is_apart, True)]
+        spans = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+        head = self._head(number)
         columns = [
-            FlatRows(self._stored.field(n).type, head, self._flat[n], block, spans) for n in names
+            flat_rows(self._stored.field(name).type, head, self._flat[name], spans)
+            for name in names
         ]
-        read = self._in_turn([column.ranges() for column in columns])
-        texts = [column.values(data) for column, data in zip(columns, read, strict=True)]
-        values = self._in_turn(texts)
-        span_of = np.searchsorted(firsts, np.arange(len(starts)), side="right") - 1
-        found = {}
-        for name, column, data in zip(names, columns, values, strict=True):
-            arrays = column.arrays(data)
-            pieces = [
-                arrays[span].slice(start - spans[span][0], stop - start)
-                for span, (start, stop) in zip(span_of.tolist(), rows, strict=True)
+        results = [next(column) for column in columns]
+        for _ in range(2):
+            pieces = iter(self._file.read([part for parts in results for part in parts]))
+            results = [
+                column.send([next(pieces) for _ in parts])
+                for column, parts in zip(columns, results, strict=True)
             ]
-            found[name] = pa.chunked_array(pieces)
-        return found
+        span_of = np.append(0, np.cumsum(is_apart)).tolist()
+        return {
+            name: pa.chunked_array(
+                arrays[span].slice(start - spans[span][0], stop - start)
+                for span, (start, stop) in zip(span_of, rows, strict=True)
+            )
+            for name, arrays in zip(names, results, strict=True)
+        }
 
     def _whole(
         self, number: int, names: Sequence[str], rows: RowRanges
@@ -125,21 +121,8 @@ class IpcRows:
         pieces = [batch.slice(start, stop - start) for start, stop in rows]
         return {name: pa.chunked_array([each.column(name) for each in pieces]) for name in names}
 
-    def _in_turn(self, wanted: Sequence[Sequence[tuple[int, int]]]) -> list[list[bytes]]:
-        """The ranges of several columns, read together."""
-        ranges = [each for ranges in wanted for each in ranges]
-        pieces = iter(self._exactly(ranges))
-        return [[next(pieces) for _ in ranges] for ranges in wanted]
-
     def _one(self, start: int, stop: int) -> bytes:
-        return self._exactly([(start, stop)])[0]
-
-    def _exactly(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        pieces = self._file.read(ranges) if ranges else []
-        for (start, stop), data in zip(ranges, pieces, strict=True):
-            if len(data) < stop - start:
-                raise ValueError(f"it ends at {start + len(data):,} bytes; {stop:,} were there")
-        return pieces
+        return self._file.read([(start, stop)])[0]
 
     def _as_file(self) -> pa.PythonFile:
         return pa.PythonFile(_AsFile(self._one, self._file.num_bytes), mode="r")

@@ -14,15 +14,15 @@ list of slots, each the place of a field; an empty slot is the field's default.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 Read = Callable[[int, int], bytes]
-_Span = tuple[int, int]
+Span: TypeAlias = tuple[int, int]
 
 _MAGIC = b"ARROW1"
 _TAIL_BYTES = 16 << 10
@@ -43,8 +43,8 @@ class Block(NamedTuple):
 class BatchHead(NamedTuple):
     """What the head of a record batch says.
 
-    ``nodes`` has the rows and nulls of each array, ``buffers`` where each buffer begins in the
-    body and its bytes; int64, shape (n, 2) each.
+    ``nodes`` has the rows and nulls of each array, ``buffers`` where each buffer begins and ends
+    in the file; int64, shape (n, 2) each.
     """
 
     num_rows: int
@@ -62,50 +62,44 @@ class _Table:
         self._slots = at - _number("<i", data, at)
         self._num_bytes = _number("<H", data, self._slots)
 
-    @classmethod
-    def root(cls, data: bytes) -> _Table:
-        """The table a flatbuffer is of."""
-        return cls(data, _number("<I", data, 0))
-
-    def number(self, slot: int, format: str) -> int:
-        """A number; 0 by default."""
-        at = self._place(slot)
-        return _number(format, self._data, at) if at else 0
-
-    def table(self, slot: int) -> _Table:
-        """A table that must be there."""
-        return _Table(self._data, self._pointed(slot))
-
-    def has(self, slot: int) -> bool:
-        """Whether a field is there."""
-        return self._place(slot) > 0
-
-    def structs(self, slot: int, dtype: np.dtype) -> np.ndarray:
-        """A vector of structs; empty by default."""
-        if not self.has(slot):
-            return np.empty(0, dtype=dtype)
-        at = self._pointed(slot)
-        count = _number("<I", self._data, at)
-        return np.frombuffer(self._data, dtype=dtype, count=count, offset=at + 4)
-
-    def _place(self, slot: int) -> int:
+    def place(self, slot: int) -> int:
+        """Where a field lies; 0 when it is left out."""
         entry = 4 + 2 * slot
         if entry + 2 > self._num_bytes:
             return 0
         offset = _number("<H", self._data, self._slots + entry)
         return self._at + offset if offset else 0
 
-    def _pointed(self, slot: int) -> int:
-        at = self._place(slot)
+    def number(self, slot: int, format: str) -> int:
+        """A number; 0 by default."""
+        at = self.place(slot)
+        return _number(format, self._data, at) if at else 0
+
+    def table(self, slot: int) -> _Table:
+        """A table that must be there."""
+        at = self.place(slot)
         if not at:
             raise ValueError("a part of its description is missing")
-        return at + _number("<I", self._data, at)
+        return _Table(self._data, at + _number("<I", self._data, at))
+
+    def structs(self, slot: int, dtype: np.dtype) -> np.ndarray:
+        """A vector of structs; empty by default."""
+        at = self.place(slot)
+        if not at:
+            return np.empty(0, dtype=dtype)
+        at += _number("<I", self._data, at)
+        count = _number("<I", self._data, at)
+        return np.frombuffer(self._data, dtype=dtype, count=count, offset=at + 4)
 
 
 def _number(format: str, data: bytes, at: int) -> int:
     if not 0 <= at <= len(data) - struct.calcsize(format):
         raise ValueError("its description points outside itself")
     return struct.unpack_from(format, data, at)[0]
+
+
+def _root(data: bytes) -> _Table:
+    return _Table(data, _number("<I", data, 0))
 
 
 def read_blocks(read: Read, num_bytes: int) -> tuple[list[Block], bool]:
@@ -118,7 +112,7 @@ def read_blocks(read: Read, num_bytes: int) -> tuple[list[Block], bool]:
         raise ValueError(f"its footer claims {size:,} bytes")
     if size + 10 > len(tail):
         tail = read(num_bytes - 10 - size, num_bytes)
-    footer = _Table.root(tail[-10 - size : -10])
+    footer = _root(tail[-10 - size : -10])
     blocks = []
     for offset, head, _, body in footer.structs(3, _BLOCK).tolist():
         block = Block(offset, offset + head, offset + head + body)
@@ -128,18 +122,29 @@ def read_blocks(read: Read, num_bytes: int) -> tuple[list[Block], bool]:
     return blocks, footer.table(1).number(0, "<h") == 0
 
 
-def parse_head(data: bytes) -> BatchHead:
+def read_head(read: Read, block: Block) -> BatchHead:
     """What the head of a record batch says."""
+    data = read(block.start, block.body)
     # Files of Arrow before 0.15 lack the mark.
-    message = _Table.root(data[8:] if data.startswith(_CONTINUATION) else data[4:])
+    message = _root(data[8:] if data.startswith(_CONTINUATION) else data[4:])
     if message.number(1, "<B") != _RECORD_BATCH:
         raise ValueError("it has something else where a record batch was to be")
     batch = message.table(2)
     num_rows = batch.number(0, "<q")
     if num_rows < 0:
         raise ValueError(f"it has a record batch of {num_rows} rows")
-    nodes, buffers = (batch.structs(slot, _PAIR) for slot in (1, 2))
-    return BatchHead(num_rows, nodes, buffers, batch.has(3))
+    nodes, (offsets, sizes) = batch.structs(1, _PAIR), batch.structs(2, _PAIR).T
+    # Compared so that no sum can overflow.
+    body = block.stop - block.body
+    if (
+        (offsets < 0).any()
+        or (sizes < 0).any()
+        or (sizes > body).any()
+        or (offsets > body - sizes).any()
+    ):
+        raise ValueError("a buffer lies outside its record batch")
+    buffers = np.stack([offsets, offsets + sizes], axis=1) + block.body
+    return BatchHead(num_rows, nodes, buffers, batch.place(3) > 0)
 
 
 def flat_places(schema: pa.Schema) -> dict[str, tuple[int, int]]:
@@ -194,89 +199,53 @@ def _counts(t: pa.DataType) -> tuple[int, int] | None:
     return nodes, buffers
 
 
-class FlatRows:
-    """Some rows of one column of a record batch: what to read, and the arrays of it."""
+def flat_rows(
+    kind: pa.DataType, head: BatchHead, place: tuple[int, int], spans: Sequence[Span]
+) -> Generator[list[Any], Sequence[bytes], None]:
+    """Some rows of one column of a record batch.
 
-    def __init__(
-        self,
-        arrow_type: pa.DataType,
-        head: BatchHead,
-        place: tuple[int, int],
-        block: Block,
-        spans: Sequence[_Span],
-    ):
-        self._type = arrow_type
-        self._is_text = _is_text(arrow_type)
-        node, buffer = place
-        count = 3 if self._is_text else 2
-        if node >= len(head.nodes) or buffer + count > len(head.buffers):
-            raise ValueError("a record batch has fewer columns than the file")
-        rows, nulls = head.nodes[node].tolist()
-        if rows != head.num_rows:
-            raise ValueError("a record batch has columns of several lengths")
-        self._buffers: list[_Span] = []
-        for offset, size in head.buffers[buffer : buffer + count].tolist():
-            start = block.body + offset
-            if offset < 0 or size < 0 or start + size > block.stop:
-                raise ValueError("a buffer lies outside its record batch")
-            self._buffers.append((start, start + size))
-        # Bits are read by whole bytes, and everything from the same row on.
-        self._spans = [(start // 8 * 8, stop) for start, stop in spans]
-        self._skipped = [start % 8 for start, _ in spans]
-        self._has_nulls = nulls != 0 and self._buffers[0][0] < self._buffers[0][1]
-        self._bits = 8 * self._offset_type.itemsize if self._is_text else _bit_width(arrow_type)
-        self._firsts: list[np.ndarray] = []
-        self._found: list[bytes] = []
+    Twice it yields what to read and is sent that: validity and values or offsets, then text.
+    Then it yields an array a span, checked through and through.
+    """
+    node, first = place
+    is_text = _is_text(kind)
+    buffers = head.buffers[first : first + 2 + is_text].tolist()
+    if node >= len(head.nodes) or len(buffers) < 2 + is_text:
+        raise ValueError("a record batch has fewer columns than the file")
+    num_rows, nulls = head.nodes[node].tolist()
+    if num_rows != head.num_rows:
+        raise ValueError("a record batch has columns of several lengths")
+    offset_type = np.dtype("<i8" if _is_large(kind) else "<i4")
+    bits = 8 * offset_type.itemsize if is_text else _bit_width(kind)
+    # Bits are read by whole bytes, and everything from the same row on.
+    rows = [(start // 8 * 8, stop) for start, stop in spans]
+    masks: Sequence[bytes | None] = [None] * len(rows)
+    has_nulls = nulls != 0 and buffers[0][0] < buffers[0][1]
+    wanted = [_part(buffers[0], at // 8, -(-stop // 8)) for at, stop in rows if has_nulls]
+    wanted += [
+        _part(buffers[1], at * bits // 8, -(-(stop + is_text) * bits // 8)) for at, stop in rows
+    ]
+    data = yield wanted
+    if has_nulls:
+        masks = data[: len(rows)]
+    contents = [[values] for values in data[-len(rows) :]]
+    offsets = [np.frombuffer(values, dtype=offset_type) for (values,) in contents if is_text]
+    if any(of_span[0] < 0 for of_span in offsets):
+        raise ValueError("a text lies outside its buffer")
+    texts = yield [_part(buffers[2], int(o[0]), int(o[-1])) for o in offsets]
+    if is_text:
+        contents = [[o - o[0], text] for o, text in zip(offsets, texts, strict=True)]
+    arrays = []
+    for (start, stop), (at, _), mask, content in zip(spans, rows, masks, contents, strict=True):
+        parts = [None if part is None else pa.py_buffer(part) for part in (mask, *content)]
+        array = pa.Array.from_buffers(kind, stop - start, parts, offset=start - at)
+        array.validate(full=True)
+        arrays.append(array)
+    yield arrays
 
-    @property
-    def _offset_type(self) -> np.dtype:
-        return np.dtype("<i8" if _is_large(self._type) else "<i4")
 
-    def ranges(self) -> list[_Span]:
-        """What to read first: of each span the validity if there are nulls, then the rest."""
-        more = 1 if self._is_text else 0
-        wanted = []
-        for start, stop in self._spans:
-            if self._has_nulls:
-                wanted.append(self._part(0, start // 8, -(-stop // 8)))
-            ends = start * self._bits // 8, -(-(stop + more) * self._bits // 8)
-            wanted.append(self._part(1, *ends))
-        return wanted
-
-    def values(self, found: Sequence[bytes]) -> list[_Span]:
-        """What to read then, given what was read first: the bytes of text."""
-        self._found = list(found)
-        if not self._is_text:
-            return []
-        wanted = []
-        for data in found[1::2] if self._has_nulls else found:
-            offsets = np.frombuffer(data, dtype=self._offset_type)
-            first, last = int(offsets[0]), int(offsets[-1])
-            if first < 0:
-                raise ValueError("a text lies outside its buffer")
-            wanted.append(self._part(2, first, last))
-            self._firsts.append(offsets - offsets[0])
-        return wanted
-
-    def arrays(self, values: Sequence[bytes]) -> list[pa.Array]:
-        """The arrays, one a span, given what was read then; checked through and through."""
-        arrays = []
-        step = 2 if self._has_nulls else 1
-        for number, (start, stop) in enumerate(self._spans):
-            *validity, data = self._found[step * number : step * (number + 1)]
-            buffers = [pa.py_buffer(validity[0]) if validity else None, pa.py_buffer(data)]
-            if self._is_text:
-                buffers[1:] = [pa.py_buffer(self._firsts[number]), pa.py_buffer(values[number])]
-            skipped = self._skipped[number]
-            array = pa.Array.from_buffers(
-                self._type, stop - start - skipped, buffers, offset=skipped
-            )
-            array.validate(full=True)
-            arrays.append(array)
-        return arrays
-
-    def _part(self, buffer: int, first: int, last: int) -> _Span:
-        start, stop = self._buffers[buffer]
-        if not first <= last <= stop - start:
-            raise ValueError("a buffer is shorter than its rows")
-        return start + first, start + last
+def _part(buffer: Sequence[int], first: int, last: int) -> Span:
+    start, stop = buffer
+    if not first <= last <= stop - start:
+        raise ValueError("a buffer is shorter than its rows")
+    return start + first, start + last

@@ -6,7 +6,8 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -164,14 +165,43 @@ class FragmentFile(RandomAccessFile):
         return LOCAL_COALESCE if self.is_local else REMOTE_COALESCE
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of some (start, stop) ranges; fewer where the file ends before."""
+        """The bytes of some (start, stop) ranges, all of them."""
         try:
-            return super().read(ranges)
+            pieces = super().read(ranges)
         except OSError as error:
             raise FragmentUnreadable(f"cannot read {self.path}: {error}; try again") from None
+        for (start, stop), data in zip(ranges, pieces, strict=True):
+            if len(data) < stop - start:
+                raise FragmentUnreadable(
+                    f"cannot read {self.path}: it ends at {start + len(data):,} bytes, and was "
+                    f"read up to {stop:,}; repair or remove the file"
+                )
+        return pieces
 
     def __enter__(self) -> FragmentFile:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def read_near(
+    read: Callable[[Sequence[tuple[int, int]]], list[bytes]],
+    ranges: Sequence[tuple[int, int]],
+    gap: int = LOCAL_COALESCE,
+) -> list[memoryview]:
+    """The bytes of each of some ranges; those with few bytes between them are read as one."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if merged and start - merged[-1][1] <= gap:
+            merged[-1] = merged[-1][0], max(merged[-1][1], stop)
+        else:
+            merged.append((start, stop))
+    # Cast: the view of an Arrow buffer is one of signed bytes.
+    views = [memoryview(data).cast("B") for data in read(merged)] if merged else []
+    starts = [start for start, _ in merged]
+    pieces = []
+    for start, stop in ranges:
+        at = bisect_right(starts, start) - 1
+        pieces.append(views[at][start - starts[at] : stop - starts[at]])
+    return pieces

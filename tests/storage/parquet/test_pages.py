@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,10 @@ from storage.parquet.parquet_helpers import (
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
+from zonebloom.storage.files import ReadCounter, identities
+from zonebloom.storage.random_access import FragmentFile
+
+LOCAL = pafs.LocalFileSystem()
 
 CODECS = ["none", "snappy", "gzip", "brotli", "zstd", "lz4"]
 VERSIONS = ["1.0", "2.0"]
@@ -192,12 +198,15 @@ def test_walk_finds_what_the_offset_index_says():
             assert getattr(index, name).tolist() == getattr(walked, name).tolist()
 
 
-def test_file_cut_while_it_is_read():
-    file = File(written(mixed_table()))
-    pages = [file.indexed(0, leaf) for leaf in range(len(file.footer.schema.leaves))]
-    file.data = file.data[: len(file.data) // 8]
-    with pytest.raises(FragmentUnreadable, match="was cut"):
-        file.rows(0, RowRanges([(600, 700)]), lambda _, leaf: pages[leaf])
+def test_file_cut_while_it_is_read(tmp_path):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(written(mixed_table()))
+    (identity,) = identities(LOCAL, [str(path)])
+    with FragmentFile(LOCAL, str(path), identity, ReadCounter()) as file:
+        os.truncate(path, 100)
+        assert file.read([(90, 100)]) == [path.read_bytes()[90:]]
+        with pytest.raises(FragmentUnreadable, match=r"a\.parquet: it ends at 100 bytes"):
+            file.read([(0, 10), (90, 101)])
 
 
 @given(data=st.data())

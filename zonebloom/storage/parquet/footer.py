@@ -22,7 +22,7 @@ from zonebloom.storage.parquet.layout import (
     ReadRanges,
     RowGroup,
 )
-from zonebloom.storage.parquet.thrift import Reader, Struct
+from zonebloom.storage.parquet.thrift import STOP, STRUCT, Reader, Struct
 
 MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"
@@ -36,6 +36,10 @@ _MAX_DEPTH = 100
 # Of parquet.thrift's Type; encodings and codecs have room to grow.
 _MAX_TYPE = 7
 _MAX_ENCODING = 31
+# Of an OffsetIndex: a list's header as its first field's, and a PageLocation as varints, in which
+# the headers of its fields come before each value.
+_FIRST_LIST, _LONG_LIST = 0x19, 15
+_LOCATION = np.array([0x16, 0, 0x15, 0, 0x16, 0, STOP])
 # What reading a structure of the wrong shape raises.
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
@@ -72,17 +76,22 @@ def parse_footer(data: bytes, file_bytes: int) -> Footer:
 
 
 def read_footer(file_bytes: int, read: ReadRanges) -> Footer:
-    """Read and parse the footer of a file in one request, or two when it is large."""
+    """Read and parse the footer of a file."""
+    return parse_footer(footer_bytes(file_bytes, read)[0], file_bytes)
+
+
+def footer_bytes(file_bytes: int, read: ReadRanges) -> tuple[bytes, bytes]:
+    """The FileMetaData of a file and what follows it, in one request, or two for a large one."""
     if file_bytes < TAIL_BYTES:
         raise FragmentUnreadable(f"it has {file_bytes} bytes: it is not a Parquet file")
     first = max(0, file_bytes - FIRST_READ_BYTES)
     (end,) = read([(first, file_bytes)])
-    length = footer_length(end[-TAIL_BYTES:], file_bytes)
-    if length + TAIL_BYTES <= len(end):
-        return parse_footer(end[len(end) - TAIL_BYTES - length : -TAIL_BYTES], file_bytes)
-    start = file_bytes - TAIL_BYTES - length
-    (data,) = read([(start, file_bytes - TAIL_BYTES)])
-    return parse_footer(data, file_bytes)
+    tail = end[-TAIL_BYTES:]
+    start = file_bytes - TAIL_BYTES - footer_length(tail, file_bytes)
+    if start < first:
+        end = read([(start, first)])[0] + end
+        first = start
+    return end[start - first : -TAIL_BYTES], tail
 
 
 def _integer(raw: Struct, field: int, high: int = _MAX_INTEGER, default: int | None = None) -> int:
@@ -194,16 +203,32 @@ def _chunk(raw: Struct, leaf: Leaf, file_bytes: int) -> Chunk:
 
 
 def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> Pages:
-    """Read an OffsetIndex."""
+    """Read an OffsetIndex, of which every byte after the list's header is one of a varint."""
     try:
-        locations: list[Struct] = Reader(data).struct()[1]
-        starts = np.array([_integer(each, 1) for each in locations], dtype=np.int64)
-        sizes = np.array([_integer(each, 2) for each in locations], dtype=np.int64)
-        rows = [_integer(each, 3) for each in locations]
-        first_rows = np.array([*rows, num_rows], dtype=np.int64)
+        body = np.frombuffer(data, dtype=np.uint8, offset=2)
+        ends = np.flatnonzero(body < 0x80) + 1
+        starts = np.append(0, ends[:-1])
+        lengths = ends - starts
+        places = np.arange(ends[-1]) - np.repeat(starts, lengths)
+        numbers = np.add.reduceat(
+            (body[: places.size] & 0x7F).astype(np.int64) << 7 * places, starts
+        )
+        count = data[1] >> 4
+        if count == _LONG_LIST:
+            count, numbers, lengths = int(numbers[0]), numbers[1:], lengths[1:]
+        size = count * len(_LOCATION)
+        locations = numbers[:size].reshape(count, len(_LOCATION))
+        is_one = data[0] == _FIRST_LIST and data[1] & 0x0F == STRUCT and lengths[:size].max() <= 9
+        if (
+            not is_one
+            or (locations[:, ::2] != _LOCATION[::2]).any()
+            or (locations[:, 1::2] & 1).any()
+        ):
+            raise ValueError("it is laid out in another way")
     except _MALFORMED as error:
         raise FragmentUnreadable(f"an offset index is malformed ({error!r})") from None
-    return checked_pages(starts, sizes, first_rows, chunk)
+    starts, sizes, first_rows = (locations[:, 1::2] >> 1).T
+    return checked_pages(starts, sizes, np.append(first_rows, num_rows), chunk)
 
 
 def checked_pages(

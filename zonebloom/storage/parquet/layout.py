@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-# Reads some (start, stop) ranges of a file; fewer bytes where it ends before.
+# Reads some (start, stop) ranges of a file: all of their bytes, or it raises.
 ReadRanges: TypeAlias = Callable[[Sequence[tuple[int, int]]], list[bytes]]
 
 

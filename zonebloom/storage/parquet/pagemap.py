@@ -110,42 +110,29 @@ class FooterPages(FilePages):
         Offset indices lie one after another, so that is one request; a chunk without one is
         walked from page header to page header.
         """
-        self._load_indices()
-        for number, group in enumerate(self.row_groups):
-            for leaf, chunk in enumerate(group.chunks):
-                if not chunk.index_bytes and group.num_rows:
-                    try:
-                        self._pages[number, leaf] = walk_pages(self._read, chunk, group.num_rows)
-                    except FragmentUnreadable:
-                        # What is wrong with it shows when it is read, as a whole.
-                        self._pages[number, leaf] = None
-
-    def _load_indices(self) -> None:
-        from zonebloom.storage.parquet.locations import page_locations
-
-        wanted = [
-            (number, leaf, group, chunk)
+        chunks = [
+            (number, leaf, group.num_rows, chunk)
             for number, group in enumerate(self.row_groups)
             for leaf, chunk in enumerate(group.chunks)
-            if chunk.index_bytes and group.num_rows
+            if group.num_rows
         ]
-        if not wanted:
-            return
-        start = min(chunk.index_start for *_, chunk in wanted)
-        stop = max(chunk.index_start + chunk.index_bytes for *_, chunk in wanted)
-        if stop - start > _MAX_INDEX_BYTES:
-            return
-        (data,) = self._read([(start, stop)])
-        bytes_ = np.frombuffer(data, dtype=np.uint8)
-        # A location takes 7 bytes at least.
-        out = np.empty((max(c.index_bytes for *_, c in wanted) // 7 + 1, 3), dtype=np.int64)
-        for number, leaf, group, chunk in wanted:
-            at = chunk.index_start - start
-            count = page_locations(bytes_[at : at + chunk.index_bytes], out)
-            if count > 0:
-                starts, sizes, firsts = out[:count].T.copy()
-                first_rows = np.append(firsts, group.num_rows)
-                self._pages[number, leaf] = checked_pages(starts, sizes, first_rows, chunk)
+        indices = [
+            (c.index_start, c.index_start + c.index_bytes) for *_, c in chunks if c.index_bytes
+        ]
+        start, stop = min(indices, default=(0, 0))[0], max((end for _, end in indices), default=0)
+        data = self._read([(start, stop)])[0] if 0 < stop - start <= _MAX_INDEX_BYTES else None
+        for number, leaf, num_rows, chunk in chunks:
+            key = number, leaf
+            if chunk.index_bytes and data is not None:
+                at = chunk.index_start - start
+                index = data[at : at + chunk.index_bytes]
+                self._pages[key] = parse_offset_index(index, chunk, num_rows)
+            elif not chunk.index_bytes:
+                try:
+                    self._pages[key] = walk_pages(self._read, chunk, num_rows)
+                except FragmentUnreadable:
+                    # What is wrong with it shows when it is read, as a whole.
+                    self._pages[key] = None
 
 
 def map_rows(fragment_id: int, pages: FilePages) -> list[dict[str, object]]:

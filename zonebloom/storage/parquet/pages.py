@@ -8,8 +8,7 @@ is read as if it were one page.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +17,9 @@ import pyarrow as pa
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.parquet.headers import check_dictionary, data_page, whole_chunk
-from zonebloom.storage.parquet.layout import Chunk, FileSchema, Pages, ReadRanges, RowGroup
+from zonebloom.storage.parquet.layout import FileSchema, Pages, ReadRanges, RowGroup
 from zonebloom.storage.parquet.synthetic import CopiedChunk, synthetic_file
-
-# Reads with less than this between them become one, bytes.
-COALESCE_BYTES = 4096
+from zonebloom.storage.random_access import LOCAL_COALESCE, read_near
 
 # Up to here pieces are sliced; beyond it a gather is quicker.
 _SLICED_RANGES = 32
@@ -47,13 +44,14 @@ class _ChunkRead:
     """What is read of one chunk; ``dictionary`` and ``spans`` are (start, stop) in the file."""
 
     leaf: int
-    chunk: Chunk
-    path: tuple[str, ...]
-    repeated: bool
     whole: bool
     selection: _PageSelection
     dictionary: tuple[int, int]
     spans: list[tuple[int, int]]
+
+    @property
+    def dictionary_bytes(self) -> int:
+        return self.dictionary[1] - self.dictionary[0]
 
 
 class RowGroupReader:
@@ -65,7 +63,7 @@ class RowGroupReader:
         group: RowGroup,
         pages: Callable[[int], Pages | None],
         read: ReadRanges,
-        coalesce: int = COALESCE_BYTES,
+        coalesce: int = LOCAL_COALESCE,
     ):
         self._schema = schema
         self._group = group
@@ -77,87 +75,100 @@ class RowGroupReader:
     def read(self, fields: Sequence[int], rows: RowRanges) -> dict[int, pa.ChunkedArray]:
         """The values of some top-level fields at some rows, by field, in row order."""
         selections: dict[bytes, _PageSelection] = {}
-        runs = {field: self._runs(field, rows, selections) for field in sorted(set(fields))}
-        copied = self._copied([run for each in runs.values() for run in each])
+        reads = {field: self._reads(field, rows, selections) for field in sorted(set(fields))}
+        copied = self._copied([read for of_field in reads.values() for read in of_field])
         together: dict[bytes, list[int]] = {}
-        for field, each in runs.items():
-            together.setdefault(each[0].selection.bounds, []).append(field)
+        for field, of_field in reads.items():
+            together.setdefault(of_field[0].selection.bounds, []).append(field)
         values: dict[int, pa.ChunkedArray] = {}
         for members in together.values():
-            selection = runs[members[0]][0].selection
-            chunks = [copied[run.leaf] for field in members for run in runs[field]]
+            selection = reads[members[0]][0].selection
+            chunks = [copied[read.leaf] for field in members for read in reads[field]]
             kept = _take(self._decode(members, chunks, selection.num_rows), selection, rows)
-            for at, field in enumerate(members):
-                values[field] = kept.column(at)
+            values.update(zip(members, kept.columns, strict=True))
         return values
 
-    def _runs(
+    def _reads(
         self, field: int, rows: RowRanges, selections: dict[bytes, _PageSelection]
     ) -> list[_ChunkRead]:
         leaves = self._schema.field_leaves[field]
         if not leaves:
             raise FragmentUnreadable(f"column {self._schema.names[field]!r} has no leaf")
         pages = [self._pages(leaf) for leaf in leaves]
-        runs = [
-            self._run(leaf, each, rows, selections)
-            for leaf, each in zip(leaves, pages, strict=True)
+        reads = [
+            self._chunk_read(leaf, of_leaf, rows, selections)
+            for leaf, of_leaf in zip(leaves, pages, strict=True)
         ]
-        if any(run.selection.bounds != runs[0].selection.bounds for run in runs):
+        if any(read.selection.bounds != reads[0].selection.bounds for read in reads):
             self.whole[field] = "pages of its leaves are cut at different rows"
-            return [self._run(leaf, None, rows, selections) for leaf in leaves]
-        if any(run.whole for run in runs):
+            return [self._chunk_read(leaf, None, rows, selections) for leaf in leaves]
+        if any(read.whole for read in reads):
             self.whole[field] = "page locations are not known"
-        elif any(each is not None and each.starts.size == 1 for each in pages):
+        elif any(of_leaf is not None and of_leaf.starts.size == 1 for of_leaf in pages):
             self.whole[field] = "it is one page"
-        return runs
+        return reads
 
-    def _run(
+    def _chunk_read(
         self,
         leaf: int,
         pages: Pages | None,
         rows: RowRanges,
         selections: dict[bytes, _PageSelection],
     ) -> _ChunkRead:
-        chunk, described = self._group.chunks[leaf], self._schema.leaves[leaf]
-        whole = pages is None
+        chunk = self._group.chunks[leaf]
         first_rows = np.array([0, self._group.num_rows]) if pages is None else pages.first_rows
         key = first_rows.tobytes()
-        selection = selections.get(key)
-        if selection is None:
-            selection = selections[key] = _select_pages(first_rows, rows)
+        if key not in selections:
+            selections[key] = _select_pages(first_rows, rows)
+        selection = selections[key]
         if pages is None:
-            dictionary, spans = (chunk.start, chunk.start), [(chunk.start, chunk.stop)]
-        else:
-            # Not up to ``data_start``: some writers have it point to the dictionary.
-            dictionary = chunk.start, int(pages.starts[0])
-            starts = pages.starts[selection.pages]
-            stops = starts + pages.sizes[selection.pages]
-            spans = list(zip(starts.tolist(), stops.tolist(), strict=True))
-        return _ChunkRead(
-            leaf, chunk, described.path, described.repeated, whole, selection, dictionary, spans
-        )
+            nothing, all_of_it = (chunk.start, chunk.start), [(chunk.start, chunk.stop)]
+            return _ChunkRead(leaf, True, selection, nothing, all_of_it)
+        starts = pages.starts[selection.pages]
+        stops = starts + pages.sizes[selection.pages]
+        spans = list(zip(starts.tolist(), stops.tolist(), strict=True))
+        # Not up to ``data_start``: some writers have it point to the dictionary.
+        return _ChunkRead(leaf, False, selection, (chunk.start, int(pages.starts[0])), spans)
 
-    def _copied(self, runs: Sequence[_ChunkRead]) -> dict[int, CopiedChunk]:
+    def _copied(self, reads: Sequence[_ChunkRead]) -> dict[int, CopiedChunk]:
         """What goes into synthetic files, by leaf; every page held against its header."""
-        fetched = _Fetched(self._read, self._coalesce)
-        small = [run.dictionary for run in runs if 0 < _length(run.dictionary) <= self._coalesce]
-        fetched.fetch([span for run in runs for span in run.spans] + small)
-        checked = [_checked(fetched, run) for run in runs]
+        small = {r.dictionary for r in reads if 0 < r.dictionary_bytes <= self._coalesce}
+        spans = [*(span for read in reads for span in read.spans), *small]
+        views = iter(read_near(self._read, spans, self._coalesce))
+        checked = [self._checked([next(views) for _ in read.spans], read) for read in reads]
+        dictionaries = dict(zip(small, views, strict=True))
         # A chunk can have a dictionary that these pages do not use: it is read when one does.
-        needed = [
-            run.dictionary
-            for run, (*_, needs) in zip(runs, checked, strict=True)
-            if needs and _length(run.dictionary) > self._coalesce
-        ]
-        fetched.fetch(needed)
+        needed = {
+            read.dictionary
+            for read, (*_, needs) in zip(reads, checked, strict=True)
+            if needs and read.dictionary_bytes
+        }
+        large = list(needed - small)
+        dictionaries |= zip(large, read_near(self._read, large, self._coalesce), strict=True)
+        for span in needed:
+            check_dictionary(dictionaries[span])
         copied: dict[int, CopiedChunk] = {}
-        for run, (pages, num_values, needs) in zip(runs, checked, strict=True):
-            dictionary = b""
-            if needs and _length(run.dictionary):
-                dictionary = fetched.view(*run.dictionary)
-                check_dictionary(dictionary)
-            copied[run.leaf] = CopiedChunk(run.chunk, run.path, dictionary, pages, num_values)
+        for read, (pages, num_values, needs) in zip(reads, checked, strict=True):
+            chunk, path = self._group.chunks[read.leaf], self._schema.leaves[read.leaf].path
+            dictionary = dictionaries[read.dictionary] if needs and read.dictionary_bytes else b""
+            copied[read.leaf] = CopiedChunk(chunk, path, dictionary, pages, num_values)
         return copied
+
+    def _checked(
+        self, pages: list[memoryview], read: _ChunkRead
+    ) -> tuple[list[memoryview], int, bool]:
+        """Pages, number of values, and whether a dictionary is to come before them."""
+        chunk, repeated = self._group.chunks[read.leaf], self._schema.leaves[read.leaf].repeated
+        selection = read.selection
+        if read.whole:
+            pieces = whole_chunk(pages[0], chunk, selection.num_rows, repeated)
+            return pieces, chunk.num_values, False
+        num_rows = (selection.stop_rows - selection.first_rows).tolist()
+        headers = [
+            data_page(page, rows, repeated) for page, rows in zip(pages, num_rows, strict=True)
+        ]
+        num_values = sum(header.num_values for header in headers)
+        return pages, num_values, any(header.needs_dictionary for header in headers)
 
     def _decode(
         self, fields: Sequence[int], chunks: Sequence[CopiedChunk], num_rows: int
@@ -182,44 +193,6 @@ class RowGroupReader:
         return table
 
 
-class _Fetched:
-    """Byte ranges of a file: read in few requests, handed out as views."""
-
-    def __init__(self, read: ReadRanges, coalesce: int):
-        self._read = read
-        self._coalesce = coalesce
-        # Of each fetch, its spans in order. Those of one fetch are apart from each other;
-        # those of two can overlap.
-        self._fetches: list[tuple[list[int], list[memoryview]]] = []
-
-    def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
-        merged: list[tuple[int, int]] = []
-        for start, stop in sorted(ranges):
-            if merged and start - merged[-1][1] <= self._coalesce:
-                merged[-1] = merged[-1][0], max(merged[-1][1], stop)
-            else:
-                merged.append((start, stop))
-        if not merged:
-            return
-        views = []
-        for (start, stop), data in zip(merged, self._read(merged), strict=True):
-            if len(data) != stop - start:
-                raise FragmentUnreadable(
-                    f"bytes {start}-{stop} were asked for, {len(data)} came: the file was cut"
-                )
-            # Cast: the view of an Arrow buffer is one of signed bytes.
-            views.append(memoryview(data).cast("B"))
-        self._fetches.append(([start for start, _ in merged], views))
-
-    def view(self, start: int, stop: int) -> memoryview:
-        """The bytes of a range that was fetched, alone or within another."""
-        for starts, views in self._fetches:
-            at = bisect_right(starts, start) - 1
-            if at >= 0 and stop - starts[at] <= len(views[at]):
-                return views[at][start - starts[at] : stop - starts[at]]
-        raise LookupError(f"bytes {start}-{stop} were not fetched")
-
-
 def _select_pages(first_rows: np.ndarray, rows: RowRanges) -> _PageSelection:
     """The pages that overlap the wanted rows."""
     firsts, stops = first_rows[:-1], first_rows[1:]
@@ -231,26 +204,6 @@ def _select_pages(first_rows: np.ndarray, rows: RowRanges) -> _PageSelection:
     firsts, stops = firsts[pages], stops[pages]
     bounds = firsts.tobytes() + stops.tobytes()
     return _PageSelection(pages, firsts, stops, bounds, int((stops - firsts).sum()))
-
-
-def _checked(fetched: _Fetched, run: _ChunkRead) -> tuple[list[memoryview], int, bool]:
-    """Pages, number of values, and whether a dictionary is to come before them."""
-    pages = [fetched.view(start, stop) for start, stop in run.spans]
-    if run.whole:
-        pieces = whole_chunk(pages[0], run.chunk, run.selection.num_rows, run.repeated)
-        return pieces, run.chunk.num_values, False
-    num_values = 0
-    needs_dictionary = False
-    lengths = (run.selection.stop_rows - run.selection.first_rows).tolist()
-    for page, num_rows in zip(pages, lengths, strict=True):
-        header = data_page(page, num_rows, run.repeated)
-        num_values += header.num_values
-        needs_dictionary = needs_dictionary or header.needs_dictionary
-    return pages, num_values, needs_dictionary
-
-
-def _length(span: tuple[int, int]) -> int:
-    return span[1] - span[0]
 
 
 def _take(table: pa.Table, selection: _PageSelection, rows: RowRanges) -> pa.Table:
