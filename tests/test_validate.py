@@ -22,8 +22,8 @@ from zonebloom.catalog.model import TABLE_FILES, IndexEntry
 from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
-from zonebloom.index.key_ranges import stored_ranges, to_file
-from zonebloom.index.layouts import open_table
+from zonebloom.index.key_ranges import read_ranges, to_file
+from zonebloom.index.loaded import open_table
 from zonebloom.index.rows import TableWriter, read_table
 from zonebloom.index.sliced_merge import merge
 from zonebloom.sbbf.filter import Sbbf
@@ -232,7 +232,7 @@ def test_key_ranges_too_narrow(folder: Path, column: str, value: int) -> None:
         (segment,) = entry.segments
         path = catalog.path(segment.name, "ranges.arrow")
         data = catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
-        table = stored_ranges(data, path)
+        table = read_ranges(data, path)
         at = table.schema.get_field_index(column)
         values = [value, *table[column].to_pylist()[1:]]
         table = table.set_column(at, table.schema.field(at), pa.array(values, pa.int64()))

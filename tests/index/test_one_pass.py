@@ -49,7 +49,7 @@ def test_ranges_of_every_type_bound_their_values(tmp_path: Path, arrow_type: pa.
         made = KeyRange(arrow_type)
         for at in range(len(part)):
             made.add(part.slice(at, 1))
-        found = read_ranges(ranges_file([made.row(7)], arrow_type), arrow_type, "here").to_pylist()
+        found = read_ranges(ranges_file([made.row(7)], arrow_type), "here", arrow_type).to_pylist()
         values = [v for v in part.cast(range_type(arrow_type)).to_pylist() if v is not None]
         bounded = [v for v in values if not (isinstance(v, float) and math.isnan(v))]
         assert found[0]["fragment_id"] == 7

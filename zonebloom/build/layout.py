@@ -11,8 +11,8 @@ import pyarrow as pa
 from zonebloom import arguments
 from zonebloom.catalog.model import KEY_RANGES_FILE, Segment
 from zonebloom.catalog.store import Catalog
-from zonebloom.index.key_ranges import stored_ranges, to_file
-from zonebloom.index.layouts import open_table, write_table
+from zonebloom.index.key_ranges import read_ranges, to_file
+from zonebloom.index.loaded import open_table, write_table
 
 LAYOUTS = ("auto", "table", "sliced")
 
@@ -77,7 +77,7 @@ def _merge_ranges(catalog: Catalog, name: str, segments: Sequence[Segment]) -> t
         if segment.ranges_bytes:
             path = catalog.path(segment.name, KEY_RANGES_FILE)
             data = catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
-            table = stored_ranges(data, path)
+            table = read_ranges(data, path)
             ids = np.array(segment.fragment_ids, dtype=np.uint64)
             tables.append(table.filter(pa.array(np.isin(table["fragment_id"].to_numpy(), ids))))
     if not tables:

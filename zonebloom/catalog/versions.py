@@ -20,7 +20,6 @@ from zonebloom.storage.files import FileIdentity
 _MAX_FRAGMENT_ID = 1 << 30
 _PLAIN_NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_.-]*")
 
-
 _OF_FILE = ("size", "mtime_ns", "ctime_ns", "tag", "inode")
 _FIELDS = pa.schema(
     [

@@ -16,26 +16,18 @@ from zonebloom.storage.parquet.bloom import EmbeddedColumn
 from zonebloom.text import bytes_text
 
 INDEX_TYPE = "BLOOMFILTER"
+_AS_DESCRIBED = (
+    *("name", "index_type", "column", "layout", "number_of_items", "probability", "sizing"),
+    *("num_segments", "num_zones"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:
     """One index, as `Dataset.describe_indices` lists it.
 
-    Attributes
-    ----------
-    name, index_type, column : str
-    number_of_items, probability, sizing
-        As it was built.
-    layout : {"table", "sliced", "mixed"}
-        How the bits of its filters lie.
-    num_segments, num_zones, num_bytes : int
-    num_rows_indexed : int
-        Rows of fragments it covers as they are now.
-    num_fragments_indexed, num_fragments : int
-        Fragments it covers as they are now, and all.
-    created_at : str
-        UTC.
+    Parameters are those it was built with. Rows and fragments indexed are those it covers as they
+    are now; the layout of its filters is "table", "sliced" or "mixed"; times are UTC.
     """
 
     name: str
@@ -65,12 +57,7 @@ class IndexDescription:
 class EmbeddedDescription:
     """Filters of one column inside Parquet files, as `Dataset.embedded_filters` lists them.
 
-    Attributes
-    ----------
-    column : str
-    num_files, num_row_groups : int
-        That have a filter of the column.
-    num_bytes : int
+    Files and row groups are those that have one, bytes those of their blocks.
     """
 
     column: str
@@ -130,15 +117,7 @@ def index_statistics(
     ]
     fill, fpp = np.array(measured or [(0.0, 0.0)]).T
     return {
-        "name": described.name,
-        "index_type": described.index_type,
-        "column": described.column,
-        "layout": described.layout,
-        "number_of_items": described.number_of_items,
-        "probability": described.probability,
-        "sizing": described.sizing,
-        "num_segments": described.num_segments,
-        "num_zones": described.num_zones,
+        **{name: getattr(described, name) for name in _AS_DESCRIBED},
         "num_zones_with_null": sum(int(table.has_null.sum()) for table in tables),
         "num_bytes": described.num_bytes,
         "filter_bytes": entry.parameters.filter_bytes,

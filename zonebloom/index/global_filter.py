@@ -149,22 +149,9 @@ def load(catalog: Catalog, entry: GlobalFilterEntry) -> Sbbf:
 class GlobalFilter:
     """One filter over the keys of a column, held against the files as they are now.
 
-    Attributes
-    ----------
-    index : str
-        Name of the index it belongs to.
-    column : str
-    type : pyarrow.DataType
-        Values are hashed as this type.
-    sbbf : Sbbf
-    covered : frozenset of int
-        Ids of the fragments there are now whose keys it holds.
-    missing : tuple of PresentFragment
-        Fragments there are now whose keys it does not hold: new files, and files that changed.
-    num_items : int
-        Distinct keys it was sized for.
-    probability : float
-        Of a false positive at that many.
+    Covered are the fragments there are now whose keys it holds, missing the others: new files, and
+    files that changed. ``type`` is what values are hashed as; the probability is that of a false
+    positive at ``num_items`` distinct keys, for which it was sized.
     """
 
     index: str

@@ -161,23 +161,14 @@ def to_file(tables: Sequence[pa.Table]) -> pa.Buffer:
     return sink.getvalue()
 
 
-def stored_ranges(buffer: pa.Buffer, where: str) -> pa.Table:
-    """Read ``ranges.arrow`` in the type it was written in."""
+def read_ranges(buffer: pa.Buffer, where: str, arrow_type: pa.DataType | None = None) -> pa.Table:
+    """Read ``ranges.arrow`` of a column, or in the type it was written in."""
     try:
         table = pa.ipc.open_file(buffer).read_all()
         table.validate(full=True)
-        return table.cast(schema_for(table.schema.field("minimum").type))
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        raise CorruptIndex(f"{where} does not hold key ranges ({error})") from None
-
-
-def read_ranges(buffer: pa.Buffer, arrow_type: pa.DataType, where: str) -> pa.Table:
-    """Read ``ranges.arrow``."""
-    table = stored_ranges(buffer, where)
-    try:
         # Text may have been a string then and be a large one now.
-        return table.cast(schema_for(arrow_type))
-    except (pa.ArrowException, ValueError) as error:
+        return table.cast(schema_for(arrow_type or table.schema.field("minimum").type))
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
         raise CorruptIndex(f"{where} does not hold such key ranges ({error})") from None
 
 

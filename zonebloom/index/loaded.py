@@ -1,20 +1,44 @@
-"""One index as it is on disk: its tables and key ranges, opened when first needed."""
+"""One index as it is on disk: its tables, in the layout each has, and its key ranges."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.catalog.model import KEY_RANGES_FILE, IndexEntry
+from zonebloom.catalog.model import KEY_RANGES_FILE, TABLE_FILES, IndexEntry, Segment
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.index.global_filter import GlobalFilter, against
 from zonebloom.index.key_ranges import read_ranges, schema_for
-from zonebloom.index.layouts import open_table
-from zonebloom.index.table import Table
+from zonebloom.index.rows import read_table, write_rows
+from zonebloom.index.sliced import SlicedTable
+from zonebloom.index.table import Table, WrittenTable
+
+
+def open_table(
+    catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None = None
+) -> Table:
+    """Open the table of a segment, in the layout it has."""
+    path = catalog.path(segment.name, TABLE_FILES[segment.layout])
+    if segment.layout == SlicedTable.layout:
+        return SlicedTable(
+            catalog.filesystem, path, segment.num_bytes, segment.checksum, report=report
+        )
+    return read_table(catalog.filesystem, path, segment.num_bytes, segment.checksum)
+
+
+def write_table(catalog: Catalog, name: str, layout: str, tables: Sequence[Table]) -> WrittenTable:
+    """Write tables of one index as the one table of a segment, in a layout."""
+    path = catalog.path(name, TABLE_FILES[layout])
+    catalog.prepare(path)
+    if layout == SlicedTable.layout:
+        from zonebloom.index.sliced_merge import merge
+
+        return merge(tables, catalog.filesystem, path)
+    return write_rows(tables, catalog.filesystem, path)
 
 
 class LoadedIndex:
@@ -61,7 +85,7 @@ class LoadedIndex:
                 path = self._catalog.path(segment.name, KEY_RANGES_FILE)
                 try:
                     buffer = self._catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
-                    tables.append(read_ranges(buffer, arrow_type, path))
+                    tables.append(read_ranges(buffer, path, arrow_type))
                 except CorruptIndex as error:
                     self._report(error, "Its fragments may hold any key meanwhile")
             self._key_ranges = pa.concat_tables(tables)

@@ -44,14 +44,9 @@ _FEW = 64
 
 
 class RowTable(Table):
-    """A table in the row layout: all of its file is in memory.
+    """A table in the row layout: all of its file is in memory, as ``words``.
 
-    Attributes
-    ----------
-    words : uint32 array
-        The whole file.
-    first_words : uint64 array, shape (zones,)
-        Where each zone's filter begins in ``words``.
+    ``first_words``, uint64, says where each zone's filter begins in them.
     """
 
     layout = "table"

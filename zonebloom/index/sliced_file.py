@@ -58,18 +58,8 @@ _ALIGNED_ROW_WORDS = 64
 class Directory:
     """All of a sliced table but its bits.
 
-    Attributes
-    ----------
-    probability : float
-    runs : Runs
-    has_null : bool array, shape (zones,)
-    tiles : tuple of Tile
-    zone_groups : uint32 array, shape (zones,), or None
-        Group of each zone, None when there is one.
-    salt : int
-        Of the checks of its rows; 0 in version 1.
-    content : int or None
-        XXH3-64 of all before the directory; None in version 1.
+    ``zone_groups``, uint32, is None when there is one group. The salt is that of the checks of its
+    rows, 0 in version 1; ``content`` the XXH3-64 of all before the directory, None in version 1.
     """
 
     probability: float

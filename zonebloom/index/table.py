@@ -47,15 +47,7 @@ Pairs: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Zones:
-    """Consecutive zones of one fragment.
-
-    Attributes
-    ----------
-    starts, lengths : uint64 array, shape (n,)
-        Rows of each zone, as offsets in the fragment.
-    has_null : bool array, shape (n,)
-    filters : uint32 array, shape (n, words)
-    """
+    """Consecutive zones of one fragment; ``filters`` are uint32, shape ``(n, words)``."""
 
     starts: np.ndarray
     lengths: np.ndarray
@@ -107,14 +99,9 @@ class WrittenTable:
 
 @dataclass(frozen=True)
 class Runs:
-    """Zones of a table, as few runs of them as say all.
+    """Zones of a table, as few runs of them as say all; uint64, shape ``(runs,)`` each.
 
     Zones of a run follow each other in a fragment; all have ``items`` rows but the last.
-
-    Attributes
-    ----------
-    fragment_ids, first_rows, num_zones, num_rows : uint64 array, shape (runs,)
-    items : int
     """
 
     fragment_ids: np.ndarray

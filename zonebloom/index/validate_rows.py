@@ -7,6 +7,7 @@ values are asked of all the index has to say of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -58,8 +59,7 @@ def hold_against_rows(
     validation = _Validation(index, page_maps, source, column, present)
     count = 0
     for fragment, zones in _sampled(index.tables(), known, sample):
-        reader = columns_reader(source, fragment.fragment.path, [column])
-        validation.check_all(reader, fragment, zones)
+        validation.check_all(fragment, zones)
         count += len(zones)
     validation.look_up()
     return count
@@ -69,27 +69,27 @@ def _sampled(
     tables: Sequence[Table], known: Sequence[PresentFragment], sample: int | None
 ) -> Iterator[tuple[PresentFragment, list[_Zone]]]:
     """The zones to read of each fragment, in the order of their rows, one table after another."""
-    ids = np.array([fragment.fragment_id for fragment in known], dtype=np.uint64)
-    by_id = np.argsort(ids)
-    # Place of the fragment, table, first row and number of each zone.
-    parts = [np.empty((4, 0), dtype=np.int64)]
-    for at, table in enumerate(tables):
-        numbers = np.flatnonzero(np.isin(table.fragment_ids, ids))
-        places = by_id[np.searchsorted(ids[by_id], table.fragment_ids[numbers])]
-        starts = table.starts[numbers].astype(np.int64)
-        parts.append(np.stack([places, np.full(numbers.size, at), starts, numbers]))
-    zones = np.concatenate(parts, axis=1)
-    zones = zones[:, np.lexsort(zones[2::-1])]
-    count = zones.shape[1]
-    if sample is not None and sample < count:
-        zones = zones[:, np.linspace(0, count - 1, sample).round().astype(np.int64)]
-    for (place, at), group in groupby(zones.T.tolist(), itemgetter(0, 1)):
+    places = {fragment.fragment_id: place for place, fragment in enumerate(known)}
+    zones = sorted(
+        (places[fragment_id], at, start, number)
+        for at, table in enumerate(tables)
+        for number, (fragment_id, start) in enumerate(
+            zip(table.fragment_ids.tolist(), table.starts.tolist(), strict=True)
+        )
+        if fragment_id in places
+    )
+    if sample is not None and sample < len(zones):
+        chosen = np.linspace(0, len(zones) - 1, sample).round().astype(np.int64)
+        zones = [zones[number] for number in chosen.tolist()]
+    for (place, at), group in groupby(zones, itemgetter(0, 1)):
         table = tables[at]
-        chosen = [
-            _Zone(table, number, start, start + int(table.lengths[number]))
-            for _, _, start, number in group
-        ]
-        yield known[place], chosen
+        yield (
+            known[place],
+            [
+                _Zone(table, number, start, start + int(table.lengths[number]))
+                for _, _, start, number in group
+            ],
+        )
 
 
 def _rows_of(
@@ -145,13 +145,9 @@ class _Validation:
         self._pending: list[tuple[_Zone, np.ndarray, str]] = []
         self._count = 0
 
-    def check_all(
-        self,
-        reader: ColumnsReader | TableColumns,
-        fragment: PresentFragment,
-        zones: Sequence[_Zone],
-    ) -> None:
+    def check_all(self, fragment: PresentFragment, zones: Sequence[_Zone]) -> None:
         """Prove that nothing denies the values of some zones of a fragment."""
+        reader = columns_reader(self._source, fragment.fragment.path, [self._column])
         same = pc.call_function("equal", [self._ranges["fragment_id"], fragment.fragment_id])
         ranges = self._ranges.filter(same)
         pages = None
@@ -196,17 +192,16 @@ class _Validation:
         hashes = np.concatenate([part.valid() for part in parts])
         if any(part.null_count for part in parts) and not zone.table.has_null[zone.number]:
             raise self._denied(rows, "the null flag", "a null")
-        if self._pending and (
-            zone.table is not self._pending[0][0].table or self._count >= _HASHES
-        ):
+        is_other = self._pending and zone.table is not self._pending[0][0].table
+        if is_other or self._count >= _HASHES:
             self.look_up()
         self._pending.append((zone, hashes, rows))
         self._count += hashes.size
-        over_all = self._global
+        of_all = self._global
         if (
-            over_all is not None
-            and fragment.fragment_id in over_all.covered
-            and not over_all.sbbf.check_hashes(hashes).all()
+            of_all is not None
+            and fragment.fragment_id in of_all.covered
+            and not of_all.sbbf.check_hashes(hashes).all()
         ):
             raise self._denied(rows, "the filter over all keys")
         return parts
@@ -225,8 +220,8 @@ class _Validation:
             values.add(array.dictionary_decode() if is_dictionary else array)
         for row in range(len(ranges)):
             stored = {name: ranges[name][row] for name in ranges.column_names}
-            counts = stored["null_count"].as_py(), stored["num_rows"].as_py()
-            are_right = counts[0] >= nulls and counts[1] == fragment.num_rows
+            are_right = stored["num_rows"].as_py() == fragment.num_rows
+            are_right &= stored["null_count"].as_py() >= nulls
             if not are_right or not values.is_within(stored):
                 raise self._denied(rows, "the key range")
 
@@ -254,30 +249,25 @@ class _Validation:
     ) -> list[Hashes] | None:
         """Rows read by pages; None when they cannot be read so."""
         name = self._column.path[0]
-        hashes: list[Hashes] = []
-        reader = None
+        opened = self._source, fragment.fragment, fragment.identity, pages, ReadCounter()
         try:
-            reader = open_rows(
-                self._source, fragment.fragment, fragment.identity, pages, ReadCounter()
-            )
+            reader = open_rows(*opened)
             if reader is None:
                 return None
-            for number, _, inside in reader.row_groups(RowRanges([(zone.start, zone.stop)])):
-                whole = reader.read(number, [name], inside)[name]
-                hashes += [hash_array(leaf_of(part, self._column.path)) for part in whole.chunks]
+            with closing(reader):
+                return [
+                    hash_array(leaf_of(part, self._column.path))
+                    for number, _, inside in reader.row_groups(RowRanges([(zone.start, zone.stop)]))
+                    for part in reader.read(number, [name], inside)[name].chunks
+                ]
         except FragmentChanged:
             raise
         except FragmentUnreadable:
             return None
-        finally:
-            if reader is not None:
-                reader.close()
-        return hashes
 
 
 def _comparable(parts: Sequence[Hashes]) -> tuple[np.ndarray, np.ndarray]:
     """Hashes of the values that are not null, and which rows are not."""
-    if not parts:
-        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=bool)
-    valid = np.concatenate([part.is_valid() for part in parts])
-    return np.concatenate([part.valid() for part in parts]), valid
+    valid = [np.empty(0, dtype=bool), *(part.is_valid() for part in parts)]
+    hashes = [np.empty(0, dtype=np.uint64), *(part.valid() for part in parts)]
+    return np.concatenate(hashes), np.concatenate(valid)

@@ -168,8 +168,9 @@ class EmbeddedFilters:
 
     def _witnesses(self, leaf: PhysicalLeaf, group: int) -> np.ndarray:
         claim = self._claims[group][leaf.number]
-        known = claim is None or (leaf.number, group) in self._verified
-        return np.array([] if known else witnesses(claim.statistics, leaf), dtype=np.uint64)
+        if claim is None or (leaf.number, group) in self._verified:
+            return np.empty(0, dtype=np.uint64)
+        return np.array(witnesses(claim.statistics, leaf), dtype=np.uint64)
 
     def _verify(self, leaf: PhysicalLeaf, group: int, answers: np.ndarray) -> bool:
         """Drop a filter that lacks a value its chunk holds."""
