@@ -16,8 +16,13 @@ import pytest
 from zonebloom.catalog import freshness
 from zonebloom.catalog.freshness import is_at_rest, last_seen
 from zonebloom.catalog.model import KnownFragment
-from zonebloom.storage.digest import WHOLE_BYTES, content_digest
-from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity, identities
+from zonebloom.storage.files import (
+    UNKNOWN_MTIME,
+    WHOLE_BYTES,
+    FileIdentity,
+    content_digest,
+    identities,
+)
 
 SECOND = 10**9
 SIZES = {"small": 1000, "large": 5 * WHOLE_BYTES}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import ReferenceSbbf
 
-from zonebloom.sbbf import blocks, lookup
+from zonebloom.sbbf import blocks, lookup, sizing
 from zonebloom.sbbf.numpy_budget import NumpyBudget
 from zonebloom.sbbf.spec import SALT
 
@@ -240,7 +240,7 @@ def test_has_null_is_never_cleared():
 
 def check_folded(num_blocks, values):
     """Folded as far as it goes, a filter is what inserting into that many blocks makes."""
-    folded = blocks.fold(filter_of(num_blocks, values), 1.0)
+    folded = sizing.fold(filter_of(num_blocks, values), 1.0)
     odd = num_blocks // (num_blocks & -num_blocks)
     assert folded.tobytes() == reference_filter(odd, values)
     assert checked(folded, values).all()

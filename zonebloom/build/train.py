@@ -32,11 +32,10 @@ from zonebloom.index.rows import TableWriter
 from zonebloom.index.table import Zones
 from zonebloom.sbbf.hashing import Hashes
 from zonebloom.storage.columns import ColumnsReader, Run, TableColumns, columns_reader
-from zonebloom.storage.digest import content_digest
-from zonebloom.storage.files import ReadCounter, is_local
+from zonebloom.storage.files import ReadCounter, content_digest, is_local, reading
 from zonebloom.storage.memory import TableSource
 from zonebloom.storage.parquet.footer import read_footer
-from zonebloom.storage.parquet.pagemap import FooterPages, map_rows, page_map_file
+from zonebloom.storage.parquet.pagemap import map_rows, page_map_file
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.threads import cores, in_order
 
@@ -242,8 +241,7 @@ def _page_map(task: TrainTask) -> tuple[PageMapEntry | None, dict[str, str]]:
         path = each.fragment.path
         try:
             with FragmentFile(task.source.filesystem, path, each.identity, ReadCounter()) as file:
-                pages = FooterPages(read_footer(file.num_bytes, file.read), file.read)
-                pages.load_all()
+                pages = read_footer(file.num_bytes, file.read, with_pages=True)
                 rows += map_rows(each.fragment_id, pages)
                 for name in set(pages.schema.names).difference(task.source.schema.names):
                     hidden.setdefault(name, path)
@@ -262,13 +260,11 @@ def _digests(task: TrainTask) -> list[str]:
     """Of the content of local files; empty texts of others."""
     if isinstance(task.source, TableSource) or not is_local(task.source.filesystem):
         return [""] * len(task.fragments)
-    try:
-        return [content_digest(each.fragment.path) for each in task.fragments]
-    except OSError as error:
-        raise FragmentUnreadable(
-            f"cannot read {error.filename}: {error.strerror}; repair or remove the file, then "
-            "build again"
-        ) from None
+    digests = []
+    for each in task.fragments:
+        with reading(each.fragment.path, "repair or remove the file, then build again"):
+            digests.append(content_digest(each.fragment.path))
+    return digests
 
 
 def _require_unchanged(task: TrainTask) -> None:

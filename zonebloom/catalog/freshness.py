@@ -22,8 +22,13 @@ from collections.abc import Sequence
 import pyarrow.fs as pafs
 
 from zonebloom.catalog.model import KnownFragment
-from zonebloom.storage.digest import WHOLE_BYTES, content_digest
-from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity, identities
+from zonebloom.storage.files import (
+    UNKNOWN_MTIME,
+    WHOLE_BYTES,
+    FileIdentity,
+    content_digest,
+    identities,
+)
 
 _REST_NS = 2 * 10**9
 _MOST_REMEMBERED = 1 << 16

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from zonebloom.sbbf.sizing import fold
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK
 
 ITEM_KEY = b"bloomfilter_item"
@@ -303,9 +304,7 @@ def to_batch(
     filters = np.ascontiguousarray(zones.filters)
     sizes = np.full(count, filters.strides[0], dtype=np.int32)
     if fold_to is not None:
-        from zonebloom.sbbf import blocks
-
-        folded = [blocks.fold(words, fold_to) for words in filters]
+        folded = [fold(words, fold_to) for words in filters]
         sizes = np.array([words.nbytes for words in folded], dtype=np.int32)
         filters = np.concatenate(folded)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)

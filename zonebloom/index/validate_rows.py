@@ -25,7 +25,8 @@ from zonebloom.ranges import RowRanges
 from zonebloom.sbbf.hashing import Hashes, hash_array
 from zonebloom.storage.columns import Column, ColumnsReader, TableColumns, columns_reader, leaf_of
 from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.parquet.pagemap import FilePages, PageMap
+from zonebloom.storage.parquet.layout import FilePages
+from zonebloom.storage.parquet.pagemap import PageMap
 from zonebloom.storage.rows import open_rows
 from zonebloom.storage.source import Source
 

@@ -1,4 +1,4 @@
-"""Kernels that insert, check and fold; `zonebloom.sbbf.spec` draws a filter.
+"""Kernels that insert and check; `zonebloom.sbbf.spec` draws a filter.
 
 The eight words of a block are handled as one ``<8 x i32>`` LLVM vector: one load, one or, one
 store.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import boolean, float64, uint8, uint32, uint64, void
+from numba import boolean, uint8, uint32, uint64, void
 
 from zonebloom.sbbf.jit import inlined, intrinsic, kernel, readonly
 from zonebloom.sbbf.numpy_budget import NUMPY
@@ -135,42 +135,6 @@ def check_any(words, first_words, num_blocks, hashes, out):
             if _has_block(words, word, _low(hashes[i])):
                 out[zone] = True
                 break
-
-
-@intrinsic
-def _bits_set(typing_context, word):
-    """Number of bits set in a 32-bit word."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.ctpop(arguments[0])
-
-    return uint32(uint32), generate
-
-
-@kernel(float64(readonly(uint32)))
-def _folded_fpp(words):
-    """False positive probability of a filter as filled, were it folded once."""
-    num_blocks = words.shape[0] // (2 * WORDS_PER_BLOCK)
-    total = 0.0
-    for block in range(num_blocks):
-        share = 1.0
-        for word in range(WORDS_PER_BLOCK):
-            at = 2 * block * WORDS_PER_BLOCK + word
-            share *= _bits_set(words[at] | words[at + WORDS_PER_BLOCK]) / 32.0
-        total += share
-    return total / num_blocks
-
-
-def fold(words: np.ndarray, probability: float) -> np.ndarray:
-    """Halve a filter as often as keeps its false positive probability at that or below.
-
-    With half the blocks a hash's block number is half as large, rounded down: so adjacent
-    blocks are OR-ed, and every value inserted is still found.
-    """
-    while words.size % (2 * WORDS_PER_BLOCK) == 0 and _folded_fpp(words) <= probability:
-        pairs = words.reshape(-1, 2, WORDS_PER_BLOCK)
-        words = (pairs[:, 0] | pairs[:, 1]).reshape(-1)
-    return words
 
 
 NUMPY.end()

@@ -12,7 +12,7 @@ from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header, encode_header
-from zonebloom.sbbf.sizing import size_for, validate_target
+from zonebloom.sbbf.sizing import estimated_fpp, fold, size_for, validate_target
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 
 
@@ -118,8 +118,7 @@ class Sbbf:
     @property
     def estimated_fpp(self) -> float:
         """False positive probability as filled: mean over blocks of the product over words."""
-        share = np.bitwise_count(self._words).reshape(-1, WORDS_PER_BLOCK) / 32.0
-        return float(share.prod(axis=1).mean())
+        return estimated_fpp(self._words)
 
     def insert(self, values: pa.Array | pa.ChunkedArray | Iterable[Any]) -> None:
         """Insert values; nulls are left out.
@@ -188,10 +187,8 @@ class Sbbf:
         probability : float
             ``estimated_fpp`` the new filter may have at most; a copy when not one halving fits.
         """
-        from zonebloom.sbbf import blocks
-
         validate_target(1, probability)
-        return Sbbf.from_bytes(blocks.fold(self._words, probability))
+        return Sbbf.from_bytes(fold(self._words, probability))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sbbf) and np.array_equal(self._words, other._words)

@@ -13,8 +13,10 @@ Lance and Impala sum 750 terms from the high end and take the smallest power of 
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import exp, lgamma, log
+
+import numpy as np
 
 from zonebloom.arguments import choice, shown
 from zonebloom.errors import InvalidArgument
@@ -111,3 +113,25 @@ def _size_for(ndv: int, probability: float, sizing: str) -> int:
         else:
             too_few = middle
     return enough * BYTES_PER_BLOCK
+
+
+def estimated_fpp(words: np.ndarray) -> float:
+    """False positive probability as filled: mean over blocks of the product over words."""
+    shares = np.bitwise_count(words).reshape(-1, WORDS_PER_BLOCK).T / BITS_PER_WORD
+    # Summed in order: how far a filter is folded may not depend on NumPy's own.
+    return float(np.add.accumulate(reduce(np.multiply, shares))[-1]) / shares.shape[1]
+
+
+def fold(words: np.ndarray, probability: float) -> np.ndarray:
+    """Halve a filter as often as keeps its false positive probability at that or below.
+
+    With half the blocks a hash's block number is half as large, rounded down: so adjacent
+    blocks are OR-ed, and every value inserted is still found.
+    """
+    while words.size % (2 * WORDS_PER_BLOCK) == 0:
+        pairs = words.reshape(-1, 2, WORDS_PER_BLOCK)
+        folded = (pairs[:, 0] | pairs[:, 1]).reshape(-1)
+        if estimated_fpp(folded) > probability:
+            break
+        words = folded
+    return words

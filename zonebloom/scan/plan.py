@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from zonebloom.predicates import RowFilter, columns_of
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.parquet.pagemap import FilePages
+from zonebloom.storage.parquet.layout import FilePages
 from zonebloom.storage.source import Fragment
 
 DEFAULT_BATCH_ROWS = 1 << 17

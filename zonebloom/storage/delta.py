@@ -19,6 +19,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.errors import SourceError
 from zonebloom.storage.discovery import as_arrow_filesystem
+from zonebloom.storage.files import reading
 from zonebloom.storage.paths import absolute_path, is_uri, split_path
 from zonebloom.storage.snapshot import SnapshotSource, snapshot_source
 
@@ -65,6 +66,9 @@ _IRRELEVANT_OPTIONS = {
     "max_retries",
     "retry_timeout",
 }
+
+
+_GIVE_FILESYSTEM = "give zb.dataset a filesystem of pyarrow.fs or fsspec that reads the table"
 
 
 def is_delta(source: Any) -> bool:
@@ -201,18 +205,9 @@ def _place(table: DeltaTable, filesystem: pafs.FileSystem | None) -> tuple[pafs.
     if scheme == "s3" and options:
         return _s3(options, bucket), root
     if options:
-        raise SourceError(
-            f"storage_options of {scheme}:// are not known here; give zb.dataset a filesystem of "
-            "pyarrow.fs or fsspec that reads the table"
-        )
-    try:
-        opened, _ = pafs.FileSystem.from_uri(f"{scheme}://{bucket}/")
-    except (pa.ArrowException, OSError) as error:
-        raise SourceError(
-            f"pyarrow cannot open {uri}: {error}; give zb.dataset a filesystem of pyarrow.fs or "
-            "fsspec that reads it"
-        ) from None
-    return opened, root
+        raise SourceError(f"storage_options of {scheme}:// are not known here; {_GIVE_FILESYSTEM}")
+    with reading(uri, _GIVE_FILESYSTEM, "open"):
+        return pafs.FileSystem.from_uri(f"{scheme}://{bucket}/")[0], root
 
 
 def _s3(options: Mapping[str, str], bucket: str) -> pafs.FileSystem:
@@ -230,15 +225,10 @@ def _s3(options: Mapping[str, str], bucket: str) -> pafs.FileSystem:
             arguments[name] = text
         elif plain not in _IRRELEVANT_OPTIONS and not plain.startswith("dynamo"):
             raise SourceError(
-                f"storage option {key} has no counterpart in pyarrow; give zb.dataset a filesystem "
-                "of pyarrow.fs or fsspec that reads the table"
+                f"storage option {key} has no counterpart in pyarrow; {_GIVE_FILESYSTEM}"
             )
     if not arguments.keys() & {"endpoint_override", "region"}:
-        try:
+        advice = "give AWS_REGION in the table's storage_options"
+        with reading(f"bucket {bucket}", advice, "find the region of"):
             arguments["region"] = pafs.resolve_s3_region(bucket)
-        except (pa.ArrowException, OSError) as error:
-            raise SourceError(
-                f"cannot find the region of bucket {bucket}: {error}; give AWS_REGION in the "
-                "table's storage_options"
-            ) from None
     return pafs.S3FileSystem(**arguments)

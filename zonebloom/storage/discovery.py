@@ -18,7 +18,6 @@ import pyarrow.fs as pafs
 
 from zonebloom import arguments
 from zonebloom.errors import (
-    FragmentUnreadable,
     InvalidArgument,
     NoFragments,
     SchemaMismatch,
@@ -143,13 +142,8 @@ class _Files:
         """A folder, a file, or what matches a pattern."""
         where = self.filesystem
         if where is None and is_uri(path):
-            try:
+            with reading(arguments.shown(path), "correct the URI, or give filesystem", "open"):
                 where, path = pafs.FileSystem.from_uri(path)
-            except (pa.ArrowException, OSError) as error:
-                raise SourceError(
-                    f"{arguments.shown(path)} cannot be opened ({error}); correct the URI, or give "
-                    "filesystem"
-                ) from None
         elif where is None:
             where, path = pafs.LocalFileSystem(), absolute_path(path)
             if is_pattern(path) and not os.path.lexists(path):
@@ -159,12 +153,8 @@ class _Files:
                 return self.named(matching)
         assert where is not None
         forget_listings(where)
-        try:
+        with reading(path, "make it readable, or try again when it is", "look at"):
             kind = where.get_file_info(path).type
-        except (OSError, pa.ArrowException) as error:
-            raise FragmentUnreadable(
-                f"cannot look at {path}: {error}; make it readable, or try again when it is"
-            ) from None
         if kind == pafs.FileType.NotFound:
             raise NoFragments(f"{path} does not exist; check the path")
         is_folder = kind == pafs.FileType.Directory
@@ -183,7 +173,9 @@ class _Files:
         import pyarrow.dataset as pads
 
         partitioning = None if self._is_auto else self.partitioning
-        try:
+        first = paths if isinstance(paths, str) else paths[0]
+        advice = f"check that every file there is {self.format}, or name the files to use"
+        with reading(f"the schema of {first}", advice):
             try:
                 return pads.dataset(
                     paths,
@@ -192,18 +184,12 @@ class _Files:
                     filesystem=filesystem,
                     partitioning=partitioning,
                 )
+            except FileNotFoundError as error:
+                raise NoFragments(f"{error}; check the path") from None
             except pa.ArrowTypeError:
                 if partitioning != "hive" or self.schema is not None:
                     raise
                 return _with_types_of_files(paths, self.format, filesystem)
-        except FileNotFoundError as error:
-            raise NoFragments(f"{error}; check the path") from None
-        except (pa.ArrowException, OSError) as error:
-            first = paths if isinstance(paths, str) else paths[0]
-            raise FragmentUnreadable(
-                f"cannot read the schema of {first}: {error}; check that every file there is "
-                f"{self.format}, or name the files to use"
-            ) from None
 
 
 def _not_of_tables(source: Source) -> Source:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import stat
 import threading
 import time
 import weakref
@@ -24,6 +25,15 @@ from zonebloom.errors import FragmentUnreadable, SourceError
 UNKNOWN_MTIME = -1
 # Requests side by side, where each is a round trip and little else.
 REMOTE_THREADS = 16
+
+# Files up to this size have a digest of all their bytes, so it tells every change.
+WHOLE_BYTES = 1 << 20
+_SAMPLES = 64
+_SAMPLE_BYTES = 4 << 10
+# Read of the end of a file that is no Parquet: where other formats have their directory too.
+_TAIL_BYTES = 64 << 10
+_READ_BYTES = 1 << 20
+_PARQUET_ENDS = (b"PAR1", b"PARE")
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 # What stores call a name of an object's content, or of one version of it.
@@ -61,14 +71,16 @@ class FileIdentity(NamedTuple):
 
 
 @contextlib.contextmanager
-def reading(path: str, advice: str = "repair or remove the file") -> Iterator[None]:
+def reading(
+    path: str, advice: str = "repair or remove the file", verb: str = "read"
+) -> Iterator[None]:
     """Names the file in what pyarrow or the system raises while it is read."""
     try:
         yield
     except SourceError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise FragmentUnreadable(f"cannot read {path}: {error}; {advice}") from None
+        raise FragmentUnreadable(f"cannot {verb} {path}: {error}; {advice}") from None
 
 
 class ReadCounter:
@@ -178,15 +190,12 @@ def identities(filesystem: pafs.FileSystem, paths: Iterable[str]) -> list[FileId
 
     Nothing is taken from a listing that a file system keeps.
     """
-    if is_local(filesystem):
-        return [_local_identity(path) for path in paths]
     paths = list(paths)
-    fsspec = _fsspec(filesystem)
-    is_slow = getattr(fsspec, "async_impl", False) or _is_object_store(filesystem)
+    is_slow = getattr(_fsspec(filesystem), "async_impl", False) or _is_object_store(filesystem)
     if len(paths) < 2 or not is_slow:
-        return [_remote_identity(filesystem, path) for path in paths]
+        return [_identity(filesystem, path) for path in paths]
     with ThreadPoolExecutor(min(REMOTE_THREADS, len(paths))) as pool:
-        return list(pool.map(lambda path: _remote_identity(filesystem, path), paths))
+        return list(pool.map(lambda path: _identity(filesystem, path), paths))
 
 
 def opened_identity(
@@ -215,9 +224,11 @@ def _is_object_store(filesystem: pafs.FileSystem) -> bool:
     return filesystem.type_name in _OBJECT_STORES
 
 
-def _remote_identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
+def _identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
     fsspec = _fsspec(filesystem)
     try:
+        if is_local(filesystem):
+            return status_identity(os.stat(path))
         if fsspec is not None:
             return _fsspec_identity(fsspec, path)
         if _is_object_store(filesystem):
@@ -226,14 +237,21 @@ def _remote_identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | N
             if tagged is not None:
                 return tagged
         info = filesystem.get_file_info(path)
+        if info.type == pafs.FileType.NotFound:
+            return None
+        _require_file(path, info.type == pafs.FileType.File)
+        mtime_ns = UNKNOWN_MTIME if info.mtime_ns is None else info.mtime_ns
+        return FileIdentity(info.size or 0, mtime_ns)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except FragmentUnreadable:
+        raise
     except Exception as error:  # noqa: BLE001 - fsspec's implementations raise errors of their own
-        raise _not_looked_at(path, error) from None
-    if info.type == pafs.FileType.NotFound:
-        return None
-    _require_file(path, info.type == pafs.FileType.File)
-    return FileIdentity(info.size or 0, UNKNOWN_MTIME if info.mtime_ns is None else info.mtime_ns)
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise FragmentUnreadable(
+            f"cannot look at {path}: {reason}; make the file and its folders readable, or try "
+            "again when they are"
+        ) from None
 
 
 def _tag(metadata: dict[str, Any]) -> str:
@@ -274,25 +292,34 @@ def _require_file(path: str, is_file: bool) -> None:
         )
 
 
-def _not_looked_at(path: str, error: Exception) -> FragmentUnreadable:
-    if isinstance(error, FragmentUnreadable):
-        return error
-    reason = (error.strerror if isinstance(error, OSError) else None) or error
-    return FragmentUnreadable(
-        f"cannot look at {path}: {reason}; make the file and its folders readable, or try again "
-        "when they are"
-    )
-
-
-def _local_identity(path: str) -> FileIdentity | None:
-    try:
-        return status_identity(os.stat(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise _not_looked_at(path, error) from None
-
-
 def status_identity(status: os.stat_result) -> FileIdentity:
     """What a local file is, as the system says."""
     return FileIdentity(status.st_size, status.st_mtime_ns, status.st_ctime_ns, "", status.st_ino)
+
+
+def content_digest(path: str) -> str:
+    """XXH3-128 of a local file's size, of its Parquet footer, and of samples evenly spaced before.
+
+    Of a small file it is of all bytes. The footer says where pages lie and how large they are, so
+    files written from other rows differ in it as a rule; files without compression may not, hence
+    the samples. Equal digests of large files are no proof that all their bytes are equal.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        return ""
+    with open(path, "rb") as file:
+        size = tail = file.seek(0, os.SEEK_END)
+        if size > WHOLE_BYTES:
+            file.seek(size - 8)
+            end = file.read(8)
+            footer = int.from_bytes(end[:4], "little") + 8 if end[4:] in _PARQUET_ENDS else 0
+            tail = min(size, max(footer, _TAIL_BYTES))
+        before = size - tail
+        ranges = [(at, min(at + _READ_BYTES, size)) for at in range(before, size, _READ_BYTES)]
+        if before:
+            starts = (number * before // _SAMPLES for number in range(_SAMPLES))
+            ranges += [(start, start + _SAMPLE_BYTES) for start in starts]
+        digest = xxhash.xxh3_128(size.to_bytes(8, "little"))
+        for start, stop in ranges:
+            file.seek(start)
+            digest.update(file.read(stop - start))
+    return digest.hexdigest()

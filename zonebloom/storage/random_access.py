@@ -20,6 +20,7 @@ from zonebloom.storage.files import (
     ReadCounter,
     is_local,
     opened_identity,
+    reading,
     status_identity,
 )
 
@@ -56,8 +57,8 @@ class RandomAccessFile:
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of some (start, stop) ranges; fewer where the file ends before."""
         if self.is_local or len(ranges) < 2:
-            if len(ranges) > 1:
-                self.announce(ranges)
+            if self.is_local and len(ranges) > 1:
+                self._announce(ranges)
             pieces = [self._at(start, stop) for start, stop in ranges]
         else:
             with ThreadPoolExecutor(min(REMOTE_THREADS, len(ranges))) as pool:
@@ -66,11 +67,10 @@ class RandomAccessFile:
             self.counter.add(len(data))
         return pieces
 
-    def announce(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def _announce(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Have the disk begin on some (start, stop) ranges, side by side; a hint only."""
-        if self.is_local:
-            for start, stop in ranges:
-                self._advise(start, stop - start, "POSIX_FADV_WILLNEED")
+        for start, stop in ranges:
+            self._advise(start, stop - start, "POSIX_FADV_WILLNEED")
 
     def _advise(self, start: int, num_bytes: int, advice: str) -> None:
         if hasattr(os, advice):
@@ -94,18 +94,11 @@ class RandomAccessFile:
         self.counter.add(done)
 
     def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> None:
-        """Read pieces into an array, one after another; what the file lacks becomes zeros."""
-        if not self.is_local:
-            spans = list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True))
-            pieces = zip(self.read(spans), sizes.tolist(), strict=True)
-            out.data.cast("B")[: int(sizes.sum())] = b"".join(
-                data.ljust(size, b"\0") for data, size in pieces
-            )
-            return
+        """Read pieces of a local file into an array; what the file lacks becomes zeros."""
         from zonebloom.storage.pread_kernel import read_pieces
 
         if self._from_disk:
-            self.announce(list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True)))
+            self._announce(list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True)))
         began = time.perf_counter()
         num_bytes = read_pieces(self._handle, offsets, sizes, out.view(np.uint8))
         seconds = time.perf_counter() - began
@@ -142,19 +135,13 @@ class FragmentFile(RandomAccessFile):
         counter: ReadCounter,
     ):
         self.path = path
-        try:
+        with reading(path, "check that it is there", "open"):
             super().__init__(filesystem, path, counter)
             # Asked once the file is open: one put in its place before is noticed.
             if self.is_local:
                 now = status_identity(os.fstat(self._handle))
             else:
                 now = opened_identity(filesystem, path, self._file)
-        except FragmentUnreadable:
-            raise
-        except OSError as error:
-            raise FragmentUnreadable(
-                f"cannot open {path}: {error}; check that it is there"
-            ) from None
         if not identity.is_still(now):
             self.close()
             raise FragmentChanged(f"{path} changed while it was read; read it again")
@@ -166,10 +153,8 @@ class FragmentFile(RandomAccessFile):
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of some (start, stop) ranges, all of them."""
-        try:
+        with reading(self.path, "try again"):
             pieces = super().read(ranges)
-        except OSError as error:
-            raise FragmentUnreadable(f"cannot read {self.path}: {error}; try again") from None
         for (start, stop), data in zip(ranges, pieces, strict=True):
             if len(data) < stop - start:
                 raise FragmentUnreadable(

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
-import pyarrow as pa
-
-from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.ipc import IpcRows
 from zonebloom.storage.memory import TableRows, TableSource
-from zonebloom.storage.parquet.pagemap import FilePages
+from zonebloom.storage.parquet.layout import FilePages
 from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.source import Fragment, Source
 
-
-class FragmentRows(Protocol):
-    """What reads rows of a fragment."""
-
-    def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
-        """The groups with a wanted row: number, first row, and the rows counted from it."""
-        ...
-
-    def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
-        """Some columns at some rows of a group, with the dataset's types."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the file."""
-        ...
+# What reads rows of a fragment: ``row_groups`` gives the groups with a wanted row, their number,
+# first row, and the rows counted from it; ``read`` some columns at some rows of a group.
+FragmentRows: TypeAlias = ParquetRows | IpcRows | TableRows
 
 
 def open_rows(

@@ -20,7 +20,7 @@ from zonebloom.storage.parquet.footer import (
     parse_offset_index,
 )
 from zonebloom.storage.parquet.headers import walk_pages
-from zonebloom.storage.parquet.layout import Footer, Pages
+from zonebloom.storage.parquet.layout import FilePages, Pages
 from zonebloom.storage.parquet.pages import RowGroupReader
 
 # Decimals of 76 digits are more than the default context keeps.
@@ -37,7 +37,7 @@ class File:
         self.requests: list[tuple[int, int]] = []
         length = footer_length(data[-TAIL_BYTES:], len(data))
         stop = len(data) - TAIL_BYTES
-        self.footer: Footer = parse_footer(data[stop - length : stop], len(data))
+        self.footer: FilePages = parse_footer(data[stop - length : stop], len(data))
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         self.requests += ranges

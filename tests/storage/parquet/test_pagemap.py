@@ -15,9 +15,8 @@ import pytest
 from zonebloom.errors import CorruptIndex, FragmentUnreadable
 from zonebloom.storage.files import ReadCounter, identities
 from zonebloom.storage.parquet.footer import read_footer
+from zonebloom.storage.parquet.layout import FilePages
 from zonebloom.storage.parquet.pagemap import (
-    FilePages,
-    FooterPages,
     PageMap,
     map_rows,
     page_map_file,
@@ -32,8 +31,7 @@ def footer_pages(path: Path) -> tuple[FilePages, int]:
     (identity,) = identities(LOCAL, [str(path)])
     assert identity is not None
     with FragmentFile(LOCAL, str(path), identity, ReadCounter()) as file:
-        pages = FooterPages(read_footer(file.num_bytes, file.read), file.read)
-        pages.load_all()
+        pages = read_footer(file.num_bytes, file.read, with_pages=True)
     return pages, identity.size
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from zonebloom.errors import FragmentUnreadable
+from zonebloom.storage.parquet.headers import walk_pages
 from zonebloom.storage.parquet.layout import (
     Chunk,
+    FilePages,
     FileSchema,
-    Footer,
     Leaf,
     Pages,
     ReadRanges,
@@ -29,6 +30,8 @@ ENCRYPTED_MAGIC = b"PARE"
 TAIL_BYTES = 8
 # Read at first from the end of a file: most footers fit.
 FIRST_READ_BYTES = 64 << 10
+# Offset indices of more than this are read one at a time.
+_MAX_INDEX_BYTES = 256 << 20
 
 _MAX_ROWS = 1 << 40
 _MAX_INTEGER = (1 << 63) - 1
@@ -56,7 +59,7 @@ def footer_length(tail: bytes, file_bytes: int) -> int:
     return length
 
 
-def parse_footer(data: bytes, file_bytes: int) -> Footer:
+def parse_footer(data: bytes, file_bytes: int) -> FilePages:
     """Read a FileMetaData."""
     try:
         metadata = Reader(data).struct()
@@ -72,12 +75,44 @@ def parse_footer(data: bytes, file_bytes: int) -> Footer:
         raise FragmentUnreadable(f"its footer is malformed ({error!r})") from None
     if first_row != claimed:
         raise FragmentUnreadable(f"its row groups have {first_row} rows, it claims {claimed}")
-    return Footer(schema, tuple(groups), first_row)
+    return FilePages(schema, tuple(groups))
 
 
-def read_footer(file_bytes: int, read: ReadRanges) -> Footer:
-    """Read and parse the footer of a file."""
-    return parse_footer(footer_bytes(file_bytes, read)[0], file_bytes)
+def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) -> FilePages:
+    """Read and parse the footer of a file, and locate pages as its offset indices say.
+
+    With pages, those of every chunk are found at once, as a build needs them: offset indices lie
+    one after another, so that is one request; a chunk without one is walked from page header to
+    page header.
+    """
+    footer = parse_footer(footer_bytes(file_bytes, read)[0], file_bytes)
+    chunks = [chunk for group in footer.row_groups for chunk in group.chunks if chunk.index_bytes]
+    first = min((chunk.index_start for chunk in chunks), default=0)
+    end = max((chunk.index_start + chunk.index_bytes for chunk in chunks), default=0)
+    at_once = with_pages and 0 < end - first <= _MAX_INDEX_BYTES
+    indices = read([(first, end)])[0] if at_once else b""
+
+    def locate(row_group: int, leaf: int) -> Pages | None:
+        group = footer.row_groups[row_group]
+        chunk = group.chunks[leaf]
+        start, stop = chunk.index_start, chunk.index_start + chunk.index_bytes
+        if not group.num_rows or not (chunk.index_bytes or with_pages):
+            return None
+        if chunk.index_bytes:
+            data = indices[start - first : stop - first] if at_once else read([(start, stop)])[0]
+            return parse_offset_index(data, chunk, group.num_rows)
+        try:
+            return walk_pages(read, chunk, group.num_rows)
+        except FragmentUnreadable:
+            # What is wrong with it shows when it is read, as a whole.
+            return None
+
+    pages = FilePages(footer.schema, footer.row_groups, locate)
+    if with_pages:
+        for row_group, group in enumerate(pages.row_groups):
+            for leaf in range(len(group.chunks)):
+                pages.pages(row_group, leaf)
+    return pages
 
 
 def footer_bytes(file_bytes: int, read: ReadRanges) -> tuple[bytes, bytes]:

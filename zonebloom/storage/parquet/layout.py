@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+
+from zonebloom.ranges import RowRanges
 
 # Reads some (start, stop) ranges of a file: all of their bytes, or it raises.
 ReadRanges: TypeAlias = Callable[[Sequence[tuple[int, int]]], list[bytes]]
@@ -62,15 +64,6 @@ class RowGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Footer:
-    """A footer, as far as page reads need it."""
-
-    schema: FileSchema
-    row_groups: tuple[RowGroup, ...]
-    num_rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class Pages:
     """The data pages of one chunk: where they lie, headers included, and their rows.
 
@@ -80,3 +73,42 @@ class Pages:
     starts: np.ndarray
     sizes: np.ndarray
     first_rows: np.ndarray
+
+
+class FilePages:
+    """The row groups of one file, and the pages of its chunks: what ``locate`` says, once."""
+
+    def __init__(
+        self,
+        schema: FileSchema,
+        row_groups: tuple[RowGroup, ...],
+        locate: Callable[[int, int], Pages | None] | None = None,
+    ):
+        self.schema = schema
+        self.row_groups = row_groups
+        self.num_rows = sum(group.num_rows for group in row_groups)
+        self._locate = locate
+        self._pages: dict[tuple[int, int], Pages | None] = {}
+
+    def pages(self, row_group: int, leaf: int) -> Pages | None:
+        """The pages of a chunk, None when their locations are not known: it is read whole."""
+        key = row_group, leaf
+        if key not in self._pages:
+            self._pages[key] = self._locate(row_group, leaf) if self._locate else None
+        return self._pages[key]
+
+    def part(self, rows: RowRanges, names: frozenset[str] | None) -> FilePages:
+        """What reading some rows asks of it, without the rest: small enough to be sent about."""
+        groups = []
+        part = FilePages(self.schema, ())
+        for number, group in enumerate(self.row_groups):
+            if not rows.window(group.first_row, group.first_row + group.num_rows):
+                groups.append(replace(group, chunks=()))
+                continue
+            groups.append(group)
+            for leaf, described in enumerate(self.schema.leaves):
+                wanted = names is None or self.schema.names[described.field] in names
+                if wanted and (names is not None or (number, leaf) in self._pages):
+                    part._pages[number, leaf] = self.pages(number, leaf)
+        part.row_groups, part.num_rows = tuple(groups), self.num_rows
+        return part

@@ -15,24 +15,14 @@ A leaf with 0 pages has no known locations: its chunk is read whole.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 
 from zonebloom.errors import CorruptIndex, FragmentUnreadable
-from zonebloom.ranges import RowRanges
-from zonebloom.storage.parquet.footer import checked_pages, parse_footer, parse_offset_index
-from zonebloom.storage.parquet.headers import walk_pages
-from zonebloom.storage.parquet.layout import (
-    Chunk,
-    FileSchema,
-    Footer,
-    Pages,
-    ReadRanges,
-    RowGroup,
-)
+from zonebloom.storage.parquet.footer import checked_pages, parse_footer
+from zonebloom.storage.parquet.layout import Chunk, FilePages, FileSchema, Pages, RowGroup
 from zonebloom.storage.parquet.synthetic import file_metadata, metadata_ends
 
 SCHEMA = pa.schema(
@@ -48,91 +38,6 @@ SCHEMA = pa.schema(
     ]
 )
 _CHUNK_INTS = 8
-# Offset indices of more than this are read one at a time.
-_MAX_INDEX_BYTES = 256 << 20
-
-
-class FilePages:
-    """The pages of one file."""
-
-    def __init__(self, schema: FileSchema, row_groups: tuple[RowGroup, ...]):
-        self.schema = schema
-        self.row_groups = row_groups
-        self.num_rows = sum(group.num_rows for group in row_groups)
-        self._pages: dict[tuple[int, int], Pages | None] = {}
-
-    def pages(self, row_group: int, leaf: int) -> Pages | None:
-        """The pages of a chunk, None when their locations are not known."""
-        key = (row_group, leaf)
-        if key not in self._pages:
-            self._pages[key] = self._locate(row_group, leaf)
-        return self._pages[key]
-
-    def part(self, rows: RowRanges, names: frozenset[str] | None) -> FilePages:
-        """What reading some rows asks of it, without the rest: small enough to be sent about."""
-        groups = []
-        part = FilePages(self.schema, ())
-        for number, group in enumerate(self.row_groups):
-            if not rows.window(group.first_row, group.first_row + group.num_rows):
-                groups.append(replace(group, chunks=()))
-                continue
-            groups.append(group)
-            for leaf, located in enumerate(self.schema.leaves):
-                wanted = names is None or self.schema.names[located.field] in names
-                if wanted and (names is not None or (number, leaf) in self._pages):
-                    part._pages[number, leaf] = self.pages(number, leaf)
-        part.row_groups, part.num_rows = tuple(groups), self.num_rows
-        return part
-
-    def _locate(self, row_group: int, leaf: int) -> Pages | None:
-        # Of a part that was asked for more: the chunk is then read whole.
-        return None
-
-
-class FooterPages(FilePages):
-    """Pages as the file's own footer and offset indices say."""
-
-    def __init__(self, footer: Footer, read: ReadRanges):
-        super().__init__(footer.schema, footer.row_groups)
-        self._read = read
-
-    def _locate(self, row_group: int, leaf: int) -> Pages | None:
-        group = self.row_groups[row_group]
-        chunk = group.chunks[leaf]
-        if not chunk.index_bytes or not group.num_rows:
-            return None
-        (data,) = self._read([(chunk.index_start, chunk.index_start + chunk.index_bytes)])
-        return parse_offset_index(data, chunk, group.num_rows)
-
-    def load_all(self) -> None:
-        """Find the pages of every chunk at once, as a build does.
-
-        Offset indices lie one after another, so that is one request; a chunk without one is
-        walked from page header to page header.
-        """
-        chunks = [
-            (number, leaf, group.num_rows, chunk)
-            for number, group in enumerate(self.row_groups)
-            for leaf, chunk in enumerate(group.chunks)
-            if group.num_rows
-        ]
-        indices = [
-            (c.index_start, c.index_start + c.index_bytes) for *_, c in chunks if c.index_bytes
-        ]
-        start, stop = min(indices, default=(0, 0))[0], max((end for _, end in indices), default=0)
-        data = self._read([(start, stop)])[0] if 0 < stop - start <= _MAX_INDEX_BYTES else None
-        for number, leaf, num_rows, chunk in chunks:
-            key = number, leaf
-            if chunk.index_bytes and data is not None:
-                at = chunk.index_start - start
-                index = data[at : at + chunk.index_bytes]
-                self._pages[key] = parse_offset_index(index, chunk, num_rows)
-            elif not chunk.index_bytes:
-                try:
-                    self._pages[key] = walk_pages(self._read, chunk, num_rows)
-                except FragmentUnreadable:
-                    # What is wrong with it shows when it is read, as a whole.
-                    self._pages[key] = None
 
 
 def map_rows(fragment_id: int, pages: FilePages) -> list[dict[str, object]]:
@@ -211,43 +116,44 @@ class PageMap:
         key = (fragment_id, file_bytes)
         if fragment_id in self._rows and key not in self._files:
             try:
-                self._files[key] = _MappedPages(self.table, self._rows[fragment_id], file_bytes)
+                self._files[key] = _mapped_pages(self.table, self._rows[fragment_id], file_bytes)
             except (ValueError, IndexError, FragmentUnreadable) as error:
                 raise CorruptIndex(f"{self._where} does not hold ({error})") from None
         return self._files.get(key)
 
 
-class _MappedPages(FilePages):
+def _mapped_pages(table: pa.Table, rows: list[int], file_bytes: int) -> FilePages:
     """Pages as the map says."""
+    schema = _parsed_head(table["head"][rows[0]].as_py())
+    groups, counts = [], []
+    first_row = 0
+    for row in rows:
+        num_rows = table["num_rows"][row].as_py()
+        ints = _numbers(table, "chunks", row)
+        if table["first_row"][row].as_py() != first_row or num_rows < 0:
+            raise ValueError("its row groups do not follow one another")
+        if ints.size != _CHUNK_INTS * len(schema.leaves):
+            raise ValueError("its chunks are not those of its schema")
+        described = ints.reshape(-1, _CHUNK_INTS)
+        groups.append(RowGroup(first_row, num_rows, _chunks(described, file_bytes)))
+        counts.append(described[:, 7])
+        first_row += num_rows
 
-    def __init__(self, table: pa.Table, rows: list[int], file_bytes: int):
-        schema = _parsed_head(table["head"][rows[0]].as_py())
-        groups, self._located = [], []
-        first_row = 0
-        for row in rows:
-            num_rows = table["num_rows"][row].as_py()
-            ints = _numbers(table, "chunks", row)
-            if table["first_row"][row].as_py() != first_row or num_rows < 0:
-                raise ValueError("its row groups do not follow one another")
-            if ints.size != _CHUNK_INTS * len(schema.leaves):
-                raise ValueError("its chunks are not those of its schema")
-            described = ints.reshape(-1, _CHUNK_INTS)
-            groups.append(RowGroup(first_row, num_rows, _chunks(described, file_bytes)))
-            self._located.append((table, row, described[:, 7]))
-            first_row += num_rows
-        super().__init__(schema, tuple(groups))
-
-    def _locate(self, row_group: int, leaf: int) -> Pages | None:
-        table, row, counts = self._located[row_group]
-        count = int(counts[leaf])
+    def locate(row_group: int, leaf: int) -> Pages | None:
+        count, row = int(counts[row_group][leaf]), rows[row_group]
         if not count:
             return None
-        first = int(counts[:leaf].sum())
-        part = slice(first, first + count)
-        group = self.row_groups[row_group]
-        starts, sizes = (_numbers(table, name, row)[part] for name in ("starts", "sizes"))
-        first_rows = np.append(_numbers(table, "first_rows", row)[part], group.num_rows)
-        return checked_pages(starts, sizes, first_rows, group.chunks[leaf])
+        first = int(counts[row_group][:leaf].sum())
+        starts, sizes, first_rows = (
+            _numbers(table, name, row)[first : first + count]
+            for name in ("starts", "sizes", "first_rows")
+        )
+        group = groups[row_group]
+        return checked_pages(
+            starts, sizes, np.append(first_rows, group.num_rows), group.chunks[leaf]
+        )
+
+    return FilePages(schema, tuple(groups), locate)
 
 
 def _numbers(table: pa.Table, name: str, row: int) -> np.ndarray:

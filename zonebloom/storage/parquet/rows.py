@@ -10,7 +10,7 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import reading
 from zonebloom.storage.parquet.footer import read_footer
-from zonebloom.storage.parquet.pagemap import FilePages, FooterPages
+from zonebloom.storage.parquet.layout import FilePages
 from zonebloom.storage.parquet.pages import RowGroupReader
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.source import dataset_columns
@@ -27,7 +27,7 @@ class ParquetRows:
         constants: Mapping[str, object],
     ):
         self._file = file
-        self._pages = pages or FooterPages(read_footer(file.num_bytes, file.read), file.read)
+        self._pages = pages or read_footer(file.num_bytes, file.read)
         self._schema = schema
         self._constants = constants
         self.whole: dict[str, str] = {}
