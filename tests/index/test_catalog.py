@@ -64,7 +64,7 @@ class Filled(Catalog):
                 for segment in each.segments:
                     path = self.path(segment.name, "bloomfilter.arrow")
                     if self.filesystem.get_file_info(path).size != segment.num_bytes:
-                        self._write_whole(path, bytes(segment.num_bytes))
+                        self.write(path, bytes(segment.num_bytes))
             return version
 
         return super().commit(filled)

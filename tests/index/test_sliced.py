@@ -328,13 +328,13 @@ def test_a_lookup_of_a_billion_rows_would_read_little(tmp_path):
     assert found.tolist() == small.find(key).tolist()
 
 
-def test_an_object_store_is_asked_once_a_tile_and_key(tmp_path):
+def test_an_object_store_is_asked_at_most_once_a_tile_and_key(tmp_path):
     rows, _ = both(tmp_path, [(0, zones_of(300, 64))], tile_zones=128)
     table = SlicedTable(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "sliced")
     before = table.counter.num_requests
     key = some_hashes(1)
     assert np.array_equal(may_hold(table, key), in_rows(rows, key))
-    assert table.counter.num_requests - before == 3
+    assert 1 <= table.counter.num_requests - before <= 3
 
 
 @pytest.mark.parametrize("count", [2, 300])
@@ -356,7 +356,7 @@ def test_rows_are_searched_for_many_alike(tmp_path, count):
 @pytest.fixture
 def one_salt(monkeypatch):
     """All files have it, so that files of the same zones are the same bytes."""
-    monkeypatch.setattr("zonebloom.index.sliced_file.new_salt", lambda: 2**64 - 1000)
+    monkeypatch.setattr("zonebloom.index.sliced_merge.new_salt", lambda: 2**64 - 1000)
 
 
 def test_merge_fills_tiles(tmp_path, one_salt):

@@ -10,7 +10,8 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -55,12 +56,28 @@ def read_file(
     return buffer
 
 
-def write_synced(path: str, data: bytes) -> None:
-    """Write a local file, and bring it to disk."""
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def write_whole(
+    path: str, data: bytes, prepare: Callable[[str], None], place: Callable[[str, str], None]
+) -> bool:
+    """Write a local file, whole and on disk before `os.link` or `os.replace` gives it its name.
+
+    Whether it was free, where it is to be.
+    """
+    draft = os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}")
+    try:
+        prepare(draft)
+        with open(draft, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        place(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        # Once it is linked the file is there, whatever fails.
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+    return True
 
 
 def sync_files(paths: Iterable[str]) -> None:

@@ -34,7 +34,7 @@ from zonebloom.catalog.folder import (
     missing,
     read_file,
     sync_files,
-    write_synced,
+    write_whole,
     writing_to,
 )
 from zonebloom.catalog.model import Version
@@ -281,23 +281,12 @@ class Catalog:
         checksum = xxhash.xxh3_64_hexdigest(fragments)
         # Named by content: a version can only ever refer to the bytes it was made with.
         listing = f"{version.number:020d}-{checksum}.arrow"
-        self._write_whole(posixpath.join(self._versions, listing), fragments)
+        path = posixpath.join(self._versions, listing)
+        if is_local(self.filesystem):
+            write_whole(path, fragments, self.prepare, os.replace)
+        else:
+            self.write(path, fragments)
         return self._log.create(version.number, to_content(version, listing, checksum))
-
-    def _write_whole(self, path: str, data: bytes) -> None:
-        """Write a file so that nobody sees a part of it."""
-        if not is_local(self.filesystem):
-            self.write(path, data)
-            return
-        draft = posixpath.join(posixpath.dirname(path), f".{uuid.uuid4().hex}")
-        try:
-            self.prepare(draft)
-            write_synced(draft, data)
-            os.replace(draft, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(draft)
-            raise
 
     def _read(self, number: int) -> Version:
         path = self._log.path(number)

@@ -20,7 +20,6 @@ import os
 import posixpath
 import re
 import types
-import uuid
 from collections.abc import Callable, Set
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
@@ -31,7 +30,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.catalog.folder import sync, write_synced
+from zonebloom.catalog.folder import sync, write_whole
 from zonebloom.storage.files import is_local
 
 FORMAT_VERSION = 3
@@ -102,18 +101,8 @@ class VersionLog:
             with self._filesystem.open_output_stream(path) as sink:
                 sink.write(to_document(content))
             return True
-        draft = posixpath.join(self._folder, f".{uuid.uuid4().hex}")
-        try:
-            self._prepare(draft)
-            write_synced(draft, to_document(content))
-            try:
-                os.link(draft, path)
-            except FileExistsError:
-                return False
-        finally:
-            # Once it is linked the document is there, whatever fails.
-            with contextlib.suppress(OSError):
-                os.unlink(draft)
+        if not write_whole(path, to_document(content), self._prepare, os.link):
+            return False
         with contextlib.suppress(OSError):
             sync(self._folder)
         return True

@@ -130,9 +130,6 @@ class RowTable(Table):
         blocks.check(self.filter_words(zone), hashes, hit)
         return hit
 
-    def _filters(self, num_blocks: int) -> Iterator[np.ndarray]:
-        return map(self.filter_words, np.flatnonzero(self._num_blocks == num_blocks).tolist())
-
     def filter_runs(self) -> Iterator[FilterRun]:
         for num_blocks in np.unique(self._num_blocks).tolist():
             first = self.first_words[self._num_blocks == num_blocks]

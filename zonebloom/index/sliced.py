@@ -12,7 +12,6 @@ tile's other rows still rule zones out, and no row of data is lost.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,7 +28,7 @@ from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.sbbf.slice_layout import ROWS_PER_BLOCK, Tile, intersect, row_numbers, set_bits
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, block_numbers
 from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.random_access import RandomAccessFile
+from zonebloom.storage.random_access import RandomAccessFile, read_near
 
 # Read at first: the whole directory of most tables in one request.
 _TAIL_BYTES = 16 << 10
@@ -39,10 +38,11 @@ _READ_COST = 32 << 10
 _FEW_REMOTE = 8
 # Of a tile and hash: eight rows, and the checks of their block.
 _PIECES = 9
+# Far away a request costs more than the bytes between the rows of a block.
+_REMOTE_GAP = 1 << 20
 # To NumPy a piece is as much work as so many checks of a block in memory.
 _CHECKS_PER_PIECE = 100
 _VERIFIED_BYTES = 4 << 20
-_TURNED_BYTES = 128 << 20
 _RUN_BYTES = 2 << 20
 
 
@@ -179,14 +179,6 @@ class SlicedTable(Table):
             raise self._corrupt(damage)
         return blocks
 
-    def _filters(self, num_blocks: int) -> Iterator[np.ndarray]:
-        step = max(64, _TURNED_BYTES // (num_blocks * BYTES_PER_BLOCK) // 64 * 64)
-        for tile in self.directory.tiles:
-            if tile.num_blocks == num_blocks:
-                for first in range(0, tile.num_zones, step):
-                    zones = range(first, min(first + step, tile.num_zones))
-                    yield from self._turned(tile, zones, 0, num_blocks)
-
     def filter_runs(self) -> Iterator[FilterRun]:
         for tile in self.directory.tiles:
             yield FilterRun(tile.num_blocks, range(tile.num_zones), partial(self._loaded, tile))
@@ -253,20 +245,16 @@ class SlicedTable(Table):
     def _places_by_numpy(self, hashed: np.uint64) -> tuple[np.ndarray, int]:
         tiles = self.directory.tiles
         blocks = [int(block_numbers(hashed, tile.num_blocks)) for tile in tiles]
-        pieces = [_spans(tile, block, hashed) for tile, block in zip(tiles, blocks, strict=True)]
-        spans = pieces
-        if not self.file.is_local:
-            # A request costs more than the bytes between the rows.
-            spans = [[(of_tile[0][0], of_tile[-1][1])] for of_tile in pieces]
-        read = iter(self._read([span for of_tile in spans for span in of_tile]))
+        spans = [
+            span
+            for tile, block in zip(tiles, blocks, strict=True)
+            for span in _spans(tile, block, hashed)
+        ]
+        pieces = read_near(self._read, spans, 0 if self.file.is_local else _REMOTE_GAP)
         places, all_damaged = [], 0
-        for tile, block, of_tile in zip(tiles, blocks, pieces, strict=True):
-            if self.file.is_local:
-                data = b"".join(itertools.islice(read, _PIECES))
-            else:
-                whole, at = next(read), of_tile[0][0]
-                data = b"".join(whole[start - at : stop - at] for start, stop in of_tile)
-            words = np.frombuffer(bytearray(data), dtype=np.uint64)
+        for number, (tile, block) in enumerate(zip(tiles, blocks, strict=True)):
+            of_tile = pieces[number * _PIECES : (number + 1) * _PIECES]
+            words = np.frombuffer(bytearray().join(of_tile), dtype=np.uint64)
             rows = words[: 8 * tile.row_words].reshape(8, tile.row_words)
             checks = words[8 * tile.row_words :]
             bits, damaged = intersect(rows, checks, hashed, tile.block_seed(block))

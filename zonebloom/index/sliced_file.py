@@ -1,4 +1,4 @@
-"""The file of a sliced table, written and read: its tiles, its zones, and where the tiles lie.
+"""The file of a sliced table: its tiles, its zones, and where the tiles lie.
 
     magic | tile | tile | ... | directory | trailer
 
@@ -26,16 +26,13 @@ are still read.
 
 from __future__ import annotations
 
-import secrets
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.index.table import MAX_ZONE_ROWS, HashingFile, Runs, Table, WrittenTable
+from zonebloom.index.table import MAX_ZONE_ROWS, Runs
 from zonebloom.sbbf.slice_layout import MAX_TILE_ZONES, Tile, place_tile
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES
 
@@ -49,9 +46,6 @@ _TILE_COLUMNS = 3
 # No sum of counts that fit a directory of this size can wrap.
 _MAX_DIRECTORY_BYTES = 1 << 31
 _MAX_BLOCKS = MAX_BYTES // BYTES_PER_BLOCK
-_PAGE = 4096
-# Tiles with rows of so many words are aligned to pages: only then that saves reads.
-_ALIGNED_ROW_WORDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,61 +194,3 @@ def _tiles(columns: np.ndarray, blocks: list[int], end: int, salt: int | None) -
         free = offset + tile.num_bytes
         tiles.append(tile)
     return tuple(tiles)
-
-
-def new_salt() -> int:
-    """What the checks of one file's rows have in common, and no other file's."""
-    return secrets.randbits(64)
-
-
-class SlicedFile:
-    """A sliced table in the making, tile by tile."""
-
-    def __init__(self, filesystem: pafs.FileSystem, path: str):
-        self._sink = HashingFile(filesystem.open_output_stream(path))
-        self._tiles: list[Tile] = []
-        self._salt = new_salt()
-        self._sink.write(MAGIC)
-
-    def begin_tile(self, num_zones: int, num_blocks: int) -> Tile:
-        """Lay out the next tile; its blocks are to be written next, all of them, in order."""
-        before = self._tiles[-1] if self._tiles else None
-        tile = place_tile(0, self._sink.size, num_zones, num_blocks, before, self._salt)
-        if tile.row_words >= _ALIGNED_ROW_WORDS:
-            padding = -self._sink.size % _PAGE
-            self._sink.write(bytes(padding))
-            tile = tile._replace(offset=tile.offset + padding)
-        self._tiles.append(tile)
-        return tile
-
-    def write_blocks(self, blocks: np.ndarray) -> None:
-        """Write the next blocks of a tile, their checks made."""
-        self._sink.write(blocks.data.cast("B"))
-
-    def close(self, tables: Sequence[Table]) -> WrittenTable:
-        """Finish the file with what is known of its zones: those of some tables, in order."""
-        ids, starts, lengths, has_null, num_blocks = (
-            np.concatenate([getattr(table, name) for table in tables])
-            for name in ("fragment_ids", "starts", "lengths", "has_null", "num_blocks")
-        )
-        sizes, groups = np.unique(num_blocks, return_inverse=True)
-        directory = Directory(
-            tables[0].probability,
-            Runs.of(ids, starts, lengths, tables[0].number_of_items),
-            has_null,
-            tuple(
-                tile._replace(group=int(np.searchsorted(sizes, tile.num_blocks)))
-                for tile in self._tiles
-            ),
-            groups.astype(np.uint32) if sizes.size > 1 else None,
-            self._salt,
-            self._sink.checksum.intdigest(),
-        )
-        data = directory.to_bytes()
-        self._sink.write(data)
-        self._sink.close()
-        return WrittenTable(self._sink.size, xxhash.xxh3_64_hexdigest(data), starts.size)
-
-    def abort(self) -> None:
-        """Close what is open after a failure; the file is not a table."""
-        self._sink.close()

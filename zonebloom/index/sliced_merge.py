@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pyarrow.fs as pafs
+import xxhash
 
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.sliced_file import SlicedFile
-from zonebloom.index.table import FilterRun, Table, WrittenTable
+from zonebloom.index.sliced_file import MAGIC, Directory
+from zonebloom.index.table import FilterRun, HashingFile, Runs, Table, WrittenTable
+from zonebloom.sbbf.slice_layout import Tile, place_tile
 from zonebloom.threads import cores, in_order
 
 # A bit row of so many zones is a page of 4096 bytes: a lookup of a billion rows then costs 36
@@ -21,6 +24,14 @@ MERGED_TILE_ZONES = 32768
 # Blocks in the making: long pieces of every filter, for those of tables lie far apart.
 _MIN_MERGE_BYTES = 2 << 20
 _MAX_MERGE_BYTES = 16 << 20
+_PAGE = 4096
+# Tiles with rows of so many words are aligned to pages: only then that saves reads.
+_ALIGNED_ROW_WORDS = 64
+
+
+def new_salt() -> int:
+    """What the checks of one file's rows have in common, and no other file's."""
+    return secrets.randbits(64)
 
 
 def merge(
@@ -35,19 +46,44 @@ def merge(
         raise InvalidArgument(
             f"{len(tables)} tables of {len(parameters)} sets of parameters cannot be one table"
         )
+    ((items, probability),) = parameters
+    ids, starts, lengths, has_null, num_blocks = (
+        np.concatenate([getattr(table, name) for table in tables])
+        for name in ("fragment_ids", "starts", "lengths", "has_null", "num_blocks")
+    )
+    sizes, groups = np.unique(num_blocks, return_inverse=True)
     by_size: dict[int, list[FilterRun]] = {}
     for table in tables:
         for run in table.filter_runs():
             by_size.setdefault(run.num_blocks, []).append(run)
-    file = SlicedFile(filesystem, path)
-    try:
-        for runs in by_size.values():
+    salt = new_salt()
+    tiles: list[Tile] = []
+    with HashingFile(filesystem.open_output_stream(path)) as sink:
+        sink.write(MAGIC)
+        for size, runs in by_size.items():
+            group = int(np.searchsorted(sizes, size))
             for of_tile in _tiles_of(runs, tile_zones):
-                _write_tile(file, of_tile)
-        return file.close(tables)
-    except BaseException:
-        file.abort()
-        raise
+                num_zones = sum(len(run.zones) for run in of_tile)
+                before = tiles[-1] if tiles else None
+                tile = place_tile(group, sink.size, num_zones, size, before, salt)
+                if tile.row_words >= _ALIGNED_ROW_WORDS:
+                    padding = -sink.size % _PAGE
+                    sink.write(bytes(padding))
+                    tile = tile._replace(offset=tile.offset + padding)
+                tiles.append(tile)
+                for blocks in _blocks(tile, of_tile):
+                    sink.write(blocks.data.cast("B"))
+        directory = Directory(
+            probability,
+            Runs.of(ids, starts, lengths, items),
+            has_null,
+            tuple(tiles),
+            groups.astype(np.uint32) if sizes.size > 1 else None,
+            salt,
+            sink.checksum.intdigest(),
+        ).to_bytes()
+        sink.write(directory)
+    return WrittenTable(sink.size, xxhash.xxh3_64_hexdigest(directory), starts.size)
 
 
 def _tiles_of(runs: list[FilterRun], tile_zones: int) -> Iterator[list[FilterRun]]:
@@ -66,17 +102,16 @@ def _tiles_of(runs: list[FilterRun], tile_zones: int) -> Iterator[list[FilterRun
         yield of_tile
 
 
-def _write_tile(file: SlicedFile, runs: list[FilterRun]) -> None:
+def _blocks(tile: Tile, runs: list[FilterRun]) -> Iterator[np.ndarray]:
+    """The blocks of a tile in order, some at a time; turned while those before are written."""
     from zonebloom.sbbf import slices
 
-    num_blocks = runs[0].num_blocks
-    tile = file.begin_tile(sum(len(run.zones) for run in runs), num_blocks)
     # Of few filters little at a time, which stays in the processor's cache; of many, long pieces.
     size = min(max(tile.num_bytes // 64, _MIN_MERGE_BYTES), _MAX_MERGE_BYTES)
     step = max(1, size // (tile.block_words * 8))
 
     def turned(start: int) -> np.ndarray:
-        stop = min(start + step, num_blocks)
+        stop = min(start + step, tile.num_blocks)
         out = np.empty((stop - start, tile.block_words), dtype=np.uint64)
         loaded = [run.load(run.zones, start, stop) for run in runs]
         filters = np.concatenate([places for _, places in loaded])
@@ -84,8 +119,6 @@ def _write_tile(file: SlicedFile, runs: list[FilterRun]) -> None:
         slices.seal(out, tile, start)
         return out
 
-    # Blocks are turned while those before them are written.
     threads = cores()
     with ThreadPoolExecutor(threads) as pool:
-        for blocks in in_order(pool, turned, range(0, num_blocks, step), threads + 1):
-            file.write_blocks(blocks)
+        yield from in_order(pool, turned, range(0, tile.num_blocks, step), threads + 1)

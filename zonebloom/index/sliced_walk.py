@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -74,36 +75,18 @@ def _runs(file: RandomAccessFile, tiles: Sequence[Tile], hashes: np.ndarray) -> 
             at = end
 
 
-class _Search:
+def _pairs_of(run: _Run, blocks: np.ndarray) -> Iterator[Pairs]:
     """The pairs of one run, as many at a time as there is room for."""
+    from zonebloom.sbbf import slice_search
 
-    def __init__(self, file: RandomAccessFile, run: _Run):
-        self._run = run
-        self._tile = np.array(run.tile, dtype=np.uint64)
-        self._state = np.zeros(2, dtype=np.int64)
-        self._blocks, self.damage = load_blocks(file, run.tile, run.start, run.stop)
-        self._next = self._search()
-
-    def _search(self) -> Pairs | None:
-        from zonebloom.sbbf import slice_search
-
-        run = self._run
-        left = run.hashes.size - int(self._state[0])
-        if not left:
-            return None
+    tile, state = np.array(run.tile, dtype=np.uint64), np.zeros(2, dtype=np.int64)
+    while left := run.hashes.size - int(state[0]):
         # Little memory for the usual few hits; the kernel comes back for more.
         room = max(run.tile.num_zones, min(_PAIRS, 2 * left))
         keys, zones = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
-        slice_search.find_pairs(
-            self._blocks, run.start, self._tile, run.hashes, keys, zones, self._state
-        )
-        count = int(self._state[1])
-        return keys[:count] + run.first_key, zones[:count] + run.tile.first
-
-    def __iter__(self) -> Iterator[Pairs]:
-        while self._next is not None:
-            yield self._next
-            self._next = self._search()
+        slice_search.find_pairs(blocks, run.start, tile, run.hashes, keys, zones, state)
+        count = int(state[1])
+        yield keys[:count] + run.first_key, zones[:count] + run.tile.first
 
 
 def find_pairs(
@@ -113,10 +96,18 @@ def find_pairs(
     report: Callable[[str], None],
 ) -> Iterator[Pairs]:
     """Pairs of a position in sorted hashes and a place in the tiles, a part at a time."""
+
+    def search(run: _Run) -> tuple[str, list[Pairs], Iterator[Pairs]]:
+        blocks, damage = load_blocks(file, run.tile, run.start, run.stop)
+        pairs = _pairs_of(run, blocks)
+        # Most runs have no more than these, which are searched on the thread that read them.
+        return damage, list(islice(pairs, 1)), pairs
+
     threads = cores() if file.is_local else _REMOTE_THREADS
     runs = _runs(file, tiles, hashes)
     with ThreadPoolExecutor(threads) as pool:
-        for search in in_order(pool, lambda run: _Search(file, run), runs, threads + 1):
-            if search.damage:
-                report(search.damage)
-            yield from search
+        for damage, first, others in in_order(pool, search, runs, threads + 1):
+            if damage:
+                report(damage)
+            yield from first
+            yield from others

@@ -22,7 +22,7 @@ import pyarrow as pa
 import xxhash
 
 from zonebloom.sbbf.sizing import fold
-from zonebloom.sbbf.spec import BYTES_PER_BLOCK
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK, WORDS_PER_BLOCK
 
 ITEM_KEY = b"bloomfilter_item"
 PROBABILITY_KEY = b"bloomfilter_probability"
@@ -40,6 +40,8 @@ MAX_ZONE_ROWS = 1 << 32
 
 # Filters a batch, as many as a build writes at a time.
 _BATCH_BYTES = 4 << 20
+# Of sliced filters, turned back at a time.
+_LOADED_BYTES = 128 << 20
 _MIN_PAIRS = 1 << 16
 
 # Positions of hashes, and the number of a zone that may hold each; int64, shape (n,) both.
@@ -201,10 +203,6 @@ class Table(ABC):
         """Tell for pairs of a zone and a hash whether the zone may hold it, bool."""
 
     @abstractmethod
-    def _filters(self, num_blocks: int) -> Iterator[np.ndarray]:
-        """The filters of a size in their order, uint32, shape ``(words,)`` each."""
-
-    @abstractmethod
     def filter_runs(self) -> Iterator[FilterRun]:
         """All of its filters, those of one size in their order."""
 
@@ -248,6 +246,17 @@ class Table(ABC):
                 parts, count = [], 0
         if count:
             yield _joined(parts)
+
+    def _filters(self, num_blocks: int) -> Iterator[np.ndarray]:
+        """The filters of a size in their order, uint32, shape ``(words,)`` each."""
+        size = num_blocks * WORDS_PER_BLOCK
+        step = max(64, _LOADED_BYTES // (num_blocks * BYTES_PER_BLOCK) // 64 * 64)
+        for run in self.filter_runs():
+            for at in range(0, len(run.zones), step) if run.num_blocks == num_blocks else ():
+                memory, places = run.load(run.zones[at : at + step], 0, num_blocks)
+                firsts = (places - np.uint64(memory.ctypes.data)) // np.uint64(4)
+                for first in firsts.tolist():
+                    yield memory.reshape(-1)[first : first + size]
 
     def zones(self) -> Iterator[tuple[int, Zones]]:
         """The zones in their order, with their fragment, some of one fragment at a time."""

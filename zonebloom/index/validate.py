@@ -27,14 +27,8 @@ DEFAULT_SAMPLE = 16
 class ValidatedIndex(int):
     """What was found of an index that is not damaged: the number of its zones, and more.
 
-    Attributes
-    ----------
-    zones_read : int
-        Zones whose rows were read from the files.
-    changed : tuple of str
-        Files that are not as they were when they were indexed: lookups scan them.
-    gone : tuple of str
-        Files that were indexed and are no more.
+    Of ``zones_read`` the rows were read from the files. Files that ``changed`` since they were
+    indexed are scanned by lookups; those ``gone`` are no more.
     """
 
     zones_read: int

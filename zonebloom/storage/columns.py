@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ _BATCH_ROWS = 1 << 17
 _READ_BYTES = 1 << 20
 # A run of row groups handed to one thread has at least this many rows.
 _RUN_ROWS = 1 << 20
+_ADVICE = "repair or remove the file, then build again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class ColumnsReader:
 
     def read(self, run: Run) -> Iterator[list[pa.Array]]:
         """The values of a run in row order, an array for each column."""
-        with self._reading():
+        with reading(self._path, _ADVICE):
             batches = self._fragment() if run.row_groups is None else self._row_groups(run)
             while (batch := next(batches, None)) is not None:
                 yield [
@@ -99,14 +99,12 @@ class ColumnsReader:
                     for values, column in zip(batch, self._columns, strict=True)
                 ]
 
-    def _reading(self) -> AbstractContextManager[None]:
-        return reading(self._path, "repair or remove the file, then build again")
-
     def _plain_metadata(self) -> pq.FileMetaData | None:
         """The footer of a file; None of an encrypted one, to which the format may hold the keys."""
         import pyarrow.parquet as pq
 
-        with self._reading(), self._filesystem.open_input_file(self._path) as file:
+        opened = self._filesystem.open_input_file
+        with reading(self._path, _ADVICE), opened(self._path) as file:
             file.seek(max(0, file.size() - TAIL_BYTES))
             tail = file.read()
             if tail.endswith(ENCRYPTED_MAGIC):
@@ -137,31 +135,20 @@ class ColumnsReader:
             pre_buffer=False,
         )
         stored = [self._is_stored(file.schema_arrow, column) for column in self._columns]
-        if not any(stored):
-            rows = run.num_rows or 0
-            for at in range(0, rows, _BATCH_ROWS):
-                yield self._of_batch(None, stored, min(_BATCH_ROWS, rows - at))
-            return
-        for batch in file.iter_batches(
+        batches = file.iter_batches(
             batch_size=_BATCH_ROWS,
             row_groups=list(run.row_groups or ()),
-            columns=[
-                c.name for c, is_stored in zip(self._columns, stored, strict=True) if is_stored
-            ],
+            columns=[c.name for c, there in zip(self._columns, stored, strict=True) if there],
             use_threads=False,
-        ):
-            yield self._of_batch(batch, stored, batch.num_rows)
-
-    def _of_batch(
-        self, batch: pa.RecordBatch | None, stored: Sequence[bool], num_rows: int
-    ) -> list[pa.Array]:
-        return [
-            # As a scan sees a fragment without the column, or without the leaf: nulls.
-            leaf_of(batch.column(column.path[0]), column.path)
-            if batch is not None and is_stored
-            else pa.nulls(num_rows, column.type)
-            for column, is_stored in zip(self._columns, stored, strict=True)
-        ]
+        )
+        for batch in batches:
+            yield [
+                # As a scan sees a fragment without the column, or without the leaf: nulls.
+                leaf_of(batch.column(column.path[0]), column.path)
+                if there
+                else pa.nulls(batch.num_rows, column.type)
+                for column, there in zip(self._columns, stored, strict=True)
+            ]
 
     def _is_stored(self, schema: pa.Schema, column: Column) -> bool:
         """Whether the file has a column, or a leaf."""

@@ -17,7 +17,7 @@ from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import reading
 from zonebloom.storage.ipc_layout import BatchHead, flat_places, flat_rows, read_blocks, read_head
 from zonebloom.storage.random_access import FragmentFile
-from zonebloom.storage.source import dataset_columns
+from zonebloom.storage.source import dataset_columns, groups_with
 
 # Rows between two ranges below which they are read as one.
 _GAP_ROWS = 512
@@ -45,15 +45,8 @@ class IpcRows:
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
         """The batches with a wanted row: number, first row, and the rows counted from it."""
-        first, stop = 0, int(rows.stops[-1]) if rows else 0
-        for number in range(len(self._blocks)):
-            if first >= stop:
-                return
-            count = self._head(number).num_rows
-            inside = rows.window(first, first + count)
-            if inside:
-                yield number, first, inside
-            first += count
+        counts = (self._head(number).num_rows for number in range(len(self._blocks)))
+        return groups_with(rows, counts)
 
     def _head(self, number: int) -> BatchHead:
         if number not in self._heads:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.source import Fragment, Source
+from zonebloom.storage.source import Fragment, Source, groups_with
 
 _KEY = "table"
 
@@ -65,17 +64,10 @@ class TableRows:
 
     def __init__(self, table: pa.Table):
         self._batches = table.to_batches()
-        self._schema = table.schema
-        counts = [batch.num_rows for batch in self._batches]
-        self._firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).tolist()
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
         """The batches with a wanted row: number, first row, and the rows counted from it."""
-        for number, batch in enumerate(self._batches):
-            first = self._firsts[number]
-            inside = rows.window(first, first + batch.num_rows)
-            if inside:
-                yield number, first, inside
+        return groups_with(rows, (batch.num_rows for batch in self._batches))
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
         """Some columns at some rows of a batch."""

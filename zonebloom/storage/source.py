@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity, identities
 
 if TYPE_CHECKING:
@@ -145,3 +146,18 @@ def dataset_columns(
             values = stored[name]
             columns.append(values if values.type == wanted else values.cast(wanted))
     return pa.Table.from_arrays(columns, schema=pa.schema([schema.field(name) for name in names]))
+
+
+def groups_with(rows: RowRanges, counts: Iterable[int]) -> Iterator[tuple[int, int, RowRanges]]:
+    """Of groups of so many rows those with a wanted one: number, first row, and rows from it on.
+
+    No count is asked for after the last wanted row.
+    """
+    first, stop = 0, int(rows.stops[-1]) if rows else 0
+    for number, count in enumerate(counts):
+        inside = rows.window(first, first + count)
+        if inside:
+            yield number, first, inside
+        first += count
+        if first >= stop:
+            return

@@ -13,7 +13,7 @@ from zonebloom.storage.parquet.footer import read_footer
 from zonebloom.storage.parquet.layout import FilePages
 from zonebloom.storage.parquet.pages import RowGroupReader
 from zonebloom.storage.random_access import FragmentFile
-from zonebloom.storage.source import dataset_columns
+from zonebloom.storage.source import dataset_columns, groups_with
 
 
 class ParquetRows:
@@ -38,10 +38,7 @@ class ParquetRows:
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
         """The row groups with a wanted row: number, first row, and the rows counted from it."""
-        for number, group in enumerate(self._pages.row_groups):
-            inside = rows.window(group.first_row, group.first_row + group.num_rows)
-            if inside:
-                yield number, group.first_row, inside
+        return groups_with(rows, (group.num_rows for group in self._pages.row_groups))
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
         """Some columns at some rows of a row group, with the dataset's types."""
