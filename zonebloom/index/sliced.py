@@ -13,7 +13,7 @@ tile's other rows still rule zones out, and no row of data is lost.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -262,7 +262,7 @@ class SlicedTable(Table):
             all_damaged += damaged
         return np.concatenate(places), all_damaged
 
-    def _read(self, spans: list[tuple[int, int]]) -> list[bytes]:
+    def _read(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read spans; what cannot be read is zeros, which no row's check allows."""
         try:
             read = self.file.read(spans)
