@@ -37,7 +37,7 @@ PRELOADED = [
     "zonebloom.build.builder",
 ]
 PRELOADED += ["zonebloom.sbbf.slice_search", "zonebloom.sbbf.xxh64", "zonebloom.build.train"]
-PRELOADED += ["zonebloom.storage.pread_kernel", "zonebloom.storage.parquet.locations"]
+PRELOADED += ["zonebloom.storage.pread_kernel"]
 
 
 def _write(folder: str, operation: str, is_inner: bool, at: int, found: str) -> None:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _KERNELS = (
     "zonebloom.sbbf.blocks",
     "zonebloom.sbbf.xxh64",
-    "zonebloom.storage.parquet.locations",
     "zonebloom.storage.pread_kernel",
 )
 
