@@ -68,9 +68,9 @@ def meaning(error: Exception) -> Exception | None:
 
 
 def _message(text: str) -> str | None:
-    if found := _VERSIONS.search(text):
+    if match := _VERSIONS.search(text):
         return (
-            f"Spark's workers run Python {found[1]} and this process Python {found[2]}, which "
+            f"Spark's workers run Python {match[1]} and this process Python {match[2]}, which "
             f"must be the same: {_set_python()}"
         )
     if _NOT_STARTED.search(text):
@@ -82,8 +82,8 @@ def _message(text: str) -> str | None:
             "Spark's executors have another zonebloom than this process: install "
             f"{__version__} there, or {_SEND}"
         )
-    if found := _NO_MODULE.search(text):
-        package = found[1].partition(".")[0]
+    if match := _NO_MODULE.search(text):
+        package = match[1].partition(".")[0]
         lack = f"Spark's workers have no module {package}: install zonebloom on the executors"
         if package == "zonebloom":
             return f"{lack}, {_SEND}, or {_set_python()}"
@@ -92,14 +92,14 @@ def _message(text: str) -> str | None:
             f"lack), or {_set_python()}. A module of your own is sent with "
             "spark.addArtifacts(path, pyfile=True)"
         )
-    if found := _PACKAGE.search(text):
-        there = f"{found[1]} {found[3]}" if found[3] else f"no {found[1]}"
+    if match := _PACKAGE.search(text):
+        there = f"{match[1]} {match[3]}" if match[3] else f"no {match[1]}"
         return (
-            f"Spark has {there} where it needs {found[1]} {found[2]} or newer: install it for "
+            f"Spark has {there} where it needs {match[1]} {match[2]} or newer: install it for "
             f"the Python of the driver and of the executors, or {_set_python()}"
         )
-    if found := _NO_PROGRAM.search(text):
-        return f"there is no {found[1]} on Spark's executors: {_set_python()}"
+    if match := _NO_PROGRAM.search(text):
+        return f"there is no {match[1]} on Spark's executors: {_set_python()}"
     if "Python worker exited unexpectedly" in text:
         return (
             "a Python worker of Spark died: give it more memory (spark.executor.memoryOverhead) "

@@ -116,13 +116,13 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _json_list(name: str, text: str) -> list[str]:
+def _json_list(option: str, text: str) -> list[str]:
     try:
         names = json.loads(text)
     except ValueError:
         names = None
-    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-        raise InvalidArgument(f"{name} is {text!r}; write it as a JSON list of strings")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InvalidArgument(f"{option} is {text!r}; write it as a JSON list of strings")
     return names
 
 
@@ -143,9 +143,15 @@ class Load:
         self.filter = (
             None if text is None else to_spark_filter(text, source.schema, opaque, options.timezone)
         )
-        if self.filter is not None and options.prune is None:
-            _require_exact(text, unknowns(self.filter.predicate))
-        elif self.filter is not None:
+        inexact = [] if self.filter is None else unknowns(self.filter.predicate)
+        if inexact and options.prune is None:
+            raise FilterError(
+                f"the filter {text!r} cannot be applied as Spark does: {inexact[0].text}: "
+                f"{inexact[0].reason}. Use zonebloom.spark.scan(spark, path, filter=...), which "
+                "has Spark apply it; or give it as option prune, which only leaves out zones that "
+                "cannot match, and again in WHERE"
+            )
+        if self.filter is not None and options.prune is not None:
             # Spark applies all of it: rows are not to be left out by times as stored.
             predicate = without_rebased(self.filter.predicate)
             self.filter = replace(self.filter, predicate=predicate)
@@ -175,13 +181,13 @@ class Load:
         names = self._source.schema.names
         if options.columns is None:
             return tuple(names)
-        asked = [find_column(names, name) or name for name in options.columns]
-        check_columns(asked, self._source.schema)
+        shown = [find_column(names, name) or name for name in options.columns]
+        check_columns(shown, self._source.schema)
         if options.prune is None or self.filter is None:
-            return tuple(asked)
+            return tuple(shown)
         if self.filter.columns is None:
             return tuple(names)
-        return (*asked, *(name for name in names if name in self.filter.columns - set(asked)))
+        return (*shown, *(name for name in names if name in self.filter.columns - set(shown)))
 
     def _row_filter(self, keys: Sequence[IsIn]) -> OnRows:
         """What tasks apply to rows: of a filter to prune by, the parts that are exact."""
@@ -225,16 +231,6 @@ class Load:
                 f"the schema asked for is {schema.simpleString()}, that of the files "
                 f"{self.schema.simpleString()}; load again, without .schema(...), and cast then"
             )
-
-
-def _require_exact(text: str | None, parts: Sequence[Any]) -> None:
-    if parts:
-        raise FilterError(
-            f"the filter {text!r} cannot be applied as Spark does: {parts[0].text}: "
-            f"{parts[0].reason}. Use zonebloom.spark.scan(spark, path, filter=...), which has "
-            "Spark apply it; or give it as option prune, which only leaves out zones that "
-            "cannot match, and again in WHERE"
-        )
 
 
 def _key_predicates(keys: pa.Table | None, schema: pa.Schema) -> list[IsIn]:

@@ -41,7 +41,7 @@ class Side:
             self.index: Dataset | None = opened.dataset
             # A filter of its own brings columns that are not shown.
             shown = given.columns or opened.schema.names
-            self._fields = [each for each in opened.schema if alike(shown, each.name)]
+            self._fields = [field for field in opened.schema if alike(shown, field.name)]
             return
         if not hasattr(given, "sparkSession"):
             raise InvalidArgument(
@@ -68,7 +68,7 @@ class Side:
 
     def key(self, name: str) -> StructField:
         """The field of a key column."""
-        names = [each.name for each in self._fields]
+        names = [field.name for field in self._fields]
         stored = find_column(names, name)
         if stored is None:
             known = ", ".join(names[:20])

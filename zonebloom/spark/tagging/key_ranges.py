@@ -60,7 +60,7 @@ def _of_column(ds: Dataset, columns: KeyColumns, name: str, kind: pa.DataType) -
     if name in source.partition_columns():
         stored = source.schema.field(name).type
         plain = stored.value_type if pt.is_dictionary(stored) else stored
-        texts = [source.constants(each.fragment).get(name) for each in present]
+        texts = [source.constants(file.fragment).get(name) for file in present]
         values = pa.array(texts, plain).cast(kind)
         # A null equals no key.
         empty = ~_as_numpy(values.is_valid())
@@ -73,7 +73,7 @@ def _of_column(ds: Dataset, columns: KeyColumns, name: str, kind: pa.DataType) -
         bounds = [table[bound].combine_chunks().cast(kind) for bound in ("minimum", "maximum")]
     except (IndexNotFound, pa.ArrowException):
         return unknown
-    if table["fragment_id"].to_pylist() != [each.fragment_id for each in present]:
+    if table["fragment_id"].to_pylist() != [file.fragment_id for file in present]:
         # Files came or changed between.
         return unknown
     known = table["is_known"].to_numpy()

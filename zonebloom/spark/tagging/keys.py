@@ -97,12 +97,12 @@ def key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> Key
     )
 
 
-def _require_texts(ds: Dataset, name: str, key: st.DataType, held: st.DataType) -> None:
+def _require_texts(ds: Dataset, name: str, key: st.DataType, stored: st.DataType) -> None:
     """Refuse keys that are no text where paths give text, which no cast need arrive at."""
-    if not isinstance(held, st.StringType) or isinstance(key, st.StringType | st.NullType):
+    if not isinstance(stored, st.StringType) or isinstance(key, st.StringType | st.NullType):
         return
     source = ds.opened.source
-    texts = sorted({str(source.constants(each).get(name)) for each in source.fragments} - {"None"})
+    texts = sorted({str(source.constants(file).get(name)) for file in source.fragments} - {"None"})
     shown = ", ".join(map(repr, texts[:_SHOWN])) + (", ..." if len(texts) > _SHOWN else "")
     raise InvalidArgument(
         f"key column {name!r} is {key.simpleString()}, and the paths give texts that are not all "
@@ -111,35 +111,34 @@ def _require_texts(ds: Dataset, name: str, key: st.DataType, held: st.DataType) 
     )
 
 
-def _probe(name: str, key: st.DataType, held: st.DataType) -> Column:
+def _probe(name: str, key: st.DataType, stored: st.DataType) -> Column:
     """A key as the dataset's column holds it, null where no value of the column equals it."""
     column = sf.col(quoted(name))
-    for side in filter(is_collated, (key, held)):
+    for side in filter(is_collated, (key, stored)):
         raise UnsupportedType(
             f"key column {name!r} is {side.simpleString()}: under a collation other texts are "
             "equal than those of the same bytes; cast it to STRING COLLATE UTF8_BINARY"
         )
-    if key == held or isinstance(key, st.NullType):
-        return column.cast(held)
-    if isinstance(key, st.StringType) and isinstance(held, st.StringType):
-        # CHAR and VARCHAR: Spark holds their text as it compares it.
-        return column.cast(held)
-    if not _is_exact(key, held):
+    # CHAR and VARCHAR: Spark holds their text as it compares it.
+    both_text = isinstance(key, st.StringType) and isinstance(stored, st.StringType)
+    if both_text or key == stored or isinstance(key, st.NullType):
+        return column.cast(stored)
+    if not _is_exact(key, stored):
+        ours, theirs = key.simpleString(), stored.simpleString()
         raise InvalidArgument(
-            f"key column {name!r} is {key.simpleString()} and the dataset's {held.simpleString()}, "
-            "which Spark casts or rounds to compare; cast the keys' column to "
-            f"{held.simpleString()} first"
+            f"key column {name!r} is {ours} and the dataset's {theirs}, which Spark casts or "
+            f"rounds to compare; cast the keys' column to {theirs} first"
         )
-    cast = column.try_cast(held)
+    cast = column.try_cast(stored)
     return sf.when(cast == column, cast)
 
 
-def _is_exact(key: st.DataType, held: st.DataType) -> bool:
+def _is_exact(key: st.DataType, stored: st.DataType) -> bool:
     """Whether the type Spark compares the two in holds every value of the column as it is."""
-    if isinstance(held, st.DoubleType | st.FloatType):
+    if isinstance(stored, st.DoubleType | st.FloatType):
         # A number and a double meet in a double, and each float is one.
         return isinstance(key, st.NumericType)
-    ours, theirs = _digits(key), _digits(held)
+    ours, theirs = _digits(key), _digits(stored)
     if ours is None or theirs is None:
         return False
     return max(ours[0], theirs[0]) + max(ours[1], theirs[1]) <= _MOST_DIGITS

@@ -161,7 +161,7 @@ def _zones(
         )
     valid = np.logical_and.reduce([np.asarray(values.is_valid()) for values in keys.columns])
     keys = keys.filter(pa.array(valid))
-    # Of columns that the paths give key ranges have told.
+    # Of columns that the paths give, key ranges say all.
     terms = tuple(
         IsIn((name,), keys[at].combine_chunks().unique())
         for at, name in enumerate(columns.names)

@@ -103,8 +103,8 @@ def tag_location(
             f"keys have a column {taken[0]!r}, and one of that name is added; rename it first: "
             f"keys.withColumnRenamed({taken[0]!r}, ...)"
         )
-    columns, kept, located = _located(keys, ds, on, partition_by)
-    tagged = kept.join(_rows(located), columns.join_on(), "left")
+    columns, evaluated, located = _located(keys, ds, on, partition_by)
+    tagged = evaluated.join(_rows(located), columns.join_on(), "left")
     return tagged.select(
         *(sf.col(quoted(name)) for name in keys.columns),
         *_file(located),
@@ -136,8 +136,8 @@ def files_with_keys(
     ------
     As `tag_location`, where names of columns are free.
     """
-    columns, kept, located = _located(keys, ds, on, partition_by)
-    distinct = kept.select(*(sf.col(quoted(name)) for name in columns.names)).distinct()
+    columns, evaluated, located = _located(keys, ds, on, partition_by)
+    distinct = evaluated.select(*(sf.col(quoted(name)) for name in columns.names)).distinct()
     ids = [sf.col(field.name) for field in columns.fields]
     counted = (
         distinct.join(_rows(located), columns.join_on(), "inner")
@@ -168,9 +168,9 @@ def _located(
     if any(name.lower().startswith(PREFIX) for name in keys.columns):
         raise InvalidArgument(f"columns of keys must not be named {PREFIX}...")
     # Evaluated again, some frames give other rows.
-    kept = keys.localCheckpoint(eager=False)
+    evaluated = keys.localCheckpoint(eager=False)
     with explained():
-        return columns, kept, locate(kept, columns, files.dataset)
+        return columns, evaluated, locate(evaluated, columns, files.dataset)
 
 
 def _rows(located: Located) -> DataFrame:
@@ -179,8 +179,8 @@ def _rows(located: Located) -> DataFrame:
 
 def _file(located: Located) -> tuple[Column, Column]:
     """Id and path of the fragment of a row found."""
-    ids = "\0".join(str(each.fragment_id) for each in located.present)
-    paths = "\0".join(each.fragment.path for each in located.present)
+    ids = "\0".join(str(file.fragment_id) for file in located.present)
+    paths = "\0".join(file.fragment.path for file in located.present)
     fragment_id, path = (
         # One text, as a list of many literals makes a plan that is slow to send; no path holds
         # NUL. Not element_at: with ANSI on it is taken for never null, and inserts for found.
