@@ -20,6 +20,7 @@ from zonebloom.errors import (
     NoFragments,
 )
 from zonebloom.sbbf.filter import Sbbf
+from zonebloom.spark.joins.global_filter import may_hold
 from zonebloom.spark.tagging import locate
 
 
@@ -197,10 +198,9 @@ def check_a_filter_of_64_mib(spark):
     """One that is sent in parts, of a single row."""
     sbbf = Sbbf.from_bytes(bytes(64 << 20))
     sbbf.insert(pa.array(range(0, 1_000, 7)))
-    held = zb.spark.KeyFilter(sbbf, pa.int64())
     keys, others = spark.range(1_000), spark.range(0, 1_000, 7)
-    joined = zb.spark.filter_join(keys, others, "id", right_index=held)
-    assert rows_of(joined) == rows_of(others)
+    condition = may_hold(spark, keys.schema["id"], sbbf, pa.int64())
+    assert rows_of(keys.where(condition).join(others, "id")) == rows_of(others)
 
 
 def test_over_connect(tmp_path, cache_of_run):
