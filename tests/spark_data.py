@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import zonebloom as zb
+from zonebloom.spark.relation import items
 
 INDEXED = ["id", "small", "name", "x", "f", "dec", "d", "t", "n", "b", "st.a"]
 FILE_ROWS = 2_000
@@ -166,3 +167,19 @@ def condition(dice: random.Random, depth: int = 0) -> str:
     if kind < 0.97:
         return f"{name} IS {dice.choice(['', 'NOT '])}NULL"
     return dice.choice(["flag", "upper(name) = 'N5'", "id % 7 = 3", "name LIKE 'n12'", "!flag"])
+
+
+def _nodes(plan):
+    yield plan
+    inner = plan.executedPlan() if plan.nodeName() == "AdaptiveSparkPlan" else None
+    inner = plan.plan() if "QueryStage" in plan.nodeName() else inner
+    below = [inner] if inner else [*items(plan.children()), *items(plan.subqueries())]
+    for each in below:
+        yield from _nodes(each)
+
+
+def files_read(frame):
+    """What each scan of a frame counted when it ran, none of those that turned out not needed."""
+    plan = frame._jdf.queryExecution().executedPlan()
+    scans = [node for node in _nodes(plan) if node.nodeName().startswith("Scan parquet")]
+    return sorted(scan.metrics().apply("numFiles").value() for scan in scans)

@@ -11,15 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from spark_data import files_read
 
 import zonebloom as zb
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.hyperspace.log import State
+from zonebloom.spark.pruning.file_index import plan_of, set_rule
 
 ROWS = 500
 FILES = 6
+EVERY = list(range(FILES))
 
 
 def write(lake: Path, number: int, rows: int = ROWS) -> None:
@@ -90,8 +93,25 @@ def expected(spark, conf, frame):
     return found
 
 
-def files(frame):
-    return sorted(int(Path(each).stem) for each in frame.inputFiles())
+def files(manager, frame):
+    """Numbers of the files that a frame reads, as the manager says."""
+    plan = plan_of(frame, manager._lookup())
+    return sorted(int(Path(path).stem) for each in plan.relations for path in each.kept_paths)
+
+
+def applied(manager, frame):
+    """The rows of a frame with indices, in it and in all of the session."""
+    found = rows(manager.apply(frame))
+    manager.enable()
+    assert rows(frame.alias("again")) == found
+    set_rule(frame.sparkSession, None)
+    return found
+
+
+def read(frame):
+    """Files read when a frame runs."""
+    frame.collect()
+    return files_read(frame)
 
 
 # apply
@@ -112,26 +132,29 @@ def files(frame):
 )
 def test_files_are_left_out_and_no_row_is(manager, spark, conf, lake, condition, kept):
     frame = spark.read.parquet(str(lake)).where(condition)
-    pruned = manager.apply(frame)
-    assert files(pruned) == kept
-    assert rows(pruned) == expected(spark, conf, frame)
+    assert files(manager, frame) == kept
+    assert applied(manager, frame) == expected(spark, conf, frame)
 
 
 def test_disabled_indices_leave_the_frame_as_it_is(manager, spark, lake):
     frame = spark.read.parquet(str(lake)).where("id = 2003")
+    pruned = manager.apply(frame)
     manager.disable()
-    assert manager.apply(frame) is frame
+    assert files(manager, frame) == EVERY
+    assert read(pruned) == read(frame.alias("off")) == [FILES]
     found = manager.why_not(frame)
     assert found.reasons == {Reason.APPLY_DISABLED}
     assert "disabled" in explained(manager, frame)
     manager.enable()
-    assert files(manager.apply(frame)) == [2]
+    assert files(manager, frame) == [2]
+    assert read(manager.apply(frame)) == read(frame.alias("on")) == [1]
+    set_rule(spark, None)
 
 
 def test_only_indices_of_the_manager_are_asked(manager, spark, conf, lake, tmp_path):
     conf.set(SYSTEM_PATH, str(tmp_path))
     frame = spark.read.parquet(str(lake)).where("id = 2003")
-    assert manager.apply(frame) is frame
+    assert files(manager, frame) == EVERY
     assert str(manager.why_not(frame)).startswith("there is no index")
 
 
@@ -142,20 +165,18 @@ def test_files_within_the_ratios_are_read_along(changing, spark, conf):
     manager, lake = changing
     write(lake, 7)
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
+    assert files(manager, frame) == [2, 7]
     with pytest.warns(StaleIndexWarning, match=r"7\.parquet"):
-        pruned = manager.apply(frame)
-    assert files(pruned) == [2, 7]
-    assert rows(pruned) == expected(spark, conf, frame)
+        assert applied(manager, frame) == expected(spark, conf, frame)
     assert manager.why_not(frame).reasons == {Reason.NEW_FILES}
     assert manager.why_not(frame).is_used
 
     # A file written anew is neither trusted nor lost, and counts on both sides.
     write(lake, 2, rows=ROWS - 100)
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004, 1)")
+    assert files(manager, frame) == [0, 2, 7]
     with pytest.warns(StaleIndexWarning):
-        pruned = manager.apply(frame)
-    assert files(pruned) == [0, 2, 7]
-    assert rows(pruned) == expected(spark, conf, frame)
+        assert applied(manager, frame) == expected(spark, conf, frame)
     assert Reason.STALE_FILES in manager.why_not(frame).reasons
 
 
@@ -166,25 +187,21 @@ def test_more_than_the_ratios_allow_and_what_to_do(changing, spark, conf):
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
 
     def refused(reason, text):
-        with pytest.warns(IndexNotUsedWarning, match=text):
-            left = manager.apply(frame)
-        assert left is frame
         found = manager.why_not(frame)
         assert found.reasons == {reason} and not found.is_used
-        assert rows(left) == expected(spark, conf, frame)
+        with pytest.warns(IndexNotUsedWarning, match=text):
+            assert applied(manager, frame) == expected(spark, conf, frame)
 
     refused(Reason.TOO_MUCH_APPENDED, r"3 files, 3\d% of the bytes, were appended.*0\.3")
     conf.set("zonebloom.index.hybridscan.maxAppendedRatio", "0.5")
-    with pytest.warns(StaleIndexWarning):
-        assert files(manager.apply(frame)) == [2, 7, 8, 9]
+    assert files(manager, frame) == [2, 7, 8, 9]
     conf.set("zonebloom.index.hybridscan.enabled", "false")
     refused(Reason.HYBRID_SCAN_DISABLED, "3 files were appended and 0 deleted.*is false")
     # A quick refresh takes note of the files, and nothing is said of them any more.
     manager.refresh_index("ids", mode="quick")
+    assert files(manager, frame) == [2, 7, 8, 9]
     with pytest.warns(StaleIndexWarning):
-        pruned = manager.apply(frame)
-    assert files(pruned) == [2, 7, 8, 9]
-    assert rows(pruned) == expected(spark, conf, frame)
+        assert applied(manager, frame) == expected(spark, conf, frame)
     # But of files that change after it there is.
     for number in (4, 5):
         (lake / f"{number}.parquet").unlink()
@@ -194,9 +211,8 @@ def test_more_than_the_ratios_allow_and_what_to_do(changing, spark, conf):
     manager.refresh_index("ids", mode="incremental")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pruned = manager.apply(frame)
-    assert files(pruned) == [2, 7]
-    assert rows(pruned) == expected(spark, conf, frame)
+        assert applied(manager, frame) == expected(spark, conf, frame)
+    assert files(manager, frame) == [2, 7]
 
 
 def test_after_a_quick_refresh_only_what_changes_then_counts(changing, spark, conf):
@@ -206,18 +222,16 @@ def test_after_a_quick_refresh_only_what_changes_then_counts(changing, spark, co
     write(lake, 0, rows=ROWS - 100)
     manager.refresh_index("ids", mode="quick")
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
-    with pytest.warns(StaleIndexWarning):
-        assert files(manager.apply(frame)) == [0, 2, 7, 8, 9]
+    assert files(manager, frame) == [0, 2, 7, 8, 9]
     # A small file more is within the ratios, whatever the files before it were.
     write(lake, 10, rows=3)
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004, 10001)")
+    assert files(manager, frame) == [0, 2, 7, 8, 9, 10]
     with pytest.warns(StaleIndexWarning):
-        pruned = manager.apply(frame)
-    assert files(pruned) == [0, 2, 7, 8, 9, 10]
-    assert rows(pruned) == expected(spark, conf, frame)
+        assert applied(manager, frame) == expected(spark, conf, frame)
     conf.set("zonebloom.index.hybridscan.enabled", "false")
     with pytest.warns(IndexNotUsedWarning, match="1 files were appended and 0 deleted since"):
-        assert manager.apply(frame) is frame
+        manager.apply(frame).collect()
     conf.set("zonebloom.index.hybridscan.enabled", "true")
     # One of those noted, written anew, is one more; five new ones of seven are too many.
     write(lake, 7, rows=ROWS - 50)
@@ -225,17 +239,16 @@ def test_after_a_quick_refresh_only_what_changes_then_counts(changing, spark, co
         write(lake, number)
     frame = spark.read.parquet(str(lake)).where("id = 2003")
     with pytest.warns(IndexNotUsedWarning, match="7 files, 4.% of the bytes, were appended"):
-        assert manager.apply(frame) is frame
+        manager.apply(frame).collect()
     # Of those gone the one noted is not counted again.
     for number in (7, 8, 9, 10, 11, 12, 13, 14, 15, 3):
         (lake / f"{number}.parquet").unlink()
     frame = spark.read.parquet(str(lake)).where("id = 2003")
-    with pytest.warns(StaleIndexWarning):
-        assert files(manager.apply(frame)) == [0, 2]
+    assert files(manager, frame) == [0, 2]
     (lake / "4.parquet").unlink()
     frame = spark.read.parquet(str(lake)).where("id = 2003")
     with pytest.warns(IndexNotUsedWarning, match="2 files, 3.% of the bytes, were deleted"):
-        assert manager.apply(frame) is frame
+        manager.apply(frame).collect()
     # The figures are against what the index holds.
     row = manager.indexes().first()
     assert (row.numAppendedFiles, row.numDeletedFiles) == (1, 3)
@@ -245,16 +258,16 @@ def test_deleted_and_restored_and_what_a_manager_remembers(changing, spark, conf
     manager, lake = changing
     other = IndexManager(spark)
     frame = spark.read.parquet(str(lake)).where("id = 2003")
-    assert files(other.apply(frame)) == [2]
+    assert files(other, frame) == [2]
     manager.delete_index("ids")
-    assert manager.apply(frame) is frame
+    assert files(manager, frame) == EVERY
     assert manager.why_not(frame, "ids").reasons == {Reason.NOT_ACTIVE}
     # The other manager read the records a moment ago, and may believe them for so long.
-    assert files(other.apply(frame)) == [2]
+    assert files(other, frame) == [2]
     conf.set("zonebloom.index.cache.expiryDurationInSeconds", "0")
-    assert other.apply(frame) is frame
+    assert files(other, frame) == EVERY
     manager.restore_index("ids")
-    assert files(other.apply(frame)) == [2]
+    assert files(other, frame) == [2]
 
 
 def test_a_refresh_that_never_ended_leaves_the_index_in_use(changing, spark):
@@ -264,7 +277,7 @@ def test_a_refresh_that_never_ended_leaves_the_index_in_use(changing, spark):
     latest = log.latest()
     log.append(replace(latest, state=State.REFRESHING), latest.number)
     manager = IndexManager(spark)
-    assert files(manager.apply(frame)) == [2]
+    assert files(manager, frame) == [2]
 
 
 # why_not
@@ -291,7 +304,7 @@ def test_a_reason_for_every_index_and_column(manager, spark, lake):
         "Name": Reason.ALL_FILES_KEPT,
     }
     assert reasons(frame) == {"": Reason.NO_FILTER}
-    assert reasons(frame.where("id = 5 AND 1 = 0")) == {"": Reason.NOT_SCANNED}
+    assert reasons(frame.where("id = 5 AND 1 = 0")) == {"": Reason.OTHER_SOURCE}
     assert reasons(spark.range(5)) == {"": Reason.OTHER_SOURCE}
     cached = frame.where("id > -1").cache()
     try:
@@ -306,8 +319,8 @@ def test_each_relation_of_a_join_has_its_own(manager, spark, lake, tmp_path):
     query = left.where("id = 2003").join(right, "x")
     found = manager.why_not(query)
     assert {row.relation for row in found.rows if row.reason is None} == {f"file:{lake}"}
-    assert files(manager.apply(left.where("id = 2003"))) == [2]
-    assert rows(manager.apply(query)) == rows(query)
+    assert files(manager, left.where("id = 2003")) == [2]
+    assert applied(manager, query) == rows(query)
 
 
 def test_another_index_on_the_column_and_in_another_folder(changing, spark, tmp_path):
@@ -329,7 +342,7 @@ def test_another_index_on_the_column_and_in_another_folder(changing, spark, tmp_
     }
     # Both folders are asked: each index excludes what it can.
     both = spark.read.parquet(str(lake)).where("id IN (2003, 3003) AND Name = 'n3003'")
-    assert files(manager.apply(both)) == [3]
+    assert files(manager, both) == [3]
     assert manager.why_not(both).reasons == {Reason.NOT_ACTIVE}
     with pytest.raises(IndexNotFound, match="no index 'nope'"):
         manager.why_not(frame, "nope")
@@ -343,15 +356,14 @@ def test_indices_that_are_lost_or_damaged(changing, spark, conf):
         data[len(data) // 2] ^= 0xFF
         table.write_bytes(data)
     with pytest.warns(IndexNotUsedWarning):
-        left = manager.apply(frame)
-    assert rows(left) == expected(spark, conf, frame)
+        assert applied(manager, frame) == expected(spark, conf, frame)
     assert Reason.INDEX_DAMAGED in manager.why_not(frame).reasons
     zb.dataset(lake).drop_index("ids.id")
     with pytest.warns(IndexNotUsedWarning, match=r"ids\.id is not in.*mode='full'"):
-        assert manager.apply(frame) is frame
+        manager.apply(frame).collect()
     assert manager.why_not(frame).reasons == {Reason.MISSING}
     manager.refresh_index("ids", mode="full")
-    assert files(manager.apply(frame)) == [2]
+    assert files(manager, frame) == [2]
     for file in lake.glob("*.parquet"):
         file.unlink()
     assert manager.why_not(frame).reasons == {Reason.DATA_UNREADABLE}

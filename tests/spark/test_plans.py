@@ -233,10 +233,15 @@ def test_why_a_key_is_not_looked_up(spark, folder, relations, keys, name, why):
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_prune_has_the_rows_of_the_frame(spark, relations, name):
+def test_an_index_leaves_the_rows_of_the_frame(spark, relations, name):
     frame = made(spark, relations, QUERIES[name]).where(WANTED)
-    pruned = zs.prune(frame)
-    assert pruned is frame or ids(pruned) == ids(frame)
+    wanted = ids(frame)
+    assert ids(zs.prune(frame)) == wanted
+    zs.enable(spark)
+    try:
+        assert ids(frame.alias("again")) == wanted
+    finally:
+        zs.disable(spark)
 
 
 def test_prune_leaves_files_of_a_union_out(spark, relations):

@@ -1,7 +1,8 @@
 """zonebloom with Spark: the whole data pipeline.
 
     build      Dataset.create_scalar_index(..., spark=), send_package, check_executors
-    read       scan, plan, register (format("zonebloom")); prune, prune_plan, read_pruned
+    read       scan, plan, register (format("zonebloom"))
+               prune, prune_plan, enable, disable, read_pruned
     join       filter_join, explain_join
     keys       tag_location, files_with_keys
     manage     IndexManager, BFIndexConfig
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from zonebloom.spark.joins.filter_join import explain_join as explain_join
     from zonebloom.spark.joins.filter_join import filter_join as filter_join
     from zonebloom.spark.package_archive import send_package as send_package
+    from zonebloom.spark.pruning.prune import disable as disable
+    from zonebloom.spark.pruning.prune import enable as enable
     from zonebloom.spark.pruning.prune import prune as prune
     from zonebloom.spark.pruning.prune import prune_plan as prune_plan
     from zonebloom.spark.pruning.pruned import PrunePlan as PrunePlan
@@ -41,7 +44,7 @@ _NAMES = {
     "frames": "Indexed SparkPlan plan scan",
     "hyperspace.index_manager": "BFIndexConfig IndexManager",
     "joins.filter_join": "JoinPlan explain_join filter_join",
-    "pruning.prune": "prune prune_plan",
+    "pruning.prune": "disable enable prune prune_plan",
     "pruning.pruned": "PrunePlan Reason",
     "pruning.read_pruned": "read_pruned",
     "package_archive": "send_package",

@@ -25,6 +25,11 @@ def time_zone(spark: SparkSession) -> str | None:
     return None if spark_context(spark) is None else spark.conf.get("spark.sql.session.timeZone")
 
 
+def is_case_sensitive(spark: SparkSession) -> bool:
+    """Whether a session tells names of columns apart by their case."""
+    return str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
+
+
 def parallelism(spark: SparkSession) -> int:
     """Tasks that a classic session runs at one time, 0 over Connect, which does not say."""
     context = spark_context(spark)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -32,8 +31,8 @@ from zonebloom.spark.hyperspace.report import WhyNot, explain_text, why_not
 from zonebloom.spark.hyperspace.source import num_items_within, open_source, resolve_columns
 from zonebloom.spark.hyperspace.stats import EXTENDED_DDL, SUMMARY_DDL, Statistics
 from zonebloom.spark.hyperspace.use import ManagedLookup
-from zonebloom.spark.pruning.prune import Pruning, is_case_sensitive
-from zonebloom.spark.pruning.pruned import Note, PrunePlan, Reason
+from zonebloom.spark.pruning.file_index import plan_of, set_rule, with_index
+from zonebloom.spark.session import is_case_sensitive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -223,12 +222,7 @@ class IndexManager:
         StaleIndexWarning
             When files are not as they were indexed, and are read for that.
         """
-        pruning, lookup = self._pruning(df)
-        if pruning is None:
-            return df
-        for warning in (pruning.warnings | lookup.warnings).values():
-            warnings.warn(warning, stacklevel=2)
-        return pruning.frame()
+        return with_index(df, self._lookups())
 
     def explain(
         self,
@@ -240,8 +234,7 @@ class IndexManager:
 
         No Spark job runs. Verbose says of every relation what was asked of its indices, too.
         """
-        pruning, _ = self._pruning(df)
-        redirect(explain_text(df, pruning, verbose))
+        redirect(explain_text(df, plan_of(df, self._lookup()), self._lookups(), verbose))
 
     def why_not(self, df: DataFrame, index_name: str = "", extended: bool = False) -> WhyNot:
         """Say why indices are not used for a query, with a typed reason for each.
@@ -253,28 +246,34 @@ class IndexManager:
             records = [record for record in records if record.name == require_name(index_name)]
             if not records:
                 raise no_index(index_name)
-        pruning, lookup = self._pruning(df)
-        disabled = PrunePlan(notes=(Note(Reason.APPLY_DISABLED),))
-        plan = disabled if pruning is None else pruning.plan
-        return WhyNot(tuple(why_not(records, plan, lookup)), extended)
+        lookup = self._lookup()
+        return WhyNot(tuple(why_not(records, plan_of(df, lookup), lookup)), extended)
 
     def enable(self) -> None:
-        """Have indices used: sets ``zonebloom.apply.enabled`` in the session."""
+        """Have the indices used in every query of a classic session, without `apply`.
+
+        It sets ``zonebloom.apply.enabled``, which is so by default for `apply`.
+        """
         self._spark.conf.set(APPLY_ENABLED, "true")
+        set_rule(self._spark, self._lookups())
 
     def disable(self) -> None:
-        """Have no index used by any manager of the session."""
+        """Have no index used by any manager of the session, by `apply` or without."""
         self._spark.conf.set(APPLY_ENABLED, "false")
+        set_rule(self._spark, None)
 
     def is_enabled(self) -> bool:
         """Whether indices are used."""
         return read_settings(self._spark).apply_enabled
 
-    def _pruning(self, df: DataFrame) -> tuple[Pruning | None, ManagedLookup]:
-        """What is left of a frame, None when indices are disabled, and whom it asked."""
-        settings = read_settings(self._spark)
-        lookup = ManagedLookup(self._cached(), settings)
-        return Pruning(df, lookup) if settings.apply_enabled else None, lookup
+    def _lookup(self, opened: dict[Any, Any] | None = None) -> ManagedLookup:
+        """What answers for the indices, as things are now."""
+        return ManagedLookup(self._cached(), read_settings(self._spark), opened)
+
+    def _lookups(self) -> Callable[[], ManagedLookup]:
+        """The same for query after query, with what earlier ones opened."""
+        opened: dict[Any, Any] = {}
+        return lambda: self._lookup(opened)
 
     # Records
 

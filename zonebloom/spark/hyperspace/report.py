@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zonebloom.spark.hyperspace.log import Record
 from zonebloom.spark.hyperspace.use import ManagedLookup, is_over
-from zonebloom.spark.pruning.prune import Pruning
+from zonebloom.spark.pruning.file_index import with_index
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.text import bytes_text, lines_html, table_html, table_text
 
@@ -26,7 +26,7 @@ _OF_RELATION = (
     Reason.UNSUPPORTED_SESSION,
     Reason.UNSUPPORTED_RELATION,
     Reason.CACHED,
-    Reason.NOT_SCANNED,
+    Reason.APPLY_DISABLED,
     Reason.NO_FILTER,
     Reason.INDEX_DAMAGED,
 )
@@ -34,31 +34,32 @@ _OF_RELATION = (
 _BESIDES = (
     Reason.NEW_FILES,
     Reason.STALE_FILES,
-    Reason.SHARED_RELATION,
     Reason.INDEX_DAMAGED,
 )
 
 
-def explain_text(df: DataFrame, pruning: Pruning | None, verbose: bool) -> str:
+def explain_text(
+    df: DataFrame, plan: PrunePlan, lookup: Callable[[], ManagedLookup], verbose: bool
+) -> str:
     """Spark's plan of a query with indices, what differs marked, and without."""
     without = marked = _physical(df)
-    used = "none: indices are disabled; IndexManager.enable() enables them"
-    if pruning is not None:
-        pruned = [relation for relation in pruning.plan.relations if relation.is_pruned]
-        used = "\n".join(map(_used, pruned)) or "none; IndexManager.why_not(df) says why"
-        if pruned:
-            plain = {_PLAN_ID.sub("", line) for line in without.splitlines()}
-            marked = "\n".join(
-                line if _PLAN_ID.sub("", line) in plain else f"<----{line}---->"
-                for line in _physical(pruning.frame()).splitlines()
-            )
+    pruned = [relation for relation in plan.relations if relation.is_pruned]
+    used = "\n".join(map(_used, pruned)) or "none; IndexManager.why_not(df) says why"
+    if Reason.APPLY_DISABLED in plan.reasons:
+        used = "none: indices are disabled; IndexManager.enable() enables them"
+    if pruned:
+        plain = {_PLAN_ID.sub("", line) for line in without.splitlines()}
+        marked = "\n".join(
+            line if _PLAN_ID.sub("", line) in plain else f"<----{line}---->"
+            for line in _physical(with_index(df, lookup)).splitlines()
+        )
     parts = {
         "Plan with indices:": marked,
         "Plan without indices:": without,
         "Indices used:": used,
     }
-    if verbose and pruning is not None:
-        parts["Relations:"] = str(pruning.plan)
+    if verbose:
+        parts["Relations:"] = str(plan)
     return "\n".join(f"{_RULE}\n{title}\n{_RULE}\n{body}\n" for title, body in parts.items())
 
 

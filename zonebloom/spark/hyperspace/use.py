@@ -10,14 +10,16 @@ index does not hold are read whatever is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.catalog.store import Catalog
-from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError, ZoneBloomWarning
+from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
+from zonebloom.predicates import ast
 from zonebloom.spark.hyperspace.config import (
     HYBRID_ENABLED,
     MAX_APPENDED_RATIO,
@@ -26,7 +28,7 @@ from zonebloom.spark.hyperspace.config import (
 )
 from zonebloom.spark.hyperspace.log import Record, State
 from zonebloom.spark.hyperspace.source import measure_drift, open_recorded
-from zonebloom.spark.pruning.lookup import Answer, IndexedFiles, ListedFile, Lookup, no_index
+from zonebloom.spark.pruning.lookup import Answer, IndexedFiles, ListedFile, Lookup
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.storage.paths import plain_path
 
@@ -79,38 +81,48 @@ def why_refused(record: Record, settings: Settings) -> Note | None:
 class ManagedLookup(Lookup):
     """Asks only the indices of a manager that may answer; says of others why they were refused."""
 
-    def __init__(self, records: Sequence[Record], settings: Settings):
-        super().__init__()
+    def __init__(
+        self, records: Sequence[Record], settings: Settings, opened: dict[Any, Any] | None = None
+    ):
+        super().__init__(opened=opened)
         self.records = records
         self.refused: dict[str, Note] = {}
         self._settings = settings
         self._judged: dict[str, Note | None] = {}
 
-    @property
-    def warnings(self) -> dict[str, ZoneBloomWarning]:
-        """What a user wants to hear of indices that were refused when a query runs, by text."""
-        texts = [note.text for note in self.refused.values() if note.reason in _WARNED]
-        return {text: IndexNotUsedWarning(text) for text in texts}
+    def ask(
+        self,
+        roots: Sequence[str],
+        files: Callable[[], Sequence[ListedFile]],
+        predicate: Callable[[pa.Schema], ast.Predicate],
+        ignores_case: bool,
+    ) -> Answer:
+        """The same, with what a user wants to hear of indices that were refused."""
+        if not self._settings.apply_enabled:
+            return Answer(notes=(Note(Reason.APPLY_DISABLED),))
+        answer = super().ask(roots, files, predicate, ignores_case)
+        refused = [note.text for note in self.refused.values() if note.reason in _WARNED]
+        return replace(answer, warnings=(*answer.warnings, *map(IndexNotUsedWarning, refused)))
 
-    def _of_root(
+    def _may_know(self, root: str) -> bool:
+        return any(is_over(record, [root]) for record in self.records)
+
+    def _indexed(
         self, root: str, filesystem: pafs.FileSystem, base: str, files: Mapping[str, ListedFile]
-    ) -> list[IndexedFiles] | Answer:
+    ) -> Iterator[IndexedFiles]:
         """The files as each catalog with indices to use has them."""
         usable: dict[str, set[str]] = {}
         for record in self.records:
-            if not is_over(record, [root]) or self._is_refused(record):
-                continue
-            usable.setdefault(record.index_dir, set()).update(record.indices.values())
-        indexed = []
+            if is_over(record, [root]) and not self._is_refused(record):
+                usable.setdefault(record.index_dir, set()).update(record.indices.values())
         for folder, names in usable.items():
             catalog = Catalog(filesystem, folder)
             version = catalog.latest()
             # In their order: the last one made on a column is the one asked.
             allowed = {name: entry for name, entry in version.indices.items() if name in names}
-            part = IndexedFiles.known_to(catalog, replace(version, indices=allowed), files, True)
-            if part is not None:
-                indexed.append(part)
-        return indexed or no_index(f"the manager has no index to use over {root}")
+            indexed = self._open(root, catalog, replace(version, indices=allowed), files)
+            if indexed is not None:
+                yield indexed
 
     def _is_refused(self, record: Record) -> bool:
         if record.name not in self._judged:

@@ -77,7 +77,7 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_sto
         raise StepAside(f"{key} is column {column.name()} of the files")
     if alike(leaf.partition_columns(), key):
         raise StepAside(f"Spark takes {key} from the paths of the files")
-    why = opaque_reason(column)
+    why = opaque_reason(column.metadata().json())
     if why is not None:
         raise StepAside(why)
     _require_known_files(leaf.relation.location().inputFiles(), dataset, elsewhere=False)

@@ -1,4 +1,4 @@
-"""Which of the files Spark listed may hold rows, as the index beside them says.
+"""Which of the files Spark listed may hold rows, as the index of them says.
 
     files as Spark listed them -> catalogs that know them -> schema -> predicate -> files excluded
 
@@ -9,11 +9,12 @@ and the index says that no zone of it can match.
 from __future__ import annotations
 
 import posixpath
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,10 +41,11 @@ T = TypeVar("T")
 _SHOWN = 3
 # What one catalog leaves unanswered another may answer.
 _UNANSWERED = (Reason.NO_INDEX_ON_COLUMN, Reason.FILTER_NOT_ANSWERED)
+# Warnings are caught for a whole process.
+_CATCHING = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
-class ListedFile:
+class ListedFile(NamedTuple):
     """A file as Spark listed it: path, size in bytes, mtime in ms; -1 where it does not say."""
 
     path: str
@@ -64,10 +66,7 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Files without a row of a condition, by Spark's names, and what there is to say of it.
-
-    The predicates are what was asked, and the warnings are for a user who asked to prune.
-    """
+    """Files without a row of a condition, by Spark's names, and what there is to say of it."""
 
     excluded: frozenset[str] = frozenset()
     predicates: tuple[str, ...] = ()
@@ -77,7 +76,7 @@ class Answer:
 
 
 class IndexedFiles:
-    """Files below one root, with the catalog version that knows some of them."""
+    """Files, by their paths, with the catalog version that knows some of them."""
 
     def __init__(
         self,
@@ -94,28 +93,10 @@ class IndexedFiles:
         self._source: Source = replace(first, fragments=fragments)
         self._planner = Planner(self._source, catalog, version)
 
-    @classmethod
-    def known_to(
-        cls, catalog: Catalog, version: Version, files: Mapping[str, ListedFile], is_given: bool
-    ) -> IndexedFiles | None:
-        """Files by their paths, None when a version knows none of them."""
-        root = posixpath.dirname(catalog.folder)
-        relative = {path: posixpath.relpath(path, root) for path in files}
-        if any(key in version.fragments for key in relative.values()):
-            return cls(catalog, version, relative, files)
-        # A folder that is not beside the data may serve several datasets.
-        if is_given and any(path in version.fragments for path in files):
-            return cls(catalog, version, {path: path for path in files}, files)
-        return None
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Of the first file."""
-        return self._source.schema
-
-    def ask(self, predicate: ast.Predicate, ignores_case: bool) -> Answer:
+    def ask(self, predicate: Callable[[pa.Schema], ast.Predicate], ignores_case: bool) -> Answer:
         """Say which files hold no row for which a predicate is true."""
-        coverage, search = self._planner.search_present(predicate)
+        asked = without_rebased(predicate(self._source.schema))
+        coverage, search = self._planner.search_present(asked)
         may_match = set(by_fragment(search.result.at_most))
         if ignores_case:
             for view in search.used.values():
@@ -135,13 +116,24 @@ class IndexedFiles:
         ]
         return Answer(
             frozenset(self._listed(f).path for f in same if f.fragment_id not in may_match),
-            (str(predicate),),
+            (str(asked),),
             tuple(search.used),
             (*notes, *_gaps(coverage.present, len(known) - len(same))),
         )
 
     def _listed(self, file: PresentFragment) -> ListedFile:
         return self._files[file.fragment.path]
+
+
+def _keys(catalog: Catalog, version: Version, paths: Iterable[str]) -> dict[str, str] | None:
+    """What a version calls files, None when it knows none of them."""
+    root = posixpath.dirname(catalog.folder)
+    relative = {path: posixpath.relpath(path, root) for path in paths}
+    # A folder that is not beside the data may serve several datasets.
+    for keys in (relative, dict(zip(relative, relative, strict=True))):
+        if any(key in version.fragments for key in keys.values()):
+            return keys
+    return None
 
 
 def _columns(part: ast.Predicate) -> frozenset[str]:
@@ -153,19 +145,17 @@ def _columns(part: ast.Predicate) -> frozenset[str]:
     return frozenset(part.column[:1])
 
 
-def _gaps(present: Sequence[PresentFragment], num_changed: int) -> list[Note]:
+def _gaps(present: Sequence[PresentFragment], num_changed: int) -> Iterator[Note]:
     new = [file.fragment.key for file in present if file.is_new]
     stale = [file.fragment.key for file in present if not (file.is_known or file.is_new)]
-    notes = []
     if new:
-        notes.append(Note(Reason.NEW_FILES, f"not indexed, so kept: {_shown(new)}"))
+        yield Note(Reason.NEW_FILES, f"not indexed, so kept: {_shown(new)}")
     if stale:
         text = f"changed since they were indexed, so kept: {_shown(stale)}"
-        notes.append(Note(Reason.STALE_FILES, text))
+        yield Note(Reason.STALE_FILES, text)
     if num_changed:
         text = f"changed since Spark listed them, so kept: {num_changed:,} files"
-        notes.append(Note(Reason.STALE_FILES, text))
-    return notes
+        yield Note(Reason.STALE_FILES, text)
 
 
 def _shown(names: Sequence[str]) -> str:
@@ -174,85 +164,110 @@ def _shown(names: Sequence[str]) -> str:
 
 
 class Lookup:
-    """Finds and asks the indices of files; opened ones are kept for the next question."""
+    """Finds and asks the indices of files: the one way to say which files a filter keeps.
 
-    def __init__(self, index_dir: str | None = None):
+    What it opened is kept while the catalog and the listing of the files stay as they are.
+    """
+
+    def __init__(self, index_dir: str | None = None, opened: dict[Any, Any] | None = None):
         self._index_dir = None if index_dir is None else plain_path(index_dir).rstrip("/")
-        self._opened: dict[Any, list[IndexedFiles] | Answer] = {}
+        self._opened = {} if opened is None else opened
 
     def ask(
         self,
         roots: Sequence[str],
-        files: Sequence[ListedFile],
+        files: Callable[[], Sequence[ListedFile]],
         predicate: Callable[[pa.Schema], ast.Predicate],
         ignores_case: bool,
     ) -> Answer:
-        """Say which files hold no row that a condition is true for."""
-        answers: list[Answer] = []
-        with warnings.catch_warnings(record=True) as caught:
+        """Say which files below roots hold no row that a condition is true for.
+
+        The files are listed only where there may be an index of them.
+        """
+        with _CATCHING, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ZoneBloomWarning)
-            for root, below in _by_root(roots, files):
-                indexed = self._indexed(root, below)
-                if isinstance(indexed, Answer):
-                    answers.append(indexed)
-                    continue
-                of_root = [
-                    part.ask(without_rebased(predicate(part.schema)), ignores_case)
-                    for part in indexed
+            answers = [no_index(f"there is no index in {roots[0]} or above")] if roots else []
+            if any(map(self._may_know, roots)):
+                answers = [
+                    self._ask_root(root, below, predicate, ignores_case)
+                    for root, below in _by_root(roots, files())
                 ]
-                answers.append(_together(of_root))
         own = {str(w.message): w.message for w in caught if isinstance(w.message, ZoneBloomWarning)}
         damage = [
             Note(Reason.INDEX_DAMAGED, text)
             for text, warning in own.items()
             if isinstance(warning, IndexNotUsedWarning)
         ]
-        answers.append(Answer(notes=tuple(damage), warnings=tuple(own.values())))
         # pyarrow's own are none of ours to keep back.
         for w in caught:
             if not isinstance(w.message, ZoneBloomWarning):
                 warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
-        return _merged(answers)
+        return _merged([*answers, Answer(notes=tuple(damage), warnings=tuple(own.values()))])
 
-    def _indexed(self, root: str, files: Sequence[ListedFile]) -> list[IndexedFiles] | Answer:
-        """Catalogs that know files, or what to say where there is none."""
-        key = (root, tuple(files))
-        if key not in self._opened:
-            try:
-                self._opened[key] = self._open(root, files)
-            except (SourceError, CatalogError, OSError, pa.ArrowException) as error:
-                text = f"the index of {root} is not used: {error}"
-                note = Note(Reason.INDEX_DAMAGED, text)
-                self._opened[key] = Answer(notes=(note,), warnings=(IndexNotUsedWarning(text),))
-        return self._opened[key]
+    def _may_know(self, root: str) -> bool:
+        """Whether there may be an index of files below a root."""
+        if self._index_dir is not None:
+            return True
+        try:
+            return bool(_folders(*filesystem_of(root)))
+        except (OSError, pa.ArrowException, NotImplementedError):
+            return True
 
-    def _open(self, root: str, files: Sequence[ListedFile]) -> list[IndexedFiles] | Answer:
+    def _ask_root(
+        self,
+        root: str,
+        files: Sequence[ListedFile],
+        predicate: Callable[[pa.Schema], ast.Predicate],
+        ignores_case: bool,
+    ) -> Answer:
         try:
             filesystem, base = filesystem_of(root)
         except (OSError, pa.ArrowException, NotImplementedError) as error:
             return no_index(f"pyarrow cannot look into {root}: {error}")
-        there = {base + file.path.removeprefix(root): file for file in files}
-        return self._of_root(root, filesystem, base, there)
+        paths = {base + file.path.removeprefix(root): file for file in files}
+        try:
+            answers = [
+                indexed.ask(predicate, ignores_case)
+                for indexed in self._indexed(root, filesystem, base, paths)
+            ]
+        except (SourceError, CatalogError, OSError, pa.ArrowException) as error:
+            return unusable(f"the index of {root} is not used: {error}")
+        return _together(answers) if answers else no_index(f"no index knows files of {root}")
 
-    def _of_root(
+    def _indexed(
         self, root: str, filesystem: pafs.FileSystem, base: str, files: Mapping[str, ListedFile]
-    ) -> list[IndexedFiles] | Answer:
+    ) -> Iterator[IndexedFiles]:
         """The files as the nearest catalog that knows some of them has them."""
-        is_given = self._index_dir is not None
         folders = [self._index_dir] if self._index_dir else _folders(filesystem, base)
         for folder in folders:
             catalog = Catalog(filesystem, folder)
-            indexed = IndexedFiles.known_to(catalog, catalog.latest(), files, is_given)
+            indexed = self._open(root, catalog, catalog.latest(), files)
             if indexed is not None:
-                return [indexed]
-        if not folders:
-            return no_index(f"there is no index in {root} or above")
-        return no_index(f"{folders[0]} holds no index of these files")
+                yield indexed
+                return
+
+    def _open(
+        self, root: str, catalog: Catalog, version: Version, files: Mapping[str, ListedFile]
+    ) -> IndexedFiles | None:
+        place = root, catalog.folder, tuple(version.indices)
+        opened = self._opened.get(place)
+        if opened is None or opened[:2] != (version.number, files):
+            keys = _keys(catalog, version, files)
+            if keys is None:
+                return None
+            opened = version.number, files, IndexedFiles(catalog, version, keys, files)
+            self._opened[place] = opened
+        return opened[2]
 
 
 def no_index(text: str) -> Answer:
     """What is said where there is nobody to ask."""
     return Answer(notes=(Note(Reason.NO_INDEX, text),))
+
+
+def unusable(text: str) -> Answer:
+    """What is said, and warned of, where an index cannot answer."""
+    return Answer(notes=(Note(Reason.INDEX_DAMAGED, text),), warnings=(IndexNotUsedWarning(text),))
 
 
 def _together(answers: Sequence[Answer]) -> Answer:
@@ -263,20 +278,20 @@ def _together(answers: Sequence[Answer]) -> Answer:
         for note in merged.notes
         if note.reason not in _UNANSWERED or all(note in answer.notes for answer in answers)
     ]
-    return Answer(merged.excluded, merged.predicates, merged.indices, tuple(notes))
+    return replace(merged, notes=tuple(notes))
 
 
 def _merged(answers: Sequence[Answer]) -> Answer:
     return Answer(
         frozenset().union(*(answer.excluded for answer in answers)),
-        once(answer.predicates for answer in answers),
-        once(answer.indices for answer in answers),
-        once(answer.notes for answer in answers),
-        once(answer.warnings for answer in answers),
+        _once(answer.predicates for answer in answers),
+        _once(answer.indices for answer in answers),
+        _once(answer.notes for answer in answers),
+        _once(answer.warnings for answer in answers),
     )
 
 
-def once(several: Iterable[Iterable[T]]) -> tuple[T, ...]:
+def _once(several: Iterable[Iterable[T]]) -> tuple[T, ...]:
     """The items of several sequences, the first of equal ones."""
     return tuple(dict.fromkeys(chain.from_iterable(several)))
 
@@ -284,21 +299,19 @@ def once(several: Iterable[Iterable[T]]) -> tuple[T, ...]:
 def _by_root(
     roots: Sequence[str], files: Sequence[ListedFile]
 ) -> list[tuple[str, list[ListedFile]]]:
-    """Files below each root; those below none are nobody's."""
+    """Files below each root; partitions may lie elsewhere, in folders of their own."""
     groups: dict[str, list[ListedFile]] = {}
     paths = {file.path for file in files}
     # Of files named one by one their folders are asked.
     folders = {posixpath.dirname(root) if root in paths else root for root in roots}
     for file in files:
-        root = root_of(file.path, folders)
-        if root is not None:
-            groups.setdefault(root, []).append(file)
+        root = _root_of(file.path, folders) or posixpath.dirname(file.path)
+        groups.setdefault(root, []).append(file)
     return list(groups.items())
 
 
-def root_of(path: str, roots: Iterable[str]) -> str | None:
+def _root_of(path: str, roots: set[str]) -> str | None:
     """The longest of some paths that is a path or above it."""
-    roots = set(roots)
     while path:
         if path in roots:
             return path

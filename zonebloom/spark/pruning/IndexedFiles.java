@@ -1,0 +1,377 @@
+package zonebloom;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Function;
+import org.apache.spark.sql.catalyst.expressions.*;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.trees.TreePattern;
+import org.apache.spark.sql.execution.FileSourceScanExec;
+import org.apache.spark.sql.execution.datasources.CatalogFileIndex;
+import org.apache.spark.sql.execution.datasources.FileIndex;
+import org.apache.spark.sql.execution.datasources.FileStatusWithMetadata;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.InMemoryFileIndex;
+import org.apache.spark.sql.execution.datasources.LogicalRelation;
+import org.apache.spark.sql.execution.datasources.PartitionDirectory;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.types.UTF8String;
+import py4j.Py4JNetworkException;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** Files as Spark lists them, without those that an index says a scan can do without. */
+public final class IndexedFiles implements FileIndex {
+  public final FileIndex inner;
+  private final Function choose;
+
+  public IndexedFiles(FileIndex inner, Function choose) {
+    this.inner = inner;
+    this.choose = choose;
+  }
+
+  public Seq listFiles(Seq partitionFilters, Seq dataFilters) {
+    Seq all = inner.listFiles(partitionFilters, dataFilters);
+    if (dataFilters.isEmpty()) return all;
+    try {
+      Scan scan = new Scan(inner, all, dataFilters);
+      return scan.only((String) choose.apply(scan));
+    } catch (Py4JNetworkException error) {
+      return all; // Python has ended, and Spark has not.
+    }
+  }
+
+  public Seq rootPaths() {
+    return inner.rootPaths();
+  }
+
+  public String[] inputFiles() {
+    return inner.inputFiles();
+  }
+
+  public void refresh() {
+    inner.refresh();
+  }
+
+  public long sizeInBytes() {
+    return inner.sizeInBytes();
+  }
+
+  public StructType partitionSchema() {
+    return inner.partitionSchema();
+  }
+
+  public scala.Option metadataOpsTimeNs() {
+    return inner.metadataOpsTimeNs();
+  }
+
+  // What is left out holds no row of a scan: for caches and reused exchanges the files are equal.
+  public boolean equals(Object other) {
+    return other instanceof IndexedFiles && inner.equals(((IndexedFiles) other).inner);
+  }
+
+  public int hashCode() {
+    return inner.hashCode();
+  }
+}
+
+/** One listing of files for a scan, as Python asks about it. */
+public final class Scan {
+  private static final ObjectMapper JSON = new ObjectMapper();
+  private final FileIndex index;
+  private final List directories;
+  private final Seq filters;
+
+  Scan(FileIndex index, Seq directories, Seq filters) {
+    this.index = index;
+    this.directories = CollectionConverters.asJava(directories);
+    this.filters = filters;
+  }
+
+  /** Root paths, columns whose values come from paths, and the filters, all of which hold. */
+  public String question() throws Exception {
+    Map question = new HashMap();
+    List roots = new ArrayList();
+    for (Object root : CollectionConverters.asJava(index.rootPaths())) roots.add(root.toString());
+    List terms = new ArrayList();
+    for (Object term : CollectionConverters.asJava(filters)) {
+      terms.add(Filters.condition((Expression) term));
+    }
+    question.put("roots", roots);
+    question.put("partition_columns", index.partitionSchema().fieldNames());
+    question.put("case_sensitive", SQLConf.get().caseSensitiveAnalysis());
+    question.put("filters", terms);
+    return JSON.writeValueAsString(question);
+  }
+
+  /** Path, size and modification time of each file. */
+  public String files() throws Exception {
+    List files = new ArrayList();
+    for (Object directory : directories) {
+      for (Object each : CollectionConverters.asJava(((PartitionDirectory) directory).files())) {
+        FileStatusWithMetadata file = (FileStatusWithMetadata) each;
+        files.add(
+            new Object[] {file.getPath().toString(), file.getLen(), file.getModificationTime()});
+      }
+    }
+    return JSON.writeValueAsString(files);
+  }
+
+  /** The files whose place in a text has no 0; null keeps all. */
+  Seq only(String kept) {
+    List result = new ArrayList();
+    int at = 0;
+    for (Object each : directories) {
+      PartitionDirectory directory = (PartitionDirectory) each;
+      List files = new ArrayList();
+      for (Object file : CollectionConverters.asJava(directory.files())) {
+        if (kept == null || kept.charAt(at++) != '0') files.add(file);
+      }
+      result.add(directory.copy(directory.values(), CollectionConverters.asScala(files).toSeq()));
+    }
+    return CollectionConverters.asScala(result).toSeq();
+  }
+}
+
+/** Filters in a form that Python reads at once. */
+final class Filters {
+  /** AND, OR and NOT over what compares; of that its text and columns, to speak of it. */
+  static Map condition(Expression filter) {
+    Map node = new HashMap();
+    List inner = new ArrayList();
+    node.put("kind", kind(filter));
+    if (filter instanceof And || filter instanceof Or) {
+      ArrayDeque stack = new ArrayDeque();
+      stack.push(filter);
+      while (!stack.isEmpty()) {
+        Expression next = (Expression) stack.pop();
+        if (next.getClass() == filter.getClass()) {
+          stack.push(((BinaryOperator) next).right());
+          stack.push(((BinaryOperator) next).left());
+        } else {
+          inner.add(condition(next));
+        }
+      }
+      node.put("terms", inner);
+    } else if (filter instanceof Not) {
+      inner.add(condition(((Not) filter).child()));
+      node.put("terms", inner);
+    } else {
+      List columns = new ArrayList();
+      for (Object column : CollectionConverters.asJava(filter.references().toSeq())) {
+        columns.add(((Attribute) column).name());
+      }
+      String text = filter.toString();
+      node.put("text", text.length() <= 100 ? text : text.substring(0, 97) + "...");
+      node.put("columns", columns);
+      node.put("operands", operands(filter));
+    }
+    return node;
+  }
+
+  private static List operands(Expression filter) {
+    List result = new ArrayList();
+    if (filter instanceof AttributeReference || filter instanceof Literal) {
+      result.add(operand(filter));
+    } else if (filter instanceof In) {
+      result.add(operand(((In) filter).value()));
+      result.add(literals(CollectionConverters.asJava(((In) filter).list())));
+    } else if (filter instanceof InSet) {
+      InSet in = (InSet) filter;
+      List texts = new ArrayList();
+      for (Object value : CollectionConverters.asJava((scala.collection.Iterable) in.hset())) {
+        texts.add(text(value));
+      }
+      result.add(operand(in.child()));
+      result.add(values(in.child().dataType().catalogString(), texts));
+    } else {
+      for (Object child : CollectionConverters.asJava(filter.children())) {
+        result.add(operand((Expression) child));
+      }
+    }
+    return result;
+  }
+
+  /** A column or leaf of structs, a literal, or nothing that is known. */
+  private static Map operand(Expression filter) {
+    if (filter instanceof Literal) return literals(Collections.singletonList(filter));
+    Map result = new HashMap();
+    List names = new ArrayList();
+    List metadata = new ArrayList();
+    Expression top = filter;
+    while (top instanceof GetStructField) {
+      GetStructField step = (GetStructField) top;
+      StructField field = ((StructType) step.child().dataType()).fields()[step.ordinal()];
+      names.add(0, field.name());
+      metadata.add(0, field.metadata().json());
+      top = step.child();
+    }
+    if (top instanceof AttributeReference) {
+      names.add(0, ((AttributeReference) top).name());
+      metadata.add(0, ((AttributeReference) top).metadata().json());
+      result.put("column", names);
+      result.put("metadata", metadata);
+      result.put("type", filter.dataType().catalogString());
+    }
+    return result;
+  }
+
+  private static Map literals(List list) {
+    List texts = new ArrayList();
+    String type = ((Expression) list.get(0)).dataType().catalogString();
+    for (Object each : list) {
+      Expression item = (Expression) each;
+      boolean same = item.dataType().catalogString().equals(type);
+      if (!(item instanceof Literal) || !same) return new HashMap();
+      texts.add(text(((Literal) item).value()));
+    }
+    return values(type, texts);
+  }
+
+  private static Map values(String type, List texts) {
+    Map result = new HashMap();
+    result.put("type", type);
+    result.put("values", texts);
+    return result;
+  }
+
+  /** A value as Java writes it, bytes and strings as hexadecimal digits. */
+  private static String text(Object value) {
+    if (value instanceof UTF8String) value = ((UTF8String) value).getBytes();
+    if (value instanceof byte[]) return HexFormat.of().formatHex((byte[]) value);
+    return value == null ? null : value.toString();
+  }
+
+  private static String kind(Expression filter) {
+    Class kind = filter.getClass();
+    return kind.getPackage() == And.class.getPackage() ? kind.getSimpleName() : "";
+  }
+}
+
+/** Puts the files of an index into plans: of one frame, or as a rule of a session. */
+public final class Plans {
+  /** A plan whose relations of Parquet files are indexed, but those that caches answer for. */
+  public LogicalPlan indexed(LogicalPlan plan, LogicalPlan withCachedData, Function choose) {
+    Map cached = new HashMap();
+    count(plan, 1, cached);
+    count(withCachedData, -1, cached);
+    return (LogicalPlan) plan.transformUpWithSubqueries(new Indexing(choose, cached));
+  }
+
+  public Rule rule(Function choose) {
+    return new IndexRule(choose);
+  }
+
+  /** What a leaf of a physical plan asks, null where it lists no Parquet files. */
+  public Scan scan(Object node) {
+    if (!(node instanceof FileSourceScanExec)) return null;
+    FileSourceScanExec scan = (FileSourceScanExec) node;
+    FileIndex files = scan.relation().location();
+    if (files instanceof IndexedFiles) files = ((IndexedFiles) files).inner;
+    else if (!Indexing.isParquet(scan.relation())) return null;
+    List partitionFilters = new ArrayList();
+    for (Object filter : CollectionConverters.asJava(scan.partitionFilters())) {
+      // The others are known when the query runs.
+      if (!((Expression) filter).containsPattern(TreePattern.PLAN_EXPRESSION())) {
+        partitionFilters.add(filter);
+      }
+    }
+    Seq known = CollectionConverters.asScala(partitionFilters).toSeq();
+    return new Scan(files, files.listFiles(known, scan.dataFilters()), scan.dataFilters());
+  }
+
+  private static void count(LogicalPlan plan, int step, Map counts) {
+    if (Indexing.isParquet(plan)) {
+      Object key = Indexing.key(plan);
+      Integer before = (Integer) counts.get(key);
+      counts.put(key, (before == null ? 0 : before.intValue()) + step);
+    }
+    for (Object child : CollectionConverters.asJava(plan.children())) {
+      count((LogicalPlan) child, step, counts);
+    }
+    for (Object inner : CollectionConverters.asJava(plan.subqueries())) {
+      count((LogicalPlan) inner, step, counts);
+    }
+  }
+}
+
+public final class IndexRule extends Rule {
+  private final Function choose;
+
+  IndexRule(Function choose) {
+    this.choose = choose;
+  }
+
+  public TreeNode apply(TreeNode plan) {
+    Indexing indexing = new Indexing(choose, Collections.EMPTY_MAP);
+    return (TreeNode) ((LogicalPlan) plan).transformUpWithSubqueries(indexing);
+  }
+}
+
+final class Indexing extends scala.runtime.AbstractPartialFunction {
+  private final Function choose;
+  private final Map cached;
+
+  Indexing(Function choose, Map cached) {
+    this.choose = choose;
+    this.cached = cached;
+  }
+
+  /** Whether a node is a relation of Parquet files that Spark itself lists. */
+  static boolean isParquet(LogicalPlan plan) {
+    if (!(plan instanceof LogicalRelation) || plan.isStreaming() || plan.output().isEmpty()) {
+      return false;
+    }
+    return isParquet(((LogicalRelation) plan).relation());
+  }
+
+  static boolean isParquet(Object relation) {
+    if (!(relation instanceof HadoopFsRelation)) return false;
+    Class listing = ((HadoopFsRelation) relation).location().getClass();
+    return (listing == InMemoryFileIndex.class || listing == CatalogFileIndex.class)
+        && ((HadoopFsRelation) relation).fileFormat().getClass() == ParquetFileFormat.class;
+  }
+
+  /** What tells an occurrence of a relation from most others. */
+  static Object key(LogicalPlan plan) {
+    return ((Attribute) plan.output().head()).exprId();
+  }
+
+  public boolean isDefinedAt(Object plan) {
+    if (!isParquet((LogicalPlan) plan)) return false;
+    Object count = cached.get(key((LogicalPlan) plan));
+    return count == null || ((Integer) count).intValue() == 0;
+  }
+
+  public Object applyOrElse(Object plan, scala.Function1 otherwise) {
+    if (!isDefinedAt(plan)) return otherwise.apply(plan);
+    HadoopFsRelation relation = (HadoopFsRelation) ((LogicalRelation) plan).relation();
+    HadoopFsRelation indexed =
+        relation.copy(
+            new IndexedFiles(relation.location(), choose),
+            relation.partitionSchema(),
+            relation.dataSchema(),
+            relation.bucketSpec(),
+            relation.fileFormat(),
+            relation.options(),
+            relation.sparkSession());
+    // Its number of fields differs between versions of Spark.
+    Object[] fields = new Object[((LogicalRelation) plan).productArity()];
+    fields[0] = indexed;
+    for (int at = 1; at < fields.length; at++) {
+      fields[at] = ((LogicalRelation) plan).productElement(at);
+    }
+    return ((LogicalRelation) plan).makeCopy(fields);
+  }
+}
