@@ -30,7 +30,7 @@ from zonebloom.predicates import (
     to_predicate,
     unknowns,
 )
-from zonebloom.predicates import arrow as module
+from zonebloom.predicates import arrow_form as module
 
 NAN = math.nan
 DAY = 1577836800
@@ -248,33 +248,33 @@ def test_answered(expression, predicate):
 
 
 UNANSWERED = [
-    (F("dec") > 0.1, "dec > 0.1", "may round"),
-    (F("i64") > F("i8"), "i64 > i8", "only a column compared with a literal"),
-    (F("f64") > pc.scalar(math.nan), "f64 > nan", "order of NaN"),
-    (pc.starts_with(F("s"), "a"), "starts_with(s, 'a')", "text patterns"),
-    (F("b"), "b", "boolean column"),
-    (F("i64") == F("i8"), "i64 = i8", "only a column compared with a literal"),
-    (F("i64") + 1 == 3, "add_checked(i64, 1) = 3", "the function add_checked"),
-    (F("i64").cast("int8") == 3, "cast(i64, int8) = 3", "casting int64 to int8 may join values"),
-    (F("dec") == 0.1, "dec = 0.1", "may round"),
-    (F("f64") == pa.scalar(Decimal("0.1")), "f64 = 0.1", "may round"),
-    (F("f32").isin([0.1]), "is_in(f32, 1 values)", "may round"),
-    (F("d32").isin(pa.array([1], pa.timestamp("ms"))), "is_in(d32, 1 values)", "may round"),
-    (F("f64").is_null(nan_is_null=True), "is_null(f64)", "NaN counted as null"),
-    (F("zz") == 1, "zz = 1", "the schema has no column zz"),
-    (F("st", "zz") == 1, "st.zz = 1", "the schema has no column st.zz"),
-    (F("s", "x") == 1, "s.x = 1", "not a struct"),
-    (F(0) == 1, "(FieldPath(0) == 1)", "cannot be taken apart"),
-    (pc.scalar(5), "5", "no condition"),
-    (pc.xor(F("b"), F("b")), "xor(b, b)", "the function xor"),
+    (F("dec") > 0.1, "may round"),
+    (F("i64") > F("i8"), "only a column compared with a literal"),
+    (F("f64") > pc.scalar(math.nan), "order of NaN"),
+    (pc.starts_with(F("s"), "a"), "the function starts_with"),
+    (F("b"), "boolean column"),
+    (F("i64") == F("i8"), "only a column compared with a literal"),
+    (F("i64") + 1 == 3, "the function add_checked"),
+    (F("i64").cast("int8") == 3, "casting int64 to int8 may join values"),
+    (F("dec") == 0.1, "may round"),
+    (F("f64") == pa.scalar(Decimal("0.1")), "may round"),
+    (F("f32").isin([0.1]), "may round"),
+    (F("d32").isin(pa.array([1], pa.timestamp("ms"))), "may round"),
+    (F("f64").is_null(nan_is_null=True), "NaN counted as null"),
+    (F("zz") == 1, "the schema has no column zz"),
+    (F("st", "zz") == 1, "the schema has no column st.zz"),
+    (F("s", "x") == 1, "not a struct"),
+    (F(0) == 1, "cannot be taken apart"),
+    (pc.scalar(5), "no condition"),
+    (pc.xor(F("b"), F("b")), "the function xor"),
 ]
 
 
-@pytest.mark.parametrize(("expression", "text", "reason"), UNANSWERED, ids=lambda v: str(v)[:40])
-def test_unanswered_says_what_and_why(expression, text, reason):
+@pytest.mark.parametrize(("expression", "reason"), UNANSWERED, ids=lambda v: str(v)[:40])
+def test_unanswered_says_what_and_why(expression, reason):
     predicate = to_predicate(expression, TABLE.schema)
     assert isinstance(predicate, Unknown)
-    assert predicate.text == text
+    assert predicate.text == " ".join(str(expression).split())[:200]
     assert reason in predicate.reason
 
 
@@ -344,7 +344,7 @@ def test_the_layout_is_the_one_this_module_knows():
     with pa.ipc.open_file((F("i64") == 5).__reduce__()[1][0]) as reader:
         row = reader.get_batch(0)
     assert module._metadata(row.schema) == GOOD
-    assert module.read(F("i64") == 5) == (GOOD, row)
+    assert module.read(F("i64") == 5)[:2] == (GOOD, row)
 
 
 def test_filters_of_one_layout_keep_their_own_literals():
@@ -357,7 +357,7 @@ def test_filters_of_one_layout_keep_their_own_literals():
 
 def test_a_literal_of_a_dictionary_is_read():
     literal = pa.array(["a"]).dictionary_encode()[0]
-    entries, row = module.read(F("s") == literal)
+    entries, row, _ = module.read(F("s") == literal)
     assert [key for key, _ in entries] == ["call", "field_ref", "literal", "end"]
     assert row.column(0)[0].as_py() == "a"
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates.arrow import read, referenced_columns, to_predicate
+from zonebloom.predicates.arrow import to_predicate, translate_arrow
+from zonebloom.predicates.arrow_form import referenced_columns
 from zonebloom.predicates.ast import (
     DEEPEST,
     And,
@@ -36,7 +37,6 @@ from zonebloom.predicates.ast import (
 )
 from zonebloom.predicates.engine_filter import EngineFilter, RowFilter
 from zonebloom.predicates.expression import balanced, from_predicate
-from zonebloom.predicates.rewrite import LONG, applied
 from zonebloom.predicates.sql import to_predicate as sql_to_predicate
 from zonebloom.predicates.sql_literals import is_uuid_of_bytes
 from zonebloom.values.columns import leaf_type
@@ -97,15 +97,7 @@ def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predica
         return translate_polars(filter, schema)
     else:
         raise FilterError(f"a {type(filter).__name__} is no filter; write {_ACCEPTED}")
-    try:
-        form = read(expression)
-    except Exception:  # noqa: BLE001 - PyArrow has the words for what cannot be read
-        return expression, to_predicate(expression, schema)
-    rewritten = applied(expression, schema, form)
-    # Of a long one the sets are looked up, not its thousands of terms.
-    if len(form[0]) > LONG:
-        return rewritten, to_predicate(rewritten, schema)
-    return rewritten, to_predicate(expression, schema, form)
+    return translate_arrow(expression, schema)
 
 
 def _written(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
@@ -148,8 +140,8 @@ def _as_stored(filter: Any, schema: pa.Schema) -> Any:
         column = leaf_type(schema, (name,))
         values = [_bytes_of_uuid(each, column) for each in (value if several else [value])]
         if column == pa.uint64():
-            return name, operator, _as_uint64(values) if several else _as_uint64(values)[0]
-        return name, operator, values if several else values[0]
+            values = _as_uint64(values)
+        return name, operator, values if several or not len(values) else values[0]
     if isinstance(filter, list | tuple):
         return [_as_stored(each, schema) for each in filter]
     return filter
@@ -165,18 +157,12 @@ def _bytes_of_uuid(value: Any, column: pa.DataType | None) -> Any:
 
 
 def _as_uint64(values: list[Any]) -> Any:
-    """Values as uint64 where all that may equal one are: PyArrow's own are int64."""
-    fits = [_is_integer(each) and 0 <= each < 2**64 for each in values]
-    if len(values) == 1 and fits[0]:
-        return pa.array(values, pa.uint64())
-    # Other whole numbers equal no value of the column.
-    kept = [each for each, fit in zip(values, fits, strict=True) if fit or each is None]
-    strange = [each for each in values if each is not None and not _is_integer(each)]
-    return pa.array(kept, pa.uint64()) if any(fits) and not strange else values
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Integers as uint64 where one of them is no int64, as which PyArrow reads them."""
+    are_integers = all(each is None or type(each) is int for each in values)
+    if not are_integers or not any(each is not None and each >= 2**63 for each in values):
+        return values
+    # Other integers equal no value of the column.
+    return pa.array([each for each in values if each is None or 0 <= each < 2**64], pa.uint64())
 
 
 def _from_dnf(filter: list[Any] | tuple[Any, ...]) -> pc.Expression:

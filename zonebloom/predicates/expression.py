@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zonebloom.errors import FilterError
+from zonebloom.predicates.arrow_form import SHORTER
 from zonebloom.predicates.ast import (
     ColumnPath,
     Compares,
@@ -43,7 +44,6 @@ COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator
 # PyArrow makes a chain as deep as it is long when it simplifies it: at ten thousand terms its
 # stack was seen to end.
 _MOST_TERMS = 4000
-TOO_LONG = "write IN for equalities, or read less and filter the table"
 
 # An expression that is null where the condition is, if that is asked for, or false there.
 _Form: TypeAlias = Callable[[bool], pc.Expression]
@@ -115,7 +115,7 @@ def joined(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
     if len(terms) > _MOST_TERMS:
         raise FilterError(
             f"the filter joins more than {_MOST_TERMS:,} conditions that are no equalities of one "
-            f"column; {TOO_LONG}"
+            f"column; {SHORTER}"
         )
     return balanced(terms, is_or)
 

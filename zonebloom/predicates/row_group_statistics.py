@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates.arrow import referenced_columns, to_predicate
+from zonebloom.predicates.arrow import to_predicate
+from zonebloom.predicates.arrow_form import referenced_columns
 from zonebloom.predicates.ast import (
     And,
     Constant,

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from zonebloom.errors import FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter
-from zonebloom.predicates.arrow import expression_text
+from zonebloom.predicates.arrow_form import expression_text
 
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
