@@ -16,27 +16,23 @@ columns compared with columns. What differs from the SQL of `zonebloom.predicate
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
+from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.predicates.expression import from_predicate
 from zonebloom.predicates.spark_compare import Comparer, read_number, read_text
+from zonebloom.predicates.sql_tree import Operand, Side, Walker
 from zonebloom.values.columns import find_column
 from zonebloom.values.literal import Literal, Maybe
-from zonebloom.values.types import family
 
 _ONLY_LITERALS = "only a column compared with a literal is known to an index"
-_OPERATORS = {
-    **{"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="},
-    **{"nullsafeeq": "<=>", "nullsafeneq": "<=>"},
-}
 _AMBIGUOUS = ('"', "\\", "${")
 _INTEGER_CASTS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _TEXT_CASTS = {
@@ -135,96 +131,51 @@ def _names(node: Any, schema: pa.Schema) -> frozenset[str] | None:
     return frozenset(names)
 
 
-class _Translator:
-    """Walks one parsed filter."""
+class _Translator(Walker):
+    """Spark SQL over a schema; what is not followed for certain is unknown."""
+
+    dialect = "spark"
 
     def __init__(self, comparer: Comparer):
+        super().__init__(comparer.schema)
         self._comparer = comparer
+        # Spark refuses some patterns of an escape character of one's own.
+        del self.conditions["escape"]
 
     def condition(self, node: Any) -> ast.Predicate:
         """What a node that is true, false or null for a row comes to."""
-        while node.key == "paren":
-            node = node.this
         try:
-            return self._condition(node)
-        except Maybe as reason:
-            return ast.Unknown(_text(node), str(reason))
+            return super().condition(node)
+        except (Maybe, FilterError) as reason:
+            return self.unknown(self.bare(node), str(reason))
 
-    def _condition(self, node: Any) -> ast.Predicate:
-        key = node.key
-        if key in ("and", "or"):
-            terms = tuple(map(self.condition, node.flatten(unnest=False)))
-            return ast.And(terms) if key == "and" else ast.Or(terms)
-        if key == "not":
-            return ast.negation(self.condition(node.this))
-        _only(node, "this", "expression", "expressions", "low", "high", "table", "db", "catalog")
-        if key in _OPERATORS:
-            found = self._comparison(_OPERATORS[key], _bare(node.this), _bare(node.expression))
-            return ast.negation(found) if key == "nullsafeneq" else found
-        if key == "is" and node.expression.key == "null":
-            return ast.IsNull(self._column(node.this))
-        if key == "in" and node.expressions:
-            return self._comparer.is_in(
-                self._column(node.this), [self._value(e) for e in node.expressions]
-            )
-        if key == "between":
-            path = self._column(node.this)
-            low, high = self._value(node.args["low"]), self._value(node.args["high"])
-            above = self._comparer.compare(path, ">=", low)
-            return ast.And((above, self._comparer.compare(path, "<=", high)))
-        if key == "like":
-            return self._like(node)
-        if key == "boolean":
-            return ast.Constant(bool(node.this))
-        if key == "null":
-            return ast.Constant(None)
-        if key == "column":
-            path = self._column(node)
-            if pt.is_boolean(self._comparer.type_of(path)):
-                return ast.Equals(path, pa.scalar(True))
-        raise Maybe("it is not followed")
+    def compare(self, symbol: str, left: Side, right: Side, node: Any) -> ast.Predicate:
+        """What two sides compared come to."""
+        if isinstance(left, Literal):
+            symbol, left, right = ast.FLIPPED[symbol], right, left
+        if isinstance(left, Literal) or not isinstance(right, Literal) or left.path is None:
+            self.fail(_ONLY_LITERALS, "", node)
+        return self._comparer.compare(left.path, symbol, right)
 
-    def _like(self, node: Any) -> ast.Predicate:
-        path, value = self._column(node.this), self._value(node.expression)
-        if value.kind != "text" or "%" in value.value or "_" in value.value:
-            raise Maybe("text patterns are not answered by a Bloom filter")
-        if family(self._comparer.type_of(path)) != "text":
-            raise Maybe("LIKE casts the column")
-        return self._comparer.compare(path, "=", value)
+    def among(self, value: Side, items: list[Side], node: Any) -> ast.Predicate:
+        """What a value looked up in a list comes to."""
+        literals = [item for item in items if isinstance(item, Literal)]
+        if isinstance(value, Literal) or value.path is None or len(literals) < len(items):
+            self.fail(_ONLY_LITERALS, "", node)
+        return self._comparer.is_in(value.path, literals)
 
-    # Columns and values
-
-    def _comparison(self, operator: str, left: Any, right: Any) -> ast.Predicate:
-        if left.key not in ("column", "dot"):
-            left, right, operator = right, left, ast.FLIPPED[operator]
-        return self._comparer.compare(self._column(left), operator, self._value(right))
-
-    def _column(self, node: Any) -> ast.ColumnPath:
-        node = _bare(node)
-        if node.key != "column" or any(part.key != "identifier" for part in node.parts):
-            raise Maybe(_ONLY_LITERALS)
-        _only(node, "this", "table", "db", "catalog")
-        return self._comparer.path([part.this for part in node.parts])
-
-    def _value(self, node: Any) -> Literal:
-        node = _bare(node)
-        key = node.key
-        if key == "null":
-            return Literal("null")
-        if key == "boolean":
-            return Literal("boolean", bool(node.this))
-        if key == "literal":
-            return Literal("text", node.this) if node.is_string else read_number(node.this)
-        if key == "neg":
-            value = self._value(node.this)
-            if value.kind == "number":
-                return replace(value, value=-value.value)
-        if key == "hexstring" and len(node.this) % 2 == 0:
-            return Literal("bytes", bytes.fromhex(node.this))
-        if key in ("cast", "trycast") and node.this.key == "literal":
-            _only(node, "this", "to")
+    def value(self, node: Any) -> Side:
+        """A column, a number, or a literal of a type that is written with it."""
+        if node.key == "literal":
+            return read_number(node.this)
+        if node.key in ("cast", "trycast") and node.this.key == "literal":
+            self.only(node, "this", "to")
             return self._cast(node)
-        raise Maybe(_ONLY_LITERALS)
+        if node.key != "column" or any(part.key != "identifier" for part in node.parts):
+            self.fail(_ONLY_LITERALS, "", node)
+        self.only(node, "this", "table", "db", "catalog")
+        path = self._comparer.path([part.this for part in node.parts])
+        return Operand(pc.field(*path), self._comparer.type_of(path), path)
 
     def _cast(self, node: Any) -> Literal:
         """A literal with a type before it, DATE '...', or a letter behind it, 5L."""
@@ -241,18 +192,6 @@ class _Translator:
                 return value
         raise Maybe("casts are not followed")
 
-
-def _bare(node: Any) -> Any:
-    while node.key == "paren":
-        node = node.this
-    return node
-
-
-def _only(node: Any, *known: str) -> None:
-    """Leave a node that carries more than is looked at here."""
-    if any(value and name not in known for name, value in node.args.items()):
-        raise Maybe("it is not followed")
-
-
-def _text(node: Any) -> str:
-    return node.sql(dialect="spark")
+    def fail(self, what: str, advice: str, node: Any) -> NoReturn:
+        """Say that a node is not followed."""
+        raise Maybe(what)

@@ -15,9 +15,6 @@ from __future__ import annotations
 import difflib
 import functools
 import operator
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
@@ -26,7 +23,7 @@ import pyarrow.types as pt
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, sql_literals
-from zonebloom.predicates.ast import Constant, Predicate, Unknown
+from zonebloom.predicates.ast import Constant, Predicate
 from zonebloom.predicates.expression import (
     COMPARE,
     comparable,
@@ -35,22 +32,19 @@ from zonebloom.predicates.expression import (
     write,
 )
 from zonebloom.predicates.sql_literals import among, compared
+from zonebloom.predicates.sql_tree import ELSEWHERE, ONLY_LITERALS, Operand, Side, Walker
 from zonebloom.values.columns import alike, resolve
 from zonebloom.values.literal import Literal, Maybe, Place, place
 from zonebloom.values.time_zones import TIME_ZONE_FUNCTIONS
 from zonebloom.values.types import (
     TICKS,
     family,
-    nulls_are_elsewhere,
     plain,
     time_zones_differ,
     widens,
 )
 
-_ELSEWHERE = "write that part as a pyarrow.compute expression"
-_ZONES = f"{_ELSEWHERE}: {TIME_ZONE_FUNCTIONS}"
-_ONLY_LITERALS = "only a column compared with a literal is answered by a Bloom filter"
-OPERATORS = {"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+_ZONES = f"{ELSEWHERE}: {TIME_ZONE_FUNCTIONS}"
 _COMPARE = {"=": operator.eq, **COMPARE}
 _TYPES: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
@@ -78,19 +72,6 @@ _TYPES: dict[str, pa.DataType] = {
 }
 _SECONDS = {"WEEK": 604800, "DAY": 86400, "HOUR": 3600, "MINUTE": 60, "SECOND": 1}
 _FRACTIONS = {"MILLISECOND": 10**3, "MICROSECOND": 10**6, "NANOSECOND": 10**9}
-
-
-@dataclass(slots=True)
-class _Operand:
-    """One side of a comparison that is no literal: a column, or what is computed of some.
-
-    `path` is that of a column by itself; of others `reason` says why no index answers.
-    """
-
-    expression: pc.Expression
-    type: pa.DataType
-    path: ast.ColumnPath | None = None
-    reason: str = _ONLY_LITERALS
 
 
 def to_predicate(text: str, schema: pa.Schema) -> Predicate:
@@ -166,71 +147,23 @@ def _parse(text: str) -> Any:
     return found[0]
 
 
-class _Translator:
-    """Walks one parsed filter; `condition` for truth values, `_operand` for values."""
+class _Translator(Walker):
+    """SQL over a schema, as DuckDB answers it; what has no meaning is refused, and where."""
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
+        super().__init__(schema)
         self.text = text
-        self.schema = schema
-        self.conditions: dict[str, Callable[[Any], Predicate]] = {
-            "and": self._junction,
-            "or": self._junction,
-            "not": self._not,
-            "in": self._in,
-            "is": self._is,
-            "between": self._between,
-            "like": self._like,
-            "ilike": self._like,
-            "escape": self._like,
-            "nullsafeeq": self._null_safe,
-            "nullsafeneq": self._null_safe,
-            **dict.fromkeys(OPERATORS, self._comparison),
-        }
-
-    # Conditions
 
     def condition(self, node: Any) -> Predicate:
         """Translate a node that is true, false or null for a row."""
-        node = self._bare(node)
-        if method := self.conditions.get(node.key):
-            return method(node)
         if node.key in ("select", "union", "subquery", "command"):
-            self._fail("a filter is a condition, not a query", "write the part behind WHERE", node)
-        value = self._operand(node)
-        if isinstance(value, Literal):
-            if value.kind in ("boolean", "null"):
-                return Constant(value.value)
-        elif pt.is_boolean(value.type):
-            reason = value.reason if value.path is None else "a boolean column is not indexed"
-            return self._unknown(node, reason, value.expression)
-        self._fail("this is a value, not a condition", "compare it: id = 42", node)
+            self.fail("a filter is a condition, not a query", "write the part behind WHERE", node)
+        return super().condition(node)
 
-    def _unknown(self, node: Any, reason: str, expression: pc.Expression) -> Unknown:
-        return Unknown(ast.shortened(node.sql()), reason, expression=expression)
-
-    def _junction(self, node: Any) -> Predicate:
-        self._only(node, "this", "expression")
-        terms = tuple(self.condition(term) for term in node.flatten(unnest=False))
-        return ast.Or(terms) if node.key == "or" else ast.And(terms)
-
-    def _not(self, node: Any) -> Predicate:
-        self._only(node, "this")
-        term = self.condition(node.this)
-        if isinstance(term, ast.IsIn):
-            # Null is neither in a set nor outside it, so NOT IN leaves out the paths that give it.
-            term = ast.Or((term, ast.And((ast.IsNull(term.column), Constant(None)))))
-        return ast.negation(term)
-
-    def _comparison(self, node: Any) -> Predicate:
-        self._only(node, "this", "expression")
-        left, right = self._operand(node.this), self._operand(node.expression)
-        return self._compare(OPERATORS[node.key], left, right, node)
-
-    def _compare(
-        self, symbol: str, left: _Operand | Literal, right: _Operand | Literal, node: Any
-    ) -> Predicate:
+    def compare(self, symbol: str, left: Side, right: Side, node: Any) -> Predicate:
+        """What two sides compared come to."""
         if symbol == "!=":
-            return ast.negation(self._compare("=", left, right, node))
+            return ast.negation(self.compare("=", left, right, node))
         if isinstance(left, Literal):
             if isinstance(right, Literal):
                 return self._fold(symbol, left, right, node)
@@ -243,12 +176,27 @@ class _Translator:
         predicate = compared(left.path or (), compared_as(left.type), symbol, place)
         return self._of(left, predicate, node)
 
-    def _of(self, operand: _Operand, predicate: Predicate, node: Any) -> Predicate:
+    def among(self, value: Side, items: list[Side], node: Any) -> Predicate:
+        """What a value looked up in a list comes to."""
+        literals = [item for item in items if isinstance(item, Literal)]
+        if isinstance(value, Literal) or len(literals) < len(items):
+            return ast.Or(tuple(self.compare("=", value, item, node) for item in items))
+        if pt.is_null(value.type):
+            return Constant(None)
+        places = [
+            self._place(literal, value.type, item)
+            for literal, item in zip(literals, node.expressions, strict=True)
+            if literal.kind != "null"
+        ]
+        found = self._of(value, among(value.path or (), compared_as(value.type), places), node)
+        return found if len(places) == len(items) else ast.Or((found, Constant(None)))
+
+    def _of(self, operand: Operand, predicate: Predicate, node: Any) -> Predicate:
         """What is said of a column, which of what is computed no index answers."""
         if operand.path is not None:
             return predicate
         expression = write(predicate, lambda _: (operand.expression, operand.type), True)
-        return self._unknown(node, operand.reason, expression)
+        return self.unknown(node, operand.reason, expression)
 
     def _place(self, literal: Literal, column: pa.DataType, node: Any) -> Place:
         try:
@@ -258,11 +206,9 @@ class _Translator:
                 return Place(float(literal.value))
             return place(literal, compared_as(column))
         except Maybe as error:
-            self._fail(str(error), error.advice or _ELSEWHERE, node)
+            self.fail(str(error), error.advice or ELSEWHERE, node)
 
-    def _compare_columns(
-        self, symbol: str, left: _Operand, right: _Operand, node: Any
-    ) -> Predicate:
+    def _compare_columns(self, symbol: str, left: Operand, right: Operand, node: Any) -> Predicate:
         if pt.is_null(left.type) or pt.is_null(right.type):
             return Constant(None)
         a, a_type = comparable(left.expression, left.type)
@@ -271,7 +217,7 @@ class _Translator:
             common = self._common(a_type, b_type, node)
             a = a.cast(common) if a_type != common else a
             b = b.cast(common) if b_type != common else b
-        return self._unknown(node, _ONLY_LITERALS, _COMPARE[symbol](a, b))
+        return self.unknown(node, ONLY_LITERALS, _COMPARE[symbol](a, b))
 
     def _common(self, a: pa.DataType, b: pa.DataType, node: Any) -> pa.DataType:
         """Return a type that holds the values of both; PyArrow's own choice may be too small."""
@@ -294,164 +240,56 @@ class _Translator:
         if families in ({"time"}, {"duration"}):
             return max(a, b, key=lambda each: TICKS[each.unit])
         if time_zones_differ(a, b):
-            self._fail(f"columns of types {a} and {b} are compared", _ZONES, node)
-        self._fail(f"columns of types {a} and {b} cannot be compared", "cast one of them", node)
+            self.fail(f"columns of types {a} and {b} are compared", _ZONES, node)
+        self.fail(f"columns of types {a} and {b} cannot be compared", "cast one of them", node)
 
     def _fold(self, symbol: str, left: Literal, right: Literal, node: Any) -> Predicate:
         if "null" in (left.kind, right.kind):
             return Constant(None)
         if left.kind != right.kind:
-            self._fail("two literals of different kinds are compared", "write TRUE or FALSE", node)
+            self.fail("two literals of different kinds are compared", "write TRUE or FALSE", node)
         return Constant(bool(_COMPARE[symbol](left.value, right.value)))
-
-    def _null_safe(self, node: Any) -> Predicate:
-        self._only(node, "this", "expression")
-        left, right = self._operand(node.this), self._operand(node.expression)
-        if isinstance(left, Literal) and left.kind == "null":
-            left, right = right, left
-        if isinstance(right, Literal) and right.kind == "null":
-            same = self._null(left, node)
-        else:
-            # Never null itself: where a side is null, the comparison is cut off.
-            nulls = [self._null(s, node) for s in (left, right) if not isinstance(s, Literal)]
-            equal = self._compare("=", left, right, node)
-            same = ast.And((equal, *map(ast.negation, nulls)))
-            if len(nulls) == 2:
-                same = ast.Or((same, ast.And(tuple(nulls))))
-        return same if node.key == "nullsafeeq" else ast.negation(same)
-
-    def _null(self, side: _Operand | Literal, node: Any) -> Predicate:
-        if isinstance(side, Literal):
-            return Constant(side.kind == "null")
-        if side.path is None:
-            return self._unknown(node, side.reason, side.expression.is_null())
-        if nulls_are_elsewhere(side.type):
-            reason = f"the nulls of {side.type} are not indexed"
-            return self._unknown(node, reason, side.expression.is_null())
-        return ast.IsNull(side.path)
-
-    def _is(self, node: Any) -> Predicate:
-        self._only(node, "this", "expression")
-        what = node.expression.key
-        if what not in ("null", "boolean"):
-            self._fail("IS takes NULL, TRUE or FALSE", "use = to compare", node)
-        if what == "null":
-            return self._null(self._operand(node.this), node)
-        truth = self.condition(node.this)
-        truth = truth if node.expression.this else ast.negation(truth)
-        valid = from_predicate(truth, self.schema, exact=True).is_valid()
-        return ast.And((truth, self._unknown(node, "nulls of a condition are not known", valid)))
-
-    def _between(self, node: Any) -> Predicate:
-        self._only(node, "this", "low", "high")
-        value, low, high = (self._operand(node.args[k]) for k in ("this", "low", "high"))
-        bounds = self._compare(">=", value, low, node), self._compare("<=", value, high, node)
-        return ast.And(bounds)
-
-    def _in(self, node: Any) -> Predicate:
-        self._only(node, "this", "expressions")
-        value = self._operand(node.this)
-        items = [self._operand(item) for item in node.expressions]
-        if not items:
-            self._fail("the IN list is empty", "name at least one value, or write FALSE", node)
-        literals = [item for item in items if isinstance(item, Literal)]
-        if isinstance(value, Literal) or len(literals) < len(items):
-            return ast.Or(tuple(self._compare("=", value, item, node) for item in items))
-        if pt.is_null(value.type):
-            return Constant(None)
-        places = [
-            self._place(literal, value.type, item)
-            for literal, item in zip(literals, node.expressions, strict=True)
-            if literal.kind != "null"
-        ]
-        found = self._of(value, among(value.path or (), compared_as(value.type), places), node)
-        return found if len(places) == len(items) else ast.Or((found, Constant(None)))
-
-    def _like(self, node: Any) -> Predicate:
-        escape, like = "\\", node
-        if node.key == "escape":
-            self._only(node, "this", "expression")
-            mark, like = self._operand(node.expression), self._bare(node.this)
-            if not isinstance(mark, Literal) or mark.kind != "text" or len(mark.value) != 1:
-                self._fail("ESCAPE takes one character", "write ESCAPE '!'", node)
-            if like.key not in ("like", "ilike"):
-                self._fail("ESCAPE belongs to LIKE", _ELSEWHERE, node)
-            escape = mark.value
-        self._only(like, "this", "expression", "negate")
-        value, pattern = self._operand(like.this), self._operand(like.expression)
-        if not isinstance(pattern, Literal) or isinstance(value, Literal):
-            self._fail("LIKE takes a column and a literal pattern", _ELSEWHERE, node)
-        if pattern.kind == "null" or pt.is_null(value.type):
-            return Constant(None)
-        if pattern.kind != "text" or family(value.type) != "text":
-            self._fail(f"LIKE takes strings, not a column of type {value.type}", _ELSEWHERE, node)
-        tokens = _like_tokens(pattern.value, escape)
-        if tokens is None:
-            self._fail("the pattern ends in its escape character", "double it", node)
-        no_case = like.key == "ilike"
-        if no_case or any(wild for wild, _ in tokens):
-            match = _match_like(comparable(value.expression, value.type)[0], tokens, no_case)
-            reason = "text patterns are not answered by a Bloom filter"
-            found: Predicate = self._unknown(node, reason, match)
-        else:  # no wildcard: an equality, which an index can answer
-            found = self._compare("=", value, Literal("text", "".join(c for _, c in tokens)), node)
-        return ast.negation(found) if like.args.get("negate") else found
 
     # Values
 
-    def _operand(self, node: Any) -> _Operand | Literal:
-        node = self._bare(node)
-        key = node.key
-        if key in ("column", "dot"):
-            return self._column(node)
-        if key == "literal":
-            if node.is_string:
-                return Literal("text", node.this)
-            return self._guard(lambda: sql_literals.number(node.this), node)
-        if key == "null":
-            return Literal("null")
-        if key == "boolean":
-            return Literal("boolean", bool(node.this))
-        if key == "neg":
-            value = self._operand(node.this)
-            if isinstance(value, Literal) and value.kind in ("number", "duration"):
-                return Literal(value.kind, -value.value)
-        if key == "hexstring":
-            try:
-                return Literal("bytes", bytes.fromhex(node.this))
-            except ValueError:
-                self._fail("a binary literal takes pairs of hex digits", "write X'0a1b'", node)
-        if key == "interval":
-            return self._interval(node)
-        if key == "cast":
-            return self._cast(node)
-        if key in self.conditions:
-            condition = from_predicate(self.condition(node), self.schema, exact=True)
-            return _Operand(condition, pa.bool_())
-        self._fail(f"{node.sql()} is not understood in a filter", _ELSEWHERE, node)
+    def value(self, node: Any) -> Side:
+        """A column, a number, a cast, an interval, or the truth of a condition."""
+        match node.key:
+            case "column" | "dot":
+                return self._column(node)
+            case "literal":
+                return sql_literals.number(node.this)
+            case "cast":
+                return self._cast(node)
+            case "interval":
+                return self._interval(node)
+            case key if key in self.conditions:
+                condition = from_predicate(self.condition(node), self.schema, exact=True)
+                return Operand(condition, pa.bool_())
+        self.fail(f"{node.sql()} is not understood in a filter", ELSEWHERE, node)
 
     def _interval(self, node: Any) -> Literal:
-        self._only(node, "this", "unit")
+        self.only(node, "this", "unit")
         unit = str(node.args.get("unit") or "").upper().removesuffix("S")
         if node.this is None or node.this.key != "literal" or unit not in _SECONDS | _FRACTIONS:
-            self._fail("an interval takes a fixed unit", "write INTERVAL '90' SECOND", node)
-        count = self._guard(lambda: sql_literals.number(node.this.this), node)
+            self.fail("an interval takes a fixed unit", "write INTERVAL '90' SECOND", node)
+        count = sql_literals.number(node.this.this)
         return Literal("duration", count.value * _SECONDS.get(unit, 1) / _FRACTIONS.get(unit, 1))
 
-    def _cast(self, node: Any) -> _Operand | Literal:
-        self._only(node, "this", "to")
-        target, value = self._type(node.args["to"]), self._operand(node.this)
+    def _cast(self, node: Any) -> Side:
+        self.only(node, "this", "to")
+        target, value = self._type(node.args["to"]), self.operand(node.this)
         if isinstance(value, Literal):
-            return self._guard(lambda: sql_literals.cast(value, target), node)
+            return sql_literals.cast(value, target)
         if isinstance(plain(value.type), pa.UuidType) and target != value.type:
-            self._fail("a column of UUIDs cannot be cast", "compare it with UUID '...'", node)
+            self.fail("a column of UUIDs cannot be cast", "compare it with UUID '...'", node)
         if widens(value.type, target):
             return value
         expression, type_ = comparable(value.expression, value.type)
         if time_zones_differ(type_, target):
-            self._fail(f"a cast from {type_} to {target} depends on a zone", _ZONES, node)
+            self.fail(f"a cast from {type_} to {target} depends on a zone", _ZONES, node)
         reason = f"casting {type_} to {target} may join values"
-        return _Operand(expression.cast(target), target, reason=reason)
+        return Operand(expression.cast(target), target, reason=reason)
 
     def _type(self, node: Any) -> pa.DataType:
         name = getattr(node.this, "name", str(node.this))
@@ -463,24 +301,24 @@ class _Translator:
                 return exact(precision, scale)
         if sizes or name not in _TYPES:
             known = ", ".join([*_TYPES, "DECIMAL(p, s)"])
-            self._fail(f"there is no cast to {node.sql()}", f"cast to one of {known}", node)
+            self.fail(f"there is no cast to {node.sql()}", f"cast to one of {known}", node)
         return _TYPES[name]
 
-    def _column(self, node: Any) -> _Operand:
+    def _column(self, node: Any) -> Operand:
         parts = []
         outer = node
         while node.key == "dot":
             parts.insert(0, node.expression)
             node = node.this
         if node.key != "column":
-            self._fail(f"{outer.sql()} is not understood in a filter", _ELSEWHERE, outer)
-        self._only(node, "this", "table", "db", "catalog")
+            self.fail(f"{outer.sql()} is not understood in a filter", ELSEWHERE, outer)
+        self.only(node, "this", "table", "db", "catalog")
         parts = [*node.parts, *parts]
         if any(part.key != "identifier" for part in parts):
-            self._fail(f"{outer.sql()} is not a column", "name one column", outer)
+            self.fail(f"{outer.sql()} is not a column", "name one column", outer)
         names = [part.this for part in parts]
         path = self._path(names, outer)
-        return _Operand(pc.field(*path), resolve(self.schema, path), path)
+        return Operand(pc.field(*path), resolve(self.schema, path), path)
 
     def _path(self, names: list[str], node: Any) -> ast.ColumnPath:
         """Find a column: literally "a.b", then the struct a with the field b, then by case."""
@@ -499,7 +337,7 @@ class _Translator:
                 inner = fields.field(found).type
                 if not isinstance(inner, pa.StructType):
                     at = ast.column_text(tuple(path))
-                    self._fail(f"{at} is {inner} and has no fields", _ELSEWHERE, node)
+                    self.fail(f"{at} is {inner} and has no fields", ELSEWHERE, node)
                 fields = inner
         return tuple(path)
 
@@ -507,7 +345,7 @@ class _Translator:
         found = alike(fields.names, name)
         if len(found) > 1:
             shown = ", ".join(found)
-            self._fail(f"more than one column is called {name}: {shown}", "rename one", node)
+            self.fail(f"more than one column is called {name}: {shown}", "rename one", node)
         return found[0] if found else None
 
     def _no_column(self, whole: str, name: str, fields: Any, node: Any) -> NoReturn:
@@ -516,29 +354,10 @@ class _Translator:
         close = [lowered[each] for each in difflib.get_close_matches(name.lower(), lowered, 3)]
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-        self._fail(f"there is no column {whole}", f"{hint}the columns are {shown}", node)
+        self.fail(f"there is no column {whole}", f"{hint}the columns are {shown}", node)
 
-    # Errors
-
-    def _guard(self, make: Callable[[], Any], node: Any) -> Any:
-        try:
-            return make()
-        except Maybe as error:
-            self._fail(str(error), error.advice or _ELSEWHERE, node)
-
-    def _bare(self, node: Any) -> Any:
-        while node.key == "paren":
-            self._only(node, "this")
-            node = node.this
-        return node
-
-    def _only(self, node: Any, *known: str) -> None:
-        """Refuse a node that carries more than this module looks at."""
-        extra = [name for name, value in node.args.items() if value and name not in known]
-        if extra:
-            self._fail(f"{extra[0].upper()} is not understood here", _ELSEWHERE, node)
-
-    def _fail(self, what: str, advice: str, node: Any) -> NoReturn:
+    def fail(self, what: str, advice: str, node: Any) -> NoReturn:
+        """Refuse a node, and show where it stands."""
         spans = [n.meta for n in node.walk() if "start" in n.meta and "end" in n.meta]
         place = f"  {self.text}"
         if spans:
@@ -547,35 +366,6 @@ class _Translator:
             column = start - (self.text.rfind("\n", 0, start) + 1)
             place = _caret(self.text, line, column, end - start + 1)
         raise FilterError(f"cannot read the filter: {what}.\n{place}\n{_sentence(advice)}")
-
-
-def _like_tokens(pattern: str, escape: str) -> list[tuple[bool, str]] | None:
-    """Split a pattern into (is a wildcard, character); None if it ends within an escape."""
-    tokens = []
-    characters = iter(pattern)
-    for character in characters:
-        if character == escape:
-            character = next(characters, "")
-            if not character:
-                return None
-            tokens.append((False, character))
-        else:
-            tokens.append((character in "%_", character))
-    return tokens
-
-
-def _match_like(
-    column: pc.Expression, tokens: list[tuple[bool, str]], ignore_case: bool
-) -> pc.Expression:
-    # PyArrow makes its functions when it is imported, out of a type checker's sight.
-    functions: Any = pc
-    if all(wild or c not in "\\%_" for wild, c in tokens):
-        pattern = "".join(c for _, c in tokens)
-        return functions.match_like(column, pattern, ignore_case=ignore_case)
-    # match_like takes some escapes literally: its pattern %\\b does not find a\b.
-    wildcards = {"%": ".*", "_": "."}
-    regex = "".join(wildcards[c] if wild else re.escape(c) for wild, c in tokens)
-    return functions.match_substring_regex(column, rf"(?s)\A(?:{regex})\z", ignore_case=ignore_case)
 
 
 def _caret(text: str, line: int, column: int, width: int) -> str:
