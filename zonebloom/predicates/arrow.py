@@ -26,11 +26,7 @@ from zonebloom.predicates.arrow_form import (
     read,
     too_deep,
 )
-from zonebloom.predicates.expression import (
-    equal_is_exact,
-    from_predicate,
-    lookup_is_exact,
-)
+from zonebloom.predicates.expression import equal_is_exact, from_predicate, lookup_is_exact
 from zonebloom.values.columns import resolve
 from zonebloom.values.literal import Maybe
 from zonebloom.values.time_zones import TIME_ZONE_FUNCTIONS, time_zone_refusal

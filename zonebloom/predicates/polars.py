@@ -56,10 +56,7 @@ class PolarsFilter:
     """A Polars expression as a filter of rows."""
 
     def __init__(
-        self,
-        expr: pl.Expr,
-        columns: frozenset[str] | None = None,
-        schema: pl.Schema | None = None,
+        self, expr: pl.Expr, columns: frozenset[str] | None = None, schema: pl.Schema | None = None
     ):
         self._expr = expr
         self._columns = columns

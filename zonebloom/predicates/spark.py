@@ -67,10 +67,7 @@ class SparkFilter:
 
 
 def to_spark_filter(
-    text: str,
-    schema: pa.Schema,
-    opaque: frozenset[str] = frozenset(),
-    timezone: str | None = None,
+    text: str, schema: pa.Schema, opaque: frozenset[str] = frozenset(), timezone: str | None = None
 ) -> SparkFilter:
     """Translate the condition behind a Spark SQL WHERE.
 

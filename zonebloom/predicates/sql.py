@@ -24,25 +24,13 @@ import pyarrow.types as pt
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, sql_literals
 from zonebloom.predicates.ast import Constant, Predicate
-from zonebloom.predicates.expression import (
-    COMPARE,
-    comparable,
-    compared_as,
-    from_predicate,
-    write,
-)
+from zonebloom.predicates.expression import COMPARE, comparable, compared_as, from_predicate, write
 from zonebloom.predicates.sql_literals import among, compared
 from zonebloom.predicates.sql_tree import ELSEWHERE, ONLY_LITERALS, Operand, Side, Walker
 from zonebloom.values.columns import alike, resolve
 from zonebloom.values.literal import Literal, Maybe, Place, place
 from zonebloom.values.time_zones import TIME_ZONE_FUNCTIONS
-from zonebloom.values.types import (
-    TICKS,
-    family,
-    plain,
-    time_zones_differ,
-    widens,
-)
+from zonebloom.values.types import TICKS, family, plain, time_zones_differ, widens
 
 _ZONES = f"{ELSEWHERE}: {TIME_ZONE_FUNCTIONS}"
 _COMPARE = {"=": operator.eq, **COMPARE}

@@ -18,14 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zonebloom.predicates.ast import (
-    ColumnPath,
-    Compares,
-    Equals,
-    IsIn,
-    Not,
-    Predicate,
-)
+from zonebloom.predicates.ast import ColumnPath, Compares, Equals, IsIn, Not, Predicate
 from zonebloom.values.literal import Literal, Maybe, Place, nearest, place
 from zonebloom.values.time_zones import time_zone_trouble
 from zonebloom.values.types import DAY, family, plain
