@@ -104,7 +104,7 @@ class _Reader:
         self._expression = expression
         self._schema = schema
         self._form = read(expression)
-        self._nodes = parse(self._form)
+        self._nodes = parse(self._form.entries)
         self._mixes_signs = False
         for node in self._nodes:
             self._understand(node)

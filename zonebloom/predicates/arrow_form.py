@@ -89,19 +89,27 @@ def read(expression: pc.Expression) -> Form:
     https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
     """
     make, (buffer,) = expression.__reduce__()[:2]
-    continuation, size = _MESSAGE.unpack_from(buffer, len(_MAGIC))
-    row_at = len(_MAGIC) + _MESSAGE.size + size
-    # Of filters made by programs the message may be long, and is not worth remembering.
-    if continuation == 0xFFFFFFFF and row_at < min(buffer.size, _MOST_REMEMBERED):
+    message = _message(buffer)
+    if message is not None:
         try:
-            entries, schema = _outline(buffer[len(_MAGIC) : row_at].to_pybytes())
-            return Form(entries, pa.ipc.read_record_batch(buffer[row_at:], schema), make)
+            entries, schema = _outline(message)
+            row = pa.ipc.read_record_batch(buffer[len(_MAGIC) + len(message) :], schema)
+            return Form(entries, row, make)
         except (pa.ArrowException, OSError):
             # A literal with a dictionary: that lies between the schema and the row.
             pass
     with pa.ipc.open_file(buffer) as reader:
         row = reader.get_batch(0)
     return Form(_metadata(row.schema), row, make)
+
+
+def _message(buffer: pa.Buffer) -> bytes | None:
+    """The schema's message; None of filters made by programs, too long to be remembered."""
+    continuation, size = _MESSAGE.unpack_from(buffer, len(_MAGIC))
+    end = len(_MAGIC) + _MESSAGE.size + size
+    if continuation != 0xFFFFFFFF or end >= min(buffer.size, _MOST_REMEMBERED):
+        return None
+    return buffer[len(_MAGIC) : end].to_pybytes()
 
 
 @functools.lru_cache(maxsize=256)
@@ -136,9 +144,8 @@ def _metadata(schema: pa.Schema) -> list[_Entry]:
     return list(zip(texts[::2], texts[1::2], strict=True))
 
 
-def parse(form: Form) -> list[Node]:
+def parse(entries: list[_Entry]) -> list[Node]:
     """The nodes of an expression, arguments before their calls; the last one is all of it."""
-    entries = form.entries
     nodes: list[Node] = []
     # Recursion would end at long chains of OR.
     root = Node("root", 0, 0)
@@ -220,7 +227,8 @@ def expression_text(expression: pc.Expression) -> str:
 def referenced_columns(expression: pc.Expression) -> set[str] | None:
     """Names of the top-level columns an expression reads, None when that cannot be told."""
     try:
-        nodes = parse(read(expression))
+        message = _message(expression.__reduce__()[1][0])
+        entries = read(expression).entries if message is None else _outline(message)[0]
+        return {node.path[0] for node in parse(entries) if node.path}
     except Exception:  # noqa: BLE001 - reading every column is always right
         return None
-    return {node.path[0] for node in nodes if node.path}

@@ -192,6 +192,8 @@ def fold(
     >>> fold(tree, lambda leaf: 1, sum, max, lambda count: -count)
     0
     """
+    if not isinstance(predicate, And | Or | Not):
+        return leaf(predicate)
     values: dict[int, _Value] = {}
     # Children before parents.
     for node in reversed(_nodes(predicate, reverse=False)):
@@ -258,7 +260,8 @@ def simplified(predicate: Predicate) -> Predicate:
     >>> depth(simplified(deep)) <= DEEPEST
     True
     """
-    return bounded(flattened(predicate))
+    flat = flattened(predicate)
+    return bounded(flat) if isinstance(flat, And | Or | Not) else flat
 
 
 def bounded(predicate: Predicate) -> Predicate:
