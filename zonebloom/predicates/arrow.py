@@ -8,7 +8,7 @@ looks values up exactly.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -37,11 +37,7 @@ _LONG = 600
 # From OR to AND and back: PyArrow's stack ends somewhere.
 _MOST_TURNS = 200
 _WHOLE = {pa.int64(), pa.uint64()}
-_JOINS: dict[str, Callable[[list[ast.Predicate]], ast.Predicate]] = {
-    "and_kleene": lambda terms: ast.And(tuple(terms)),
-    "or_kleene": lambda terms: ast.Or(tuple(terms)),
-    "invert": lambda terms: ast.negation(*terms),
-}
+_JOINS = ("and_kleene", "or_kleene", "invert")
 _COMPARISONS = {"equal": "=", "less": "<", "less_equal": "<=", "greater": ">"}
 _COMPARISONS |= {"greater_equal": ">=", "not_equal": "!="}
 _ONLY_LITERALS = "only a column compared with a literal is answered by a Bloom filter"
@@ -277,13 +273,13 @@ class _Reader:
             raise too_deep(_MOST_TURNS)
         return from_predicate(tree, self._schema, exact=True)
 
-    def _exact(self, node: Node, terms: list[Any]) -> ast.Predicate:
+    def _exact(self, node: Node, terms: Sequence[Any]) -> ast.Predicate:
         """What is true, false and null for the very rows; a meaning may say less."""
         meaning = node.meaning
+        if node.name == "invert":
+            return ast.negation(*terms)
         if node.name in _JOINS:
-            return (
-                ast.negation(*terms) if node.name == "invert" else _JOINS[node.name](tuple(terms))
-            )
+            return (ast.And if node.name == "and_kleene" else ast.Or)(tuple(terms))
         leaf = meaning.term if isinstance(meaning, ast.Not) else meaning
         if isinstance(leaf, ast.Equals | ast.Compares | ast.IsNull):
             return meaning
