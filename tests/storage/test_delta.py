@@ -26,7 +26,7 @@ from zonebloom.errors import (
     StaleIndexWarning,
     UnsupportedType,
 )
-from zonebloom.storage.delta import is_delta, open_delta
+from zonebloom.storage.delta import is_delta
 
 deltalake = pytest.importorskip("deltalake")
 from deltalake import DeltaTable, Field, Schema, write_deltalake  # noqa: E402
@@ -519,35 +519,27 @@ def s3():
         "AWS_REGION": "us-east-1",
         "AWS_S3_ALLOW_UNSAFE_RENAME": "true",
     }
-    pafs.S3FileSystem(
+    filesystem = pafs.S3FileSystem(
         access_key="test",
         secret_key="test",
         endpoint_override=f"{host}:{port}",
         scheme="http",
         region="us-east-1",
         allow_bucket_creation=True,
-    ).create_dir("lake")
-    yield options
+    )
+    filesystem.create_dir("lake")
+    yield options, filesystem
     server.stop()
 
 
 def test_a_table_on_s3(s3):
+    options, filesystem = s3
     uri = "s3://lake/some tables/t"
-    write_deltalake(uri, rows(0, 5000), partition_by=["part"], storage_options=s3)
-    table = DeltaTable(uri, storage_options=s3)
-    opened = zb.dataset(table)
+    write_deltalake(uri, rows(0, 5000), partition_by=["part"], storage_options=options)
+    table = DeltaTable(uri, storage_options=options)
+    opened = zb.dataset(table, filesystem=filesystem)
     opened.create_scalar_index("id")
     want = table.to_pyarrow_table().filter(pc.field("id").isin([7, 4000]))
-    opened = zb.dataset(DeltaTable(uri, storage_options=s3))
+    opened = zb.dataset(DeltaTable(uri, storage_options=options), filesystem=filesystem)
     assert in_order(opened.to_table(filter="id IN (7, 4000)")) == in_order(want)
     assert opened.index_dir == "lake/some tables/t/_zonebloom"
-
-
-def test_storage_options_pyarrow_has_no_place_for(s3):
-    uri = "s3://lake/other"
-    write_deltalake(uri, rows(0, 10), storage_options=s3)
-    table = DeltaTable(uri, storage_options={**s3, "AWS_SSE_KMS_KEY_ID": "k"})
-    with pytest.raises(SourceError, match="AWS_SSE_KMS_KEY_ID"):
-        zb.dataset(table)
-    known = DeltaTable(uri, storage_options=s3)
-    assert zb.dataset(table, filesystem=open_delta(known).filesystem).count_rows() == 10

@@ -6,12 +6,8 @@
     an object store names the content         the name decides, and nothing else
 
 A file is at rest when nothing changed in it for two seconds: before, it may be written again
-without its times showing it. Of a file that was not, the digest is compared as well, as git
-does, once a process.
-
-A large file's digest is of samples. That is enough for a copy that kept the time of the last
-write, or where owner, mode or name changed; it is no proof for a file that says it was written
-since, of which one value may be another: such a file has changed.
+without its times showing it, and the digest is compared as well, once a process. The digest of a
+large file is of samples: no proof for a file that says it was written since.
 """
 
 from __future__ import annotations

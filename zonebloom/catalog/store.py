@@ -8,7 +8,6 @@
       segments/<name>/global.sbbf           one filter over the keys of all fragments
       segments/<name>/pages.arrow           where the pages of a set of files lie
 
-Of two writers of one number (`zonebloom.catalog.version_log`) one starts again on top of the other.
 Readers pin a version. One that is not what was written is passed over: the one before it is as
 good as its fragments still are what they were.
 """

@@ -3,13 +3,10 @@
     00000000000000000007.json    {"format_version": 3, "checksum": "<XXH3-128 of all other bytes>",
                                  "content": {...}}
 
-A document is written whole under a name of its own and then linked to its number, which fails if
-the number is taken: of two writers one is told so. None is ever changed, and a crash leaves the
-last one whole. Object stores have no such link: let one writer at a time write there.
-
-The checksum is taken of the bytes and not of what they mean, so that any changed bit is noticed.
-Documents of format 1 had no checksum and all keys of their content at the top, so that a later
-one never passes for one. In those of format 2 page maps belonged to the segments of an index.
+A document is written whole and then linked to its number, which fails if the number is taken: of
+two writers one is told so. Object stores have no such link: let one writer at a time write there.
+Documents of format 1 had no checksum and their content at the top; in those of format 2 page maps
+belonged to the segments of an index.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """One filter over all keys of a column: what a join asks before it shuffles the other side.
 
-Zone filters cannot be merged into one of use: of 32 KiB each, they fill up. So every task gives
-the hashes of its keys, or a filter of the final size where that is smaller, and the driver
-merges them. Keys of fragments that came since are not in it: `GlobalFilter.missing` names those.
-Keys of fragments that went stay, which makes it answer "maybe" more often, never wrongly.
+Zone filters cannot be merged into one of use: so every task gives the hashes of its keys, or a
+filter of the final size where that is smaller. Keys of fragments that went stay, which makes it
+answer "maybe" more often, never wrongly.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The row layout: a filter a row of an Arrow IPC file, right for exchange and small indices.
 
 The file is uncompressed and read whole: a lookup touches every filter, and a mapped file that
-is cut meanwhile would end the process. Each record batch holds a few megabytes, so no binary
-column comes near 2 GiB.
+is cut meanwhile would end the process.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """The bit-sliced layout: the bits of a table turned, so that eight short reads answer a lookup.
 
-The row layout is touched once a zone; this one answers for thousands of zones. The layout of the
-bits is drawn in `zonebloom.sbbf.slice_layout`, the file in `zonebloom.index.sliced_file`.
-
-What is verified when: the directory when the file is opened, against its own checksum and the
-catalog's; every bit row by its own check each time it is read, for bits read in part can be
-verified no other way. The directory holds the salt those checks are made with, so rows of
-another file are damage, and so are rows of another block. A damaged row counts as all ones: its
-tile's other rows still rule zones out, and no row of data is lost.
+The bits are drawn in `zonebloom.sbbf.slice_layout`, the file in `zonebloom.index.sliced_file`. The
+directory is verified when the file is opened, every bit row by its own check each time it is
+read. A damaged row counts as all ones: the others still rule zones out, and no row is lost.
 """
 
 from __future__ import annotations

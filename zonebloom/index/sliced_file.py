@@ -2,10 +2,6 @@
 
     magic | tile | tile | ... | directory | trailer
 
-The directory comes last, so that a file is written in one pass and read from its end. It is
-compact, for a lookup reads all of it: zones are runs (all of a fragment's but the last have
-``number_of_items`` rows), null flags are bits.
-
     head      number_of_items i64, probability f64, zones, runs, groups, tiles u64,
               salt of the rows' checks u64, XXH3-64 of all before the directory u64
     runs      fragment_id, first row, zones, rows       each u64[runs]
@@ -17,11 +13,7 @@ compact, for a lookup reads all of it: zones are runs (all of a fragment's but t
     trailer   bytes of the directory u64, its XXH64 u64, version u32, 0 u32, magic
 
 All little-endian. A group is the zones whose filters have one number of blocks, and its tiles
-hold them in their order.
-
-Version 1 had neither salt nor digest, and its checks were seeded with the number of the row in
-its block alone: one of its files or blocks put in the place of another went unnoticed. Its files
-are still read.
+hold them in their order. Version 1 had neither salt nor digest; its files are still read.
 """
 
 from __future__ import annotations

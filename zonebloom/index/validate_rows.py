@@ -1,8 +1,4 @@
-"""Holding an index against the rows of the files: what it denies must not be there.
-
-Rows are read as a build reads them, through pyarrow and without the index; zone by zone, their
-values are asked of all the index has to say of them.
-"""
+"""Holding an index against rows of the files, read without it: what it denies is not there."""
 
 from __future__ import annotations
 

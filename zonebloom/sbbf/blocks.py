@@ -1,8 +1,4 @@
-"""Kernels that insert and check; `zonebloom.sbbf.spec` draws a filter.
-
-The eight words of a block are handled as one ``<8 x i32>`` LLVM vector: one load, one or, one
-store.
-"""
+"""Kernels that insert and check: the eight words of a block as one ``<8 x i32>`` LLVM vector."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """XXH64 of the values of an Arrow array, read in place from its buffers.
 
-Bytes hashed (as Lance and Parquet do): little-endian at the type's own width, IEEE bits for
-floats, UTF-8 or raw bytes without a length, the unscaled integer for decimals. A dictionary
-array hashes as its values, an extension array as its storage.
+Bytes hashed, as by Lance and Parquet: little-endian at the type's own width, IEEE bits for floats,
+UTF-8 or raw bytes without a length, the unscaled integer for decimals.
 """
 
 from __future__ import annotations

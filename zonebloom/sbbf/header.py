@@ -1,13 +1,8 @@
 """The header before a filter's blocks in a Parquet file: BloomFilterHeader in compact Thrift.
 
-    field 1   numBytes      i32      size of the blocks
-    field 2   algorithm     union    1: BLOCK, the split-block filter
-    field 3   hash          union    1: XXHASH
-    field 4   compression   union    1: UNCOMPRESSED
-
-Source: parquet.thrift of the Parquet format. Each union has one member, an empty struct, so all
-but the size, a zigzag varint, are the same bytes in every header. One with anything else is
-refused: what it adds might change what the blocks mean.
+Of its fields (parquet.thrift) numBytes is a zigzag varint; algorithm, hash and compression are
+unions with one member each, an empty struct: the same bytes in every header. One with anything
+else is refused: what it adds might change what the blocks mean.
 """
 
 from __future__ import annotations

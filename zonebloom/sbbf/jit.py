@@ -1,20 +1,9 @@
 """The one decorator every Numba kernel of zonebloom goes through.
 
-Options and why:
-
-``nogil``        kernels run in the threads of a ``ThreadPoolExecutor``.
-``cache``        a process that finds the cache warm compiles nothing; under a lock, see below.
-``error_model``  "numpy": no zero-division branch in the inner loops.
-signatures       each kernel states the types it takes, so it is compiled when its
-                 module is imported and never again; other types are an error.
-
-Not ``parallel``: Numba's workqueue aborts the process when two threads enter it. Not
-``fastmath``: nothing here is floating point.
-
-Numba's cache can be corrupted by processes that write it at the same time, as Spark's
-workers would, so compiling (and loading, which may turn into compiling) happens under one
-lock between the processes of a user. Who does not get it in time compiles for itself and leaves
-the cache alone: importing takes seconds longer, and never waits for a process that hangs.
+Not ``parallel``: Numba's workqueue aborts the process when two threads enter it. Each kernel states
+its types, so it is compiled when its module is imported and never again. Processes that write
+Numba's cache at the same time can corrupt it: compiling and loading happens under one lock between
+the processes of a user. Who does not get it in time compiles for itself and leaves the cache alone.
 """
 
 from __future__ import annotations

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 
 class NumpyBudget:
-    """What NumPy may do before the kernels are loaded: so first lookups are quick.
-
-    The one place where the two ways of looking up are chosen between.
-    """
+    """How many checks of a block NumPy may do before the kernels are loaded: the one choice."""
 
     def __init__(self, checks: int):
         self._checks = checks
 
     def spend(self, checks: int) -> bool:
-        """Whether NumPy is to check so many blocks; once it is not, it is no more."""
+        """Whether NumPy is to do so many checks; once it is not, it is no more."""
         self._checks -= checks
         return self._checks >= 0
 

@@ -1,14 +1,10 @@
-"""How large a split-block Bloom filter must be.
+"""How large a split-block Bloom filter must be, and how far one can be folded.
 
-The false positive probability of a filter of blocks of 256 bits, 8 of them set by a value,
-is a Poisson mixture (F. Putze, P. Sanders, J. Singler, "Cache-, Hash- and Space-Efficient
-Bloom Filters", equation 3): a block receives ``i`` values with probability
-``Poisson(i; 256 / c)``, ``c`` being bits per distinct value, and then each of its 32-bit
-words holds a given bit with probability ``1 - (31/32)**i``.
-
-Lance and Impala sum 750 terms from the high end and take the smallest power of two from
-2**5 to 2**27 bytes that reaches the target; ``sizing="log2"`` gives their sizes to the byte.
-``sizing="exact"`` takes the least number of blocks instead.
+The false positive probability is a Poisson mixture (F. Putze, P. Sanders, J. Singler, "Cache-,
+Hash- and Space-Efficient Bloom Filters", equation 3): a block of 256 bits receives ``i`` values
+with probability ``Poisson(i; 256 / c)``, ``c`` being bits per distinct value, and then each of its
+32-bit words holds a given bit with probability ``1 - (31/32)**i``. Lance and Impala sum 750 terms
+from the high end; ``sizing="log2"`` gives their sizes to the byte.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The bit-sliced layout: where a bit lies, and one hash looked up in NumPy.
 
 A tile holds up to 65,536 zones whose filters have one number of blocks, ``z``. Its bits are
-those of the filters, turned: a bit row holds one bit of every zone.
+those of the filters, turned: a bit row holds one bit of every zone, padded to 64-bit words.
 
     tile     | block 0 | block 1 | ...                              | block z-1 |
                   |
@@ -12,16 +12,10 @@ those of the filters, turned: a bit row holds one bit of every zone.
     row number   word * 32 + bit:  bit of word of the block of every zone's filter
     seed         salt + 256 * number of the block in its file + row number
 
-A row is padded with zeros to whole 64-bit words, so a tile costs what 64 zones, 128, ...
-would. A hash is in zone ``i`` if bit ``i`` is set in all of the eight rows it names: eight
-short reads answer for every zone of the tile.
-
-Every row carries its own check, for a lookup must notice a bit lost without reading what
-it does not need: a bit that fell from one to zero would hide rows. The seed ties a row to its
-place and, by a salt drawn at random, to its file: one of another file or block is damage. All
-the checks of a block lie together, after its rows: so a row of 512, 2048 or 4096 bytes never
-straddles two pages of 4096. For that a block whose rows are whole pages is padded to whole
-pages too.
+A hash is in zone ``i`` if bit ``i`` is set in all of the eight rows it names. Every row carries its
+own check, for a bit that fell from one to zero would hide rows. The seed ties a row to its place
+and, by a salt drawn at random, to its file. The checks of a block lie after its rows, and a block
+whose rows are whole pages is padded to such: so no row straddles two pages.
 """
 
 from __future__ import annotations

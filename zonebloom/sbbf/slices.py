@@ -1,10 +1,8 @@
-"""Kernels of the bit-sliced layout: turn filters into bit rows and back, AND rows.
+"""Kernels of the bit-sliced layout: turn filters into bit rows and back, and check rows.
 
-The layout is drawn in `zonebloom.sbbf.slice_layout`. Tiles are handled a run of blocks at a
-time, so memory is the run's; a run is a uint64 array, shape ``(blocks, block_words)``.
-
-Filters lie all over memory, so they are given by address. The caller keeps them alive, and
-has checked that every one of them holds the blocks asked for.
+Tiles are handled a run of blocks at a time, a uint64 array, shape ``(blocks, block_words)``.
+Filters lie all over memory, so they are given by address: the caller keeps them alive and has
+checked that every one of them holds the blocks asked for.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Vector instructions behind the bit-sliced layout, each an LLVM intrinsic at addresses.
 
-A block of a filter is one ``<4 x i64>``: lane ``p`` holds words ``2 p`` and ``2 p + 1``, that
-is rows ``64 p`` to ``64 p + 63`` of the sliced block. So 64 blocks, one of each of 64 zones,
-are four 64x64 bit matrices side by side, and turning a matrix over its diagonal takes six
-steps of masked swaps (H. S. Warren, "Hacker's Delight", 7-3): halves of 32, 16, 8, 4, 2 and 1.
-Three steps at a time touch eight vectors, which fit the registers.
+A block of a filter is one ``<4 x i64>``, so 64 blocks, one of each of 64 zones, are four 64x64 bit
+matrices side by side; turning one over its diagonal takes six steps of masked swaps (H. S. Warren,
+"Hacker's Delight", 7-3). Three steps at a time touch eight vectors, which fit the registers.
 """
 
 from __future__ import annotations

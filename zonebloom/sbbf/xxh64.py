@@ -1,12 +1,7 @@
-"""XXH64 with seed 0 over Arrow buffers, one 64-bit hash a value.
+"""XXH64 with seed 0 over Arrow buffers, one 64-bit hash a value (doc/xxhash_spec.md of xxHash).
 
-Source: the xxHash specification (doc/xxhash_spec.md, section "XXH64 algorithm"). A value of
-up to 31 bytes is absorbed by 8, 4 and 1 bytes at a time; a longer one first runs through
-four accumulators, 32 bytes a stripe. For a fixed width the branches fold away and LLVM
-vectorises the loop over values.
-
-The kernels hash what lies under a null too: that costs less than a branch, and the caller
-leaves nulls out of the filter.
+For a fixed width the branches fold away and LLVM vectorises the loop over values. What lies under
+a null is hashed too: that costs less than a branch, and the caller leaves nulls out.
 """
 
 # Numba promotes uint32 * uint32 to 64 bits and mixes of signed and unsigned to float64:

@@ -39,37 +39,6 @@ _READER_FEATURES = {
 }
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
-# object_store's names for what pyarrow's S3 file system takes; an "aws_" before them is optional.
-_S3_OPTIONS = {
-    "access_key_id": "access_key",
-    "secret_access_key": "secret_key",
-    "session_token": "session_token",
-    "token": "session_token",
-    "region": "region",
-    "default_region": "region",
-    "endpoint": "endpoint_override",
-    "endpoint_url": "endpoint_override",
-    "skip_signature": "anonymous",
-    "virtual_hosted_style_request": "force_virtual_addressing",
-}
-_FLAGS = ("anonymous", "force_virtual_addressing")
-# What the endpoint says too, what only writers and the log need, or how patient a client is.
-_IRRELEVANT_OPTIONS = {
-    "allow_http",
-    "s3_allow_unsafe_rename",
-    "s3_locking_provider",
-    "conditional_put",
-    "copy_if_not_exists",
-    "server_side_encryption",
-    "timeout",
-    "connect_timeout",
-    "max_retries",
-    "retry_timeout",
-}
-
-
-_GIVE_FILESYSTEM = "give zb.dataset a filesystem of pyarrow.fs or fsspec that reads the table"
-
 
 def is_delta(source: Any) -> bool:
     """Whether a source is a ``deltalake.DeltaTable``."""
@@ -195,40 +164,12 @@ def _place(table: DeltaTable, filesystem: pafs.FileSystem | None) -> tuple[pafs.
     """The file system a table is in, and its folder there."""
     uri = table.table_uri
     scheme, root = split_path(uri, encoded=is_uri(uri))
-    options = getattr(table, "_storage_options", None) or {}
     root = root.rstrip("/")
     if filesystem is not None:
         return filesystem, root
     if not scheme:
         return pafs.LocalFileSystem(), absolute_path(root)
-    bucket = root.partition("/")[0]
-    if scheme == "s3" and options:
-        return _s3(options, bucket), root
-    if options:
-        raise SourceError(f"storage_options of {scheme}:// are not known here; {_GIVE_FILESYSTEM}")
-    with reading(uri, _GIVE_FILESYSTEM, "open"):
-        return pafs.FileSystem.from_uri(f"{scheme}://{bucket}/")[0], root
-
-
-def _s3(options: Mapping[str, str], bucket: str) -> pafs.FileSystem:
-    """pyarrow's S3 file system with the options deltalake was given."""
-    arguments: dict[str, Any] = {}
-    for key, value in options.items():
-        plain, text = key.lower().removeprefix("aws_"), str(value)
-        name = _S3_OPTIONS.get(plain)
-        if name in _FLAGS:
-            arguments[name] = text.lower() in ("true", "1")
-        elif name == "endpoint_override":
-            scheme, _, host = text.rpartition("://")
-            arguments |= {name: host.rstrip("/"), "scheme": scheme or "https"}
-        elif name is not None:
-            arguments[name] = text
-        elif plain not in _IRRELEVANT_OPTIONS and not plain.startswith("dynamo"):
-            raise SourceError(
-                f"storage option {key} has no counterpart in pyarrow; {_GIVE_FILESYSTEM}"
-            )
-    if not arguments.keys() & {"endpoint_override", "region"}:
-        advice = "give AWS_REGION in the table's storage_options"
-        with reading(f"bucket {bucket}", advice, "find the region of"):
-            arguments["region"] = pafs.resolve_s3_region(bucket)
-    return pafs.S3FileSystem(**arguments)
+    # Without the storage options of deltalake: as pyarrow finds its way there by itself.
+    advice = "give zb.dataset a filesystem of pyarrow.fs or fsspec that reads the table"
+    with reading(uri, advice, "open"):
+        return pafs.FileSystem.from_uri(f"{scheme}://{root.partition('/')[0]}/")[0], root

@@ -1,7 +1,6 @@
 """How a source (folder, file, list, glob, URI, pyarrow dataset) becomes fragments.
 
-Discovery, formats, schemas and partitions are ``pyarrow.dataset``'s own, so that a scan sees
-what a pyarrow user would see, in the same order.
+Discovery is ``pyarrow.dataset``'s own, so that a scan sees what a pyarrow user would see.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Iceberg tables: the files, the schema and the partition values of their current snapshot.
 
-Iceberg ties columns by field id; files are read by name here. So the names have to mean the
-same in every file: the schemas the table ever had say so, and where they do not, the files'
-own. Tables with rows deleted by delete files are refused.
+Iceberg ties columns by field id, files are read by name here: so names have to mean the same in
+every file. Tables with rows deleted by delete files are refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Rows of one Arrow IPC fragment, record batch by record batch.
 
-Files are read at positions, never mapped: a mapped file that is cut meanwhile would end the
-process.
+Files are read at positions: a mapped file that is cut meanwhile would end the process.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """Where the record batches of an Arrow IPC file lie, and some rows of their columns.
 
-pyarrow reads a record batch as a whole, or some of its columns, each as a whole. A lookup wants
-few rows of it: the footer names the batches, the head of each its buffers, and of columns of
-fixed width, of text and of binary values the bytes of some rows are found by arithmetic.
+pyarrow reads columns of a record batch whole; a lookup wants few rows, whose bytes are found by
+arithmetic in columns of fixed width, of text and of binary values.
 
     file    | ARROW1 | ... | head | body | head | body | ... | footer | its size i32 | ARROW1 |
-    head    (0xFFFFFFFF) | size i32 | Message, a flatbuffer that describes the body
-
-A flatbuffer is read as the Arrow format's ``File.fbs`` and ``Message.fbs`` say: a table has a
-list of slots, each the place of a field; an empty slot is the field's default.
+    head    (0xFFFFFFFF) | size i32 | Message, a flatbuffer (Message.fbs) that describes the body
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A source whose files a table format names: what Delta Lake and Iceberg have in common.
 
-The files are those of one snapshot. A folder may lose a file, and a scan passes over it; a
-snapshot may not: its rows would be missing without a word.
+A folder may lose a file; a snapshot may not: its rows would be missing without a word.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Folders of tables whose metadata says which of their files count.
 
-Others lie there still: rows deleted, or written twice when files were compacted. So nothing
-inside such a folder is opened as plain files.
+Others hold rows deleted or written twice: nothing inside such a folder is opened as plain files.
 """
 
 from __future__ import annotations

@@ -3,11 +3,8 @@
     | column chunks ... | header, blocks | header, blocks | ... | footer |
                           ^ bloom_filter_offset of the chunk, in the footer
 
-They answer for a row group as a whole, so they matter where no index covers a file. NULL and
-NaN are not theirs to answer; both zeros are looked up for either. A lookup reads the headers
-once, then of each filter just the blocks its values fall in. Nothing in the file is trusted: a
-filter that is not where or what it should be, or lacks a value its chunk holds by its own
-statistics, is not used, with a warning.
+Of each filter just the blocks are read that values fall in. Nothing is trusted: a filter that is
+not where or what it should be, or lacks a bound of its chunk's statistics, is not used.
 """
 
 from __future__ import annotations

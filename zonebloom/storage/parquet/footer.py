@@ -2,8 +2,7 @@
 
     | PAR1 | column chunks ... | page indices | FileMetaData | its length, 4 bytes | PAR1 |
 
-Source: parquet.thrift of the Parquet format. Only the fields a page read needs are taken;
-schema elements and key-value metadata are kept as bytes and copied as they are.
+Only the fields of parquet.thrift that a page read needs are taken; others are copied as bytes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Page headers: what a page says of itself, and whether that is what its location says.
 
-    | PageHeader, Thrift | its compressed bytes |
-
-A page is believed only when header and bytes fill its location and the rows agree: an index
-that leads to a wrong page, or a page that claims more than it can hold, is noticed before
-anything is allocated for it.
+A page is believed only when header and bytes fill its location and the rows agree: a wrong index
+or a page that claims too much is noticed before anything is allocated for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the pages of a file lie: from its footer, or from a map kept beside the index.
+"""Where the pages of a file lie, from a map kept beside the index.
 
 The map (``pages.arrow``) has a row for each row group, so that a lookup opens no footer:
 
@@ -6,10 +6,8 @@ The map (``pages.arrow``) has a row for each row group, so that a lookup opens n
     head         binary, as a dictionary: a FileMetaData without row groups
     first_row, num_rows  int64
     chunks       list<int64>, eight a leaf: physical type, codec, encodings as bits, number
-                 of values, start, start of data pages, stop, number of pages
+                 of values, start, start of data pages, stop, number of pages (0: not known)
     starts, sizes, first_rows  list<int64>, the page locations of all leaves in turn
-
-A leaf with 0 pages has no known locations: its chunk is read whole.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Reading rows of a row group by touching only the pages that hold them.
 
-For each leaf the pages that overlap the wanted rows are found in its page locations, read in
-few requests, held against their headers, and decoded by pyarrow out of a synthetic file. A
-chunk without page locations, and a struct whose leaves have their pages cut at different rows,
-is read as if it were one page.
+The pages that overlap the wanted rows are read in few requests, held against their headers, and
+decoded by pyarrow out of a synthetic file. A chunk without page locations, and a struct whose
+leaves have their pages cut at different rows, is read as if it were one page.
 """
 
 from __future__ import annotations

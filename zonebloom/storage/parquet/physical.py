@@ -1,10 +1,8 @@
 """Which bytes a Parquet writer hashed into a column's Bloom filters for a value.
 
-Writers hash the value as Parquet stores it, its *physical* value, in PLAIN encoding without a
-length (Parquet format, BloomFilter.md): an int8 as the 4 bytes of an INT32, a decimal as an
-INT32, an INT64 or big-endian bytes, a timestamp in the file's unit. For most leaves there is
-an Arrow type whose own bytes are the same, the leaf's *stored* type; a literal is probed as
-that. A leaf for which we are not certain has none, and its filters are not asked.
+Writers hash the value as Parquet stores it, in PLAIN encoding without a length: an int8 as the 4
+bytes of an INT32. Literals are probed as the Arrow type with the same bytes, a leaf's *stored*
+type; a leaf without a certain one is not asked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A small Parquet file in memory that holds some pages of another.
-
-The pages that hold the wanted rows are put one after another behind a footer written for just
-them, and pyarrow decodes that as it would any file:
+"""A small Parquet file in memory that holds some pages of another, for pyarrow to decode.
 
     | PAR1 | dictionary page, data pages of column 1 | ... of column 2 | footer | PAR1 |
 

@@ -1,11 +1,7 @@
 """Thrift's compact protocol, as far as Parquet's footers, page headers and indices need it.
 
-Source: thrift-compact-protocol.md of Apache Thrift. Integers are zigzag varints; a field
-header is a byte ``delta << 4 | type``, or the type and the field's number where the delta
-does not fit; lists are a byte ``size << 4 | type``, or 0xF and a varint.
-
-A struct is read as a `Struct`: its fields by number, each with its type, and where it lies
-in the bytes. So what is not understood can be copied as it is.
+Integers are zigzag varints; a field header is a byte ``delta << 4 | type``, or the type and the
+field's number; a list begins with a byte ``size << 4 | type``, or 0xF and a varint.
 """
 
 from __future__ import annotations
