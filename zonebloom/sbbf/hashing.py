@@ -63,17 +63,9 @@ def fixed_width(arrow_type: pa.DataType) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Hashes:
-    """Hashes of an array and which of them count.
+    """Hashes of an array, one a row; ``validity`` is an Arrow bitmap, empty when no row is null.
 
-    Attributes
-    ----------
-    values : uint64 array, shape (n,)
-        One hash a row; anything under a null.
-    validity : uint8 array
-        Arrow validity bitmap, of size 0 when no row is null.
-    validity_offset : int
-        Bit of row 0.
-    null_count : int
+    Its bit of row 0 is ``validity_offset``.
     """
 
     values: np.ndarray

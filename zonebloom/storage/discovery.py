@@ -264,7 +264,11 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
             f"{root or 'the source'} holds no data file; write some first, or check the path"
         )
     paths = [str(fragment.path) for fragment in fragments]
-    if len(set(paths)) < len(paths) and any(map(_is_part_of_file, fragments)):
+    if len(set(paths)) < len(paths) and any(
+        isinstance(fragment, pads.ParquetFileFragment)
+        and fragment.num_row_groups < fragment.metadata.num_row_groups
+        for fragment in fragments
+    ):
         raise SourceError(
             "the dataset is made of row groups of files rather than of files; give the files"
         )
@@ -279,12 +283,3 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
         for path, each in zip(paths, fragments, strict=True)
     )
     return Source(dataset.schema, dataset.format, dataset.filesystem, root, files)
-
-
-def _is_part_of_file(fragment: pads.Fragment) -> bool:
-    import pyarrow.dataset as pads
-
-    return (
-        isinstance(fragment, pads.ParquetFileFragment)
-        and fragment.num_row_groups < fragment.metadata.num_row_groups
-    )

@@ -7,7 +7,6 @@ is looked up. So they are asked only where the dataset was opened with ``embedde
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import pyarrow as pa
 
@@ -18,9 +17,6 @@ from zonebloom.storage.parquet.bloom import EmbeddedColumn, EmbeddedFilters
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.source import Fragment, Source
 
-# Predicates remembered as not helped; a service asks any number of them.
-_MAX_POINTLESS = 1 << 10
-
 
 class FragmentFilters:
     """The embedded filters of a dataset's fragments, each file opened once."""
@@ -28,7 +24,6 @@ class FragmentFilters:
     def __init__(self, source: Source):
         self._source = source
         self._filters: dict[tuple[str, FileIdentity], EmbeddedFilters | None] = {}
-        self._pointless: set[str] = set()
         self._from_paths = source.partition_columns()
         # A column that paths give may hold other values in the files.
         self._schema = pa.schema([f for f in source.schema if f.name not in self._from_paths])
@@ -45,18 +40,13 @@ class FragmentFilters:
             column[0] in self._from_paths for column in columns(predicate)
         ):
             return lambda fragment, identity: None
-        # Written out once and not for each fragment: filters made by programs can be long.
-        question = cache(lambda: str(predicate))
+        is_pointless = False
 
         def row_groups(fragment: Fragment, identity: FileIdentity) -> list[int] | None:
-            if question() in self._pointless:
-                return None
-            filters = self._of(fragment, identity, counter)
+            nonlocal is_pointless
+            filters = None if is_pointless else self._of(fragment, identity, counter)
             kept = filters.row_groups(predicate, self._schema) if filters else None
-            if kept is None:
-                if len(self._pointless) >= _MAX_POINTLESS:
-                    self._pointless.clear()
-                self._pointless.add(question())
+            is_pointless = kept is None
             return kept
 
         return row_groups

@@ -65,12 +65,8 @@ class File:
         self, group: int, rows: RowRanges, located: Located | None = None, fields: Any = None
     ) -> dict[int, pa.ChunkedArray]:
         located = located or self.indexed
-        reader = RowGroupReader(
-            self.footer.schema,
-            self.footer.row_groups[group],
-            lambda leaf: located(group, leaf),
-            self.read,
-        )
+        pages = FilePages(self.footer.schema, self.footer.row_groups, located)
+        reader = RowGroupReader(pages, group, self.read)
         return reader.read(range(len(self.footer.schema.names)) if fields is None else fields, rows)
 
 

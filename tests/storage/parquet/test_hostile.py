@@ -13,7 +13,7 @@ from storage.parquet.parquet_helpers import File, sample, written
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.parquet.headers import page_header, walk_pages
-from zonebloom.storage.parquet.layout import Pages
+from zonebloom.storage.parquet.layout import FilePages, Pages
 from zonebloom.storage.parquet.pages import RowGroupReader
 from zonebloom.storage.parquet.thrift import I32, STRUCT, integer, struct
 
@@ -37,7 +37,7 @@ def read(file: File, field: int, pages: Pages | None, rows: RowRanges, **changed
     chunks = list(group.chunks)
     chunks[field] = dataclasses.replace(chunks[field], **changed)
     group = dataclasses.replace(group, chunks=tuple(chunks))
-    reader = RowGroupReader(file.footer.schema, group, lambda _: pages, file.read)
+    reader = RowGroupReader(FilePages(file.footer.schema, (group,), lambda *_: pages), 0, file.read)
     return reader.read([field], rows)[field].to_pylist()
 
 
@@ -81,7 +81,7 @@ def test_number_of_values_of_a_chunk(file, num_values, field):
 @pytest.mark.parametrize("field", [0, 1])
 def test_number_of_rows_of_a_group(file, field, num_rows):
     group = dataclasses.replace(file.footer.row_groups[0], num_rows=num_rows)
-    reader = RowGroupReader(file.footer.schema, group, lambda _: None, file.read)
+    reader = RowGroupReader(FilePages(file.footer.schema, (group,)), 0, file.read)
     with pytest.raises(FragmentUnreadable):
         reader.read([field], RowRanges([(0, 1)]))
 
@@ -135,7 +135,8 @@ def test_arrow_schema_of_another_file(file):
     assert other is not None
     for schema in (other, other[: len(other) // 2], b"!!", b""):
         changed = dataclasses.replace(file.footer.schema, arrow_schema=schema)
-        reader = RowGroupReader(changed, file.footer.row_groups[0], lambda _: None, file.read)
+        pages = FilePages(changed, (file.footer.row_groups[0],))
+        reader = RowGroupReader(pages, 0, file.read)
         with pytest.raises(FragmentUnreadable):
             reader.read([1], RowRanges([(0, 1)]))
 
@@ -149,6 +150,6 @@ def test_pages_are_small_beside_what_they_claim():
         num_rows=1 << 38,
         chunks=(dataclasses.replace(file.footer.row_groups[0].chunks[0], num_values=1 << 38),),
     )
-    reader = RowGroupReader(file.footer.schema, group, lambda _: None, file.read)
+    reader = RowGroupReader(FilePages(file.footer.schema, (group,)), 0, file.read)
     with pytest.raises(FragmentUnreadable, match="last value"):
         reader.read([0], RowRanges([(0, 1)]))

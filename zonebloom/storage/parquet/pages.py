@@ -7,8 +7,9 @@ leaves have their pages cut at different rows, is read as if it were one page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow as pa
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.parquet.headers import check_dictionary, data_page, whole_chunk
-from zonebloom.storage.parquet.layout import FileSchema, Pages, ReadRanges, RowGroup
+from zonebloom.storage.parquet.layout import FilePages, Pages, ReadRanges
 from zonebloom.storage.parquet.synthetic import CopiedChunk, synthetic_file
 from zonebloom.storage.random_access import LOCAL_COALESCE, read_near
 
@@ -57,16 +58,11 @@ class RowGroupReader:
     """Reads rows of one row group; ``whole`` says which fields' chunks it read whole, and why."""
 
     def __init__(
-        self,
-        schema: FileSchema,
-        group: RowGroup,
-        pages: Callable[[int], Pages | None],
-        read: ReadRanges,
-        coalesce: int = LOCAL_COALESCE,
+        self, pages: FilePages, row_group: int, read: ReadRanges, coalesce: int = LOCAL_COALESCE
     ):
-        self._schema = schema
-        self._group = group
-        self._pages = pages
+        self._schema = pages.schema
+        self._group = pages.row_groups[row_group]
+        self._pages = partial(pages.pages, row_group)
         self._read = read
         self._coalesce = coalesce
         self.whole: dict[int, str] = {}

@@ -43,13 +43,7 @@ class ParquetRows:
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
         """Some columns at some rows of a row group, with the dataset's types."""
         pages = self._pages
-        reader = RowGroupReader(
-            pages.schema,
-            pages.row_groups[row_group],
-            lambda leaf: pages.pages(row_group, leaf),
-            self._file.read,
-            self._file.coalesce,
-        )
+        reader = RowGroupReader(pages, row_group, self._file.read, self._file.coalesce)
         stored = [
             self._fields[name]
             for name in names
