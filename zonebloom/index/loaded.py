@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -68,7 +69,8 @@ class LoadedIndex:
             tables = []
             for segment in self.entry.segments:
                 try:
-                    report = None if self._is_strict else self._report_damage
+                    damaged = partial(self._report, instead="It is used as far as it is sound")
+                    report = None if self._is_strict else damaged
                     tables.append(open_table(self._catalog, segment, report))
                 except CorruptIndex as error:
                     self._report(error, "Its fragments are scanned meanwhile")
@@ -96,9 +98,6 @@ class LoadedIndex:
     ) -> GlobalFilter | None:
         """Its filter over all keys, against the fragments there are; None when it has none."""
         return against(self._catalog, self.entry, arrow_type, present)
-
-    def _report_damage(self, error: CorruptIndex) -> None:
-        self._report(error, "It is used as far as it is sound")
 
     def _report(self, error: CorruptIndex, instead: str) -> None:
         if self._is_strict:

@@ -110,9 +110,8 @@ def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-def intrinsic(function: Callable[..., Any]) -> Any:
-    """A function of the compiler's own: it emits LLVM instructions where it is called."""
-    return numba.extending.intrinsic(function)
+# Makes a function of the compiler's own: it emits LLVM instructions where it is called.
+intrinsic: Any = numba.extending.intrinsic
 
 
 def inlined(function: Callable[..., Any]) -> Any:

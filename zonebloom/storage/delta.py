@@ -10,7 +10,6 @@ import json
 import posixpath
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -49,12 +48,16 @@ def is_delta(source: Any) -> bool:
 
 def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
     """Make a source of the version of a Delta table that is loaded."""
-    with _deltalake():
+    from deltalake.exceptions import DeltaError
+
+    try:
         name = f"Delta table {table.table_uri} at version {table.version()}"
         _require_plain(table, name)
         schema = pa.schema(table.schema().to_arrow())  # pyright: ignore[reportArgumentType]
         found = pa.table(table.get_add_actions(flatten=False))
         partitioned_by = table.metadata().partition_columns
+    except DeltaError as error:
+        raise SourceError(f"cannot read the log of the Delta table: {error}") from None
     where, root = _place(table, as_arrow_filesystem(filesystem))
     paths = [_path(each, table.table_uri, root, name) for each in found["path"].to_pylist()]
     values = {each: _partition_values(found, each, schema, name) for each in partitioned_by}
@@ -62,17 +65,6 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
         (path, {each: column[i] for each, column in values.items()}) for i, path in enumerate(paths)
     ]
     return snapshot_source(name, schema, where, root, files)
-
-
-@contextmanager
-def _deltalake() -> Iterator[None]:
-    """What deltalake raises, as an error of ours."""
-    from deltalake.exceptions import DeltaError
-
-    try:
-        yield
-    except DeltaError as error:
-        raise SourceError(f"cannot read the log of the Delta table: {error}") from None
 
 
 def _require_plain(table: DeltaTable, name: str) -> None:

@@ -107,9 +107,13 @@ class Reader:
             return self._map(depth)
         raise MalformedThrift(f"there is no type {kind}")
 
+    def _require(self, size: int) -> None:
+        left = self.stop - self.at
+        if size > left:
+            raise MalformedThrift(f"{size} bytes at least are claimed, {left} are left")
+
     def _bytes(self, size: int) -> bytes:
-        if size > self.stop - self.at:
-            raise MalformedThrift(f"{size} bytes are claimed, {self.stop - self.at} are left")
+        self._require(size)
         self.at += size
         return bytes(self.data[self.at - size : self.at])
 
@@ -119,10 +123,7 @@ class Reader:
         if size == 0x0F:
             size = self.varint()
         # Every element takes a byte at least; a struct worth listing takes two.
-        if size * (2 if kind == STRUCT else 1) > self.stop - self.at:
-            raise MalformedThrift(
-                f"a list of {size} is claimed, {self.stop - self.at} bytes are left"
-            )
+        self._require(size * (2 if kind == STRUCT else 1))
         if kind <= FALSE:
             return [self._byte() == TRUE for _ in range(size)]
         if depth > _MAX_DEPTH:
@@ -138,10 +139,7 @@ class Reader:
         if depth > _MAX_DEPTH:
             raise MalformedThrift("maps are nested too deep")
         kinds = self._byte()
-        if size > self.stop - self.at:
-            raise MalformedThrift(
-                f"a map of {size} is claimed, {self.stop - self.at} bytes are left"
-            )
+        self._require(size)
         return [
             (self._value(kinds >> 4, depth + 1), self._value(kinds & 0x0F, depth + 1))
             for _ in range(size)
