@@ -114,13 +114,13 @@ def test_zones_are_drawn_over_all_fragments(folder: Path, monkeypatch: pytest.Mo
 
     ds = build(folder)
     read: list[tuple[str, int]] = []
-    plain = validate_rows._Validation._check_filters
+    plain = validate_rows.RowValidation._check_filters
 
     def noting(self: Any, fragment: Any, zone: Any, *rest: Any) -> Any:
         read.append((fragment.fragment.key, zone.start))
         return plain(self, fragment, zone, *rest)
 
-    monkeypatch.setattr(validate_rows._Validation, "_check_filters", noting)
+    monkeypatch.setattr(validate_rows.RowValidation, "_check_filters", noting)
     for count, wanted in ((0, 0), (1, 1), (5, 5), (10**6, ZONES), ("all", ZONES)):
         read.clear()
         done = ds.validate_index("i", sample=count)  # pyright: ignore[reportArgumentType]

@@ -147,9 +147,7 @@ def _num_bytes(value: Any) -> int:
 
 def ranges_file(rows: list[dict[str, Any]], arrow_type: pa.DataType) -> pa.Buffer:
     """The bytes of ``ranges.arrow``."""
-    schema = schema_for(arrow_type)
-    columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
-    return to_file([pa.Table.from_arrays(columns, schema=schema)])
+    return to_file([pa.Table.from_pylist(rows, schema=schema_for(arrow_type))])
 
 
 def to_file(tables: Sequence[pa.Table]) -> pa.Buffer:

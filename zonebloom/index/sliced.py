@@ -181,21 +181,18 @@ class SlicedTable(Table):
     def _loaded(
         self, tile: Tile, zones: range, start: int, stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        words = self._turned(tile, zones, start, stop)
-        return words, _addresses(words) - np.uint64(start * BYTES_PER_BLOCK)
-
-    def _turned(self, tile: Tile, zones: range, start: int, stop: int) -> np.ndarray:
         """Blocks ``start`` to ``stop`` of the filters of some zones of a tile, turned back."""
         from zonebloom.sbbf import slices
 
         first = zones.start // 64 * 64
         words = np.empty((zones.stop - first, (stop - start) * 8), dtype=np.uint32)
-        places = _addresses(words)
+        strides = np.arange(len(words), dtype=np.uint64) * np.uint64(words.strides[0])
+        places = np.uint64(words.ctypes.data) + strides
         step = max(1, _RUN_BYTES // (tile.block_words * 8))
         for at in range(start, stop, step):
             blocks = self._sound(tile, at, min(at + step, stop))
             slices.unslice_blocks(blocks, at - start, tile.row_words, first, places)
-        return words[zones.start - first :]
+        return words, places[zones.start - first :] - np.uint64(start * BYTES_PER_BLOCK)
 
     def _damaged(self, what: str) -> None:
         """Report damage met by a lookup."""
@@ -275,9 +272,3 @@ def _spans(tile: Tile, block: int, hashed: np.uint64) -> list[tuple[int, int]]:
     rows = [start + number * size for number in row_numbers(hashed).tolist()]
     checks = start + ROWS_PER_BLOCK * size
     return [*((at, at + size) for at in rows), (checks, checks + ROWS_PER_BLOCK * 8)]
-
-
-def _addresses(filters: np.ndarray) -> np.ndarray:
-    """Where each filter of an array lies in memory, uint64, shape ``(n,)``."""
-    steps = np.arange(len(filters), dtype=np.uint64) * np.uint64(filters.strides[0])
-    return np.uint64(filters.ctypes.data) + steps

@@ -13,7 +13,7 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.table import Table
-from zonebloom.index.validate_rows import hold_against_rows
+from zonebloom.index.validate_rows import RowValidation
 from zonebloom.storage.columns import Column
 from zonebloom.storage.files import identities
 from zonebloom.storage.parquet.pagemap import PageMap
@@ -89,7 +89,7 @@ def validate(
         table.verify()
         _require_rows(table, set(segment.fragment_ids), rows)
     most = None if isinstance(sample, str) else sample
-    zones_read = hold_against_rows(index, maps, source, column, coverage.present, most)
+    zones_read = RowValidation(index, maps, source, column, coverage.present).check(most)
     changed, gone = _stale(entry, version, source, coverage)
     return ValidatedIndex(sum(map(len, index.tables())), zones_read, changed, gone)
 

@@ -40,28 +40,6 @@ class _Zone:
     stop: int
 
 
-def hold_against_rows(
-    index: LoadedIndex,
-    page_maps: Mapping[int, PageMap],
-    source: Source,
-    column: Column,
-    present: Sequence[PresentFragment],
-    sample: int | None,
-) -> int:
-    """Read zones from the files and prove that nothing the index says denies a value of theirs.
-
-    Zones read.
-    """
-    known = [fragment for fragment in present if fragment.is_known]
-    validation = _Validation(index, page_maps, source, column, present)
-    count = 0
-    for fragment, zones in _sampled(index.tables(), known, sample):
-        validation.check_all(fragment, zones)
-        count += len(zones)
-    validation.look_up()
-    return count
-
-
 def _sampled(
     tables: Sequence[Table], known: Sequence[PresentFragment], sample: int | None
 ) -> Iterator[tuple[PresentFragment, list[_Zone]]]:
@@ -121,8 +99,8 @@ def _rows_of(
         )
 
 
-class _Validation:
-    """What an index says, and the rows it is held against."""
+class RowValidation:
+    """What an index says, held against rows of the files."""
 
     def __init__(
         self,
@@ -136,14 +114,27 @@ class _Validation:
         self._page_maps = page_maps
         self._source = source
         self._column = column
+        self._present = present
         self._ranges = index.key_ranges(column.type)
         self._global = index.global_filter(column.type, present)
         # Hashes of zones of one table, to be looked up together.
         self._pending: list[tuple[_Zone, np.ndarray, str]] = []
         self._count = 0
 
-    def check_all(self, fragment: PresentFragment, zones: Sequence[_Zone]) -> None:
-        """Prove that nothing denies the values of some zones of a fragment."""
+    def check(self, sample: int | None) -> int:
+        """Read zones and prove that nothing the index says denies a value of theirs.
+
+        Zones read.
+        """
+        known = [fragment for fragment in self._present if fragment.is_known]
+        count = 0
+        for fragment, zones in _sampled(self._index.tables(), known, sample):
+            self._check_all(fragment, zones)
+            count += len(zones)
+        self._look_up()
+        return count
+
+    def _check_all(self, fragment: PresentFragment, zones: Sequence[_Zone]) -> None:
         reader = columns_reader(self._source, fragment.fragment.path, [self._column])
         same = pc.call_function("equal", [self._ranges["fragment_id"], fragment.fragment_id])
         ranges = self._ranges.filter(same)
@@ -160,7 +151,7 @@ class _Validation:
             if pages is not None:
                 self._check_pages(pages, fragment, zone, hashes, rows)
 
-    def look_up(self) -> None:
+    def _look_up(self) -> None:
         """Prove that the table denies none of the hashes taken since."""
         if not self._pending:
             return
@@ -191,7 +182,7 @@ class _Validation:
             raise self._denied(rows, "the null flag", "a null")
         is_other = self._pending and zone.table is not self._pending[0][0].table
         if is_other or self._count >= _HASHES:
-            self.look_up()
+            self._look_up()
         self._pending.append((zone, hashes, rows))
         self._count += hashes.size
         of_all = self._global

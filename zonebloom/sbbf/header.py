@@ -20,14 +20,19 @@ _UNIONS = b"\x1c\x1c\0\0" * 3 + b"\0"
 _HEADER = re.compile(_SIZE + rb"([\x80-\xff]{0,4}[\0-\x7f])" + re.escape(_UNIONS), re.DOTALL)
 
 
+def varint(value: int) -> bytes:
+    """An unsigned integer as Thrift's compact protocol writes it."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
 def encode_header(num_bytes: int) -> bytes:
     """Encode the header of a filter whose blocks take ``num_bytes`` bytes."""
-    zigzag = num_bytes << 1
-    varint = bytearray()
-    while zigzag > 0x7F:
-        varint.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    return _SIZE + varint + bytes([zigzag]) + _UNIONS
+    return _SIZE + varint(num_bytes << 1) + _UNIONS
 
 
 def decode_header(data: bytes) -> tuple[int, int]:

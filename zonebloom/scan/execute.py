@@ -29,7 +29,7 @@ from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
 from zonebloom.scan.recheck import holds_views, matching_rows, project, recheck, rows_of
 from zonebloom.storage.files import ReadCounter, counted
-from zonebloom.storage.parquet.rows import ParquetRows
+from zonebloom.storage.parquet.pages import ParquetRows
 from zonebloom.storage.rows import FragmentRows, open_rows
 from zonebloom.storage.source import Fragment, Source
 from zonebloom.threads import cores, in_order

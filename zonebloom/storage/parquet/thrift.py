@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from zonebloom.errors import FragmentUnreadable
+from zonebloom.sbbf.header import varint
 
 STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = range(14)
 
@@ -144,16 +145,6 @@ class Reader:
             (self._value(kinds >> 4, depth + 1), self._value(kinds & 0x0F, depth + 1))
             for _ in range(size)
         ]
-
-
-def varint(value: int) -> bytes:
-    """An unsigned integer as a varint."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def integer(value: int) -> bytes:
