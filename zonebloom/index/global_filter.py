@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from zonebloom.arguments import shown
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.catalog.model import GLOBAL_FILTER_FILE, GlobalFilterEntry, IndexEntry
+from zonebloom.catalog.model import GLOBAL_FILTER_FILE, GlobalFilterEntry
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.sbbf.filter import Sbbf
@@ -171,24 +171,3 @@ class GlobalFilter:
     def estimated_fpp(self) -> float:
         """False positive probability as it is filled."""
         return self.sbbf.estimated_fpp
-
-
-def against(
-    catalog: Catalog, entry: IndexEntry, arrow_type: pa.DataType, present: Sequence[PresentFragment]
-) -> GlobalFilter | None:
-    """The global filter of an index over the fragments there are, None when it has none."""
-    stored = entry.global_filter
-    if stored is None:
-        return None
-    ids = set(stored.fragment_ids)
-    covered = {known.fragment_id for known in present if known.is_known} & ids
-    return GlobalFilter(
-        entry.name,
-        ".".join(entry.column),
-        arrow_type,
-        load(catalog, stored),
-        frozenset(covered),
-        tuple(fragment for fragment in present if fragment.fragment_id not in covered),
-        stored.num_items,
-        stored.probability,
-    )

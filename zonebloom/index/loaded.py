@@ -12,7 +12,7 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import KEY_RANGES_FILE, TABLE_FILES, IndexEntry, Segment
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
-from zonebloom.index.global_filter import GlobalFilter, against
+from zonebloom.index.global_filter import GlobalFilter, load
 from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.rows import read_table, write_rows
 from zonebloom.index.sliced import SlicedTable
@@ -97,7 +97,21 @@ class LoadedIndex:
         self, arrow_type: pa.DataType, present: Sequence[PresentFragment]
     ) -> GlobalFilter | None:
         """Its filter over all keys, against the fragments there are; None when it has none."""
-        return against(self._catalog, self.entry, arrow_type, present)
+        stored = self.entry.global_filter
+        if stored is None:
+            return None
+        ids = set(stored.fragment_ids)
+        covered = {known.fragment_id for known in present if known.is_known} & ids
+        return GlobalFilter(
+            self.entry.name,
+            ".".join(self.entry.column),
+            arrow_type,
+            load(self._catalog, stored),
+            frozenset(covered),
+            tuple(fragment for fragment in present if fragment.fragment_id not in covered),
+            stored.num_items,
+            stored.probability,
+        )
 
     def _report(self, error: CorruptIndex, instead: str) -> None:
         if self._is_strict:
