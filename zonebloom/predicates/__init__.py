@@ -8,8 +8,9 @@ any of them                           -> predicate, what an index can answer of 
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -35,7 +36,6 @@ from zonebloom.predicates.ast import (
     flattened,
     unknowns,
 )
-from zonebloom.predicates.engine_filter import EngineFilter, RowFilter
 from zonebloom.predicates.expression import balanced, from_predicate
 from zonebloom.predicates.sql import to_predicate as sql_to_predicate
 from zonebloom.predicates.sql_literals import is_uuid_of_bytes
@@ -67,6 +67,30 @@ _ACCEPTED = (
     'a SQL string such as "id = 42", a pyarrow.compute Expression, a list of PyArrow\'s DNF '
     'tuples such as [("id", "=", 42)], a Polars expression, a Predicate, or None'
 )
+
+
+@runtime_checkable
+class EngineFilter(Protocol):
+    """A filter that keeps the semantics of the engine it was written for.
+
+    Whether a row passes depends on that row alone.
+    """
+
+    @property
+    def columns(self) -> frozenset[str] | None:
+        """Top-level columns it reads; None when that cannot be told."""
+        ...
+
+    def matching_rows(self, table: pa.Table) -> np.ndarray:
+        """Numbers of the rows it is true for, ascending, int64."""
+        ...
+
+    def __str__(self) -> str:
+        """The filter as its user would recognise it."""
+        ...
+
+
+RowFilter: TypeAlias = pc.Expression | EngineFilter
 
 
 def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:

@@ -28,7 +28,7 @@ from zonebloom.predicates.arrow_form import (
 )
 from zonebloom.predicates.expression import equal_is_exact, from_predicate, lookup_is_exact
 from zonebloom.values.columns import resolve
-from zonebloom.values.literal import Maybe
+from zonebloom.values.literal import Unanswerable
 from zonebloom.values.time_zones import TIME_ZONE_FUNCTIONS, time_zone_refusal
 from zonebloom.values.types import holds_nan, nulls_are_elsewhere, time_zones_differ, widens
 
@@ -115,10 +115,10 @@ class _Reader:
                 node.meaning = self._options(node)
             else:
                 node.meaning = self._call(node)
-        except Maybe as reason:
+        except Unanswerable as reason:
             node.meaning = reason
         except LookupError as error:
-            node.meaning = Maybe(str(error.args[0]))
+            node.meaning = Unanswerable(str(error.args[0]))
 
     def _call(self, node: Node) -> object:
         name, args = node.name, node.args
@@ -141,19 +141,19 @@ class _Reader:
             return null if name == "is_null" else ast.negation(null)
         if name == "cast":
             return self._cast(node)
-        raise Maybe(f"the function {name} is not answered by a Bloom filter")
+        raise Unanswerable(f"the function {name} is not answered by a Bloom filter")
 
     def _condition(self, node: Node) -> ast.Predicate:
         """Read a node as a condition on rows."""
         meaning = node.meaning
         if isinstance(meaning, _Column):
-            meaning = Maybe("a boolean column is not indexed")
+            meaning = Unanswerable("a boolean column is not indexed")
         elif isinstance(meaning, pa.Scalar):
             value = meaning.as_py()
             if value is None or isinstance(value, bool):
                 return ast.Constant(value)
-            meaning = Maybe("the literal is no condition")
-        if isinstance(meaning, Maybe):
+            meaning = Unanswerable("the literal is no condition")
+        if isinstance(meaning, Unanswerable):
             try:
                 return self._unknown(node, str(meaning))
             except FilterError:
@@ -174,17 +174,17 @@ class _Reader:
             left, right, operator = right, left, ast.FLIPPED[operator]
         _check_zones(left.meaning, right.meaning)
         column, value = _column(left, _ONLY_LITERALS), right.meaning
-        if isinstance(value, Maybe):
+        if isinstance(value, Unanswerable):
             raise value
         if not isinstance(value, pa.Scalar):
-            raise Maybe(_ONLY_LITERALS)
+            raise Unanswerable(_ONLY_LITERALS)
         if not equal_is_exact(column.type, value.type):
-            raise Maybe(f"comparing {column.type} with {value.type} may round")
+            raise Unanswerable(f"comparing {column.type} with {value.type} may round")
         self._mixes_signs |= {column.type, value.type} == _WHOLE
         if operator == "=":
             return ast.Equals(column.path, value)
         if pa.types.is_floating(value.type) and math.isnan(value.as_py()):
-            raise Maybe("the order of NaN depends on the engine")
+            raise Unanswerable("the order of NaN depends on the engine")
         return ast.Compares(column.path, operator, value)  # pyright: ignore[reportArgumentType]
 
     def _is_in(self, node: Node) -> ast.Predicate:
@@ -202,7 +202,7 @@ class _Reader:
         if len(values):
             _check_zones(column, values[0])
             if not lookup_is_exact(column.type, values):
-                raise Maybe(f"looking {column.type} up in a set of {values.type} may round")
+                raise Unanswerable(f"looking {column.type} up in a set of {values.type} may round")
             self._mixes_signs |= {column.type, values.type} == _WHOLE
         return ast.IsIn(column.path, values, null_matches)
 
@@ -211,13 +211,13 @@ class _Reader:
             raise Malformed(f"{node.name} takes one argument")
         column = _column(node.args[0], "only the nulls of a column are known to an index")
         if nulls_are_elsewhere(column.type):
-            raise Maybe(f"the nulls of {column.type} are not indexed")
+            raise Unanswerable(f"the nulls of {column.type} are not indexed")
         if (
             node.options is not None
             and self._option(node, "nan_is_null")
             and holds_nan(column.type)
         ):
-            raise Maybe("NaN counted as null is not answered by a Bloom filter")
+            raise Unanswerable("NaN counted as null is not answered by a Bloom filter")
         return ast.IsNull(column.path)
 
     def _cast(self, node: Node) -> object:
@@ -226,13 +226,13 @@ class _Reader:
         meaning = node.args[0].meaning
         if isinstance(meaning, pa.Scalar):
             if meaning.is_valid:
-                raise Maybe("the literal is wrapped in a cast")
+                raise Unanswerable("the literal is wrapped in a cast")
             return meaning
         column = _column(node.args[0], "a condition is wrapped in a cast")
         # The type travels as the type of a null child.
         target = self._options(node).type.field("to_type").type
         if not widens(column.type, target):
-            raise Maybe(f"casting {column.type} to {target} may join values")
+            raise Unanswerable(f"casting {column.type} to {target} may join values")
         return _Column(column.path, target)
 
     def _options(self, node: Node) -> Any:
@@ -293,10 +293,10 @@ class _Reader:
 
 
 def _column(node: Node, otherwise: str) -> _Column:
-    if isinstance(node.meaning, Maybe):
+    if isinstance(node.meaning, Unanswerable):
         raise node.meaning
     if not isinstance(node.meaning, _Column):
-        raise Maybe(otherwise)
+        raise Unanswerable(otherwise)
     return node.meaning
 
 

@@ -184,14 +184,7 @@ def fold(
     any_of: Callable[[list[_Value]], _Value],
     negate: Callable[[_Value], _Value],
 ) -> _Value:
-    """Bring a tree to one value: of its leaves, left to right, then of what joins them.
-
-    Examples
-    --------
-    >>> tree = And((Not(IsNull(("a",))), Or((Constant(True), IsNull(("b",))))))
-    >>> fold(tree, lambda leaf: 1, sum, max, lambda count: -count)
-    0
-    """
+    """Bring a tree to one value: of its leaves, left to right, then of what joins them."""
     if not isinstance(predicate, And | Or | Not):
         return leaf(predicate)
     values: dict[int, _Value] = {}
@@ -251,14 +244,6 @@ def simplified(predicate: Predicate) -> Predicate:
 
     Chains are flat, however they were nested; NOT stands before no NOT; what lies too deep for a
     search is `Unknown`.
-
-    Examples
-    --------
-    >>> deep = Compares(("a",), "<", pa.scalar(5))
-    >>> for _ in range(1000):
-    ...     deep = And((Or((deep, Constant(None))), IsNull(("b",))))
-    >>> depth(simplified(deep)) <= DEEPEST
-    True
     """
     flat = flattened(predicate)
     return bounded(flat) if isinstance(flat, And | Or | Not) else flat
@@ -307,14 +292,7 @@ def _cut(predicate: Predicate, left: int) -> Predicate:
 
 
 def conjunction(terms: Iterable[Predicate]) -> Predicate:
-    """All of some terms; ``a >= x`` beside ``a <= x`` is ``a = x``, which a filter answers.
-
-    Examples
-    --------
-    >>> five = pa.scalar(5)
-    >>> print(conjunction([Compares(("a",), ">=", five), Compares(("a",), "<=", five)]))
-    a = 5
-    """
+    """All of some terms; ``a >= x`` beside ``a <= x`` is ``a = x``, which a filter answers."""
     kept: list[Predicate] = []
     bounds: dict[tuple[ColumnPath, str], tuple[int, pa.Scalar]] = {}
     for term in terms:
@@ -334,13 +312,7 @@ def conjunction(terms: Iterable[Predicate]) -> Predicate:
 
 
 def disjunction(terms: Iterable[Predicate]) -> Predicate:
-    """Any of some terms; many equalities of one column are a set, which is looked up at once.
-
-    Examples
-    --------
-    >>> print(disjunction(Equals(("a",), pa.scalar(number)) for number in range(100)))
-    a IN (0, 1, ... 98 more)
-    """
+    """Any of some terms; many equalities of one column are a set, which is looked up at once."""
     united = _united(list(terms))
     return united[0] if len(united) == 1 else Or(tuple(united))
 
@@ -360,13 +332,7 @@ def _united(terms: list[Predicate]) -> list[Predicate]:
 
 
 def negation(predicate: Predicate) -> Predicate:
-    """NOT of a predicate, without two of them in a row.
-
-    Examples
-    --------
-    >>> print(negation(Not(IsNull(("a",)))), negation(Constant(None)))
-    a IS NULL NULL
-    """
+    """NOT of a predicate, without two of them in a row."""
     if isinstance(predicate, Not):
         return predicate.term
     if isinstance(predicate, Constant):

@@ -18,20 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zonebloom.errors import FilterError
+from zonebloom.predicates import ast
 from zonebloom.predicates.arrow_form import SHORTER
-from zonebloom.predicates.ast import (
-    ColumnPath,
-    Compares,
-    Constant,
-    Equals,
-    IsIn,
-    IsNull,
-    Leaf,
-    Predicate,
-    Unknown,
-    column_text,
-    fold,
-)
 from zonebloom.values.columns import leaf_type
 from zonebloom.values.literal import integers_within, numbers_to_find
 from zonebloom.values.time_zones import time_zone_refusal
@@ -47,11 +35,11 @@ _MOST_TERMS = 4000
 
 # An expression that is null where the condition is, if that is asked for, or false there.
 _Form: TypeAlias = Callable[[bool], pc.Expression]
-Resolve: TypeAlias = Callable[[ColumnPath], tuple[pc.Expression, pa.DataType]]
+Resolve: TypeAlias = Callable[[ast.ColumnPath], tuple[pc.Expression, pa.DataType]]
 
 
 def from_predicate(
-    predicate: Predicate, schema: pa.Schema, *, exact: bool = False
+    predicate: ast.Predicate, schema: pa.Schema, *, exact: bool = False
 ) -> pc.Expression:
     """Write a predicate as the expression PyArrow applies to rows.
 
@@ -66,17 +54,19 @@ def from_predicate(
     ((id == 42) and invert(is_null(name, {nan_is_null=false})))
     """
 
-    def resolve(path: ColumnPath) -> tuple[pc.Expression, pa.DataType]:
+    def resolve(path: ast.ColumnPath) -> tuple[pc.Expression, pa.DataType]:
         type_ = leaf_type(schema, path)
         if type_ is None:
             known = ", ".join(schema.names[:20])
-            raise FilterError(f"there is no column {column_text(path)}; the columns are {known}")
+            raise FilterError(
+                f"there is no column {ast.column_text(path)}; the columns are {known}"
+            )
         return pc.field(path[0]) if len(path) == 1 else pc.field(*path), type_
 
     return write(predicate, resolve, exact)
 
 
-def write(predicate: Predicate, resolve: Resolve, exact: bool) -> pc.Expression:
+def write(predicate: ast.Predicate, resolve: Resolve, exact: bool) -> pc.Expression:
     """Write a predicate over what paths stand for: an expression, and the type of its values."""
 
     def join(is_or: bool) -> Callable[[list[_Form]], _Form]:
@@ -86,26 +76,26 @@ def write(predicate: Predicate, resolve: Resolve, exact: bool) -> pc.Expression:
         return lambda exact: ~form(True)
 
     leaf = functools.partial(_leaf, resolve=resolve)
-    return fold(predicate, leaf, join(False), join(True), negate)(exact)
+    return ast.fold(predicate, leaf, join(False), join(True), negate)(exact)
 
 
-def _leaf(leaf: Leaf, resolve: Resolve) -> _Form:
+def _leaf(leaf: ast.Leaf, resolve: Resolve) -> _Form:
     match leaf:
-        case Constant(value):
+        case ast.Constant(value):
             expression = pc.scalar(pa.scalar(value, pa.bool_()))
-        case Unknown(text, _, _, expression):
+        case ast.Unknown(text, _, _, expression):
             if expression is None:
                 raise FilterError(
                     f"what {text!r} means is unknown, so no row can be tried; leave it out"
                 )
-        case IsNull(path):
+        case ast.IsNull(path):
             expression = resolve(path)[0].is_null()
-        case IsIn(path, values, null_matches):
+        case ast.IsIn(path, values, null_matches):
             return _is_in(path, values, null_matches, resolve)
-        case Equals(path, value):
+        case ast.Equals(path, value):
             column, value = _sides(path, value, resolve)
             expression = column == value
-        case Compares(path, symbol, value):
+        case ast.Compares(path, symbol, value):
             expression = COMPARE[symbol](*_sides(path, value, resolve))
     return lambda exact: expression
 
@@ -178,7 +168,7 @@ def lookup_is_exact(column: pa.DataType, values: pa.Array) -> bool:
     return True
 
 
-def _is_in(path: ColumnPath, values: pa.Array, null_matches: bool, resolve: Resolve) -> _Form:
+def _is_in(path: ast.ColumnPath, values: pa.Array, null_matches: bool, resolve: Resolve) -> _Form:
     column, type_ = comparable(*resolve(path))
     null = column.is_null()
     values = values.cast(compared_as(values.type))
@@ -206,15 +196,17 @@ def _is_in(path: ColumnPath, values: pa.Array, null_matches: bool, resolve: Reso
     return lambda exact: inside | (null & NULL) if exact else inside
 
 
-def _sides(path: ColumnPath, value: pa.Scalar, resolve: Resolve) -> tuple[pc.Expression, pa.Scalar]:
+def _sides(
+    path: ast.ColumnPath, value: pa.Scalar, resolve: Resolve
+) -> tuple[pc.Expression, pa.Scalar]:
     """A column and a value as PyArrow compares them exactly."""
     column, type_ = comparable(*resolve(path))
     value = value.cast(compared_as(value.type))
     _check_zones(path, type_, value)
     if not equal_is_exact(type_, value.type):
         raise FilterError(
-            f"{column_text(path)} is {type_}, and PyArrow would round a {value.type} to compare "
-            f"the two; give the literal as {type_}"
+            f"{ast.column_text(path)} is {type_}, and PyArrow would round a {value.type} to "
+            f"compare the two; give the literal as {type_}"
         )
     if family(type_) == family(value.type) == "integer":
         # PyArrow brings a uint64 to int64 to compare the two, which fails at 2**63.
@@ -228,7 +220,7 @@ def _sides(path: ColumnPath, value: pa.Scalar, resolve: Resolve) -> tuple[pc.Exp
     return column, value
 
 
-def _check_zones(path: ColumnPath, column: pa.DataType, value: pa.Scalar) -> None:
-    refusal = time_zone_refusal(column_text(path), column, value)
+def _check_zones(path: ast.ColumnPath, column: pa.DataType, value: pa.Scalar) -> None:
+    refusal = time_zone_refusal(ast.column_text(path), column, value)
     if refusal is not None:
         raise FilterError(refusal)

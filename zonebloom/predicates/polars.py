@@ -9,13 +9,12 @@ import pyarrow as pa
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, polars_expression
-from zonebloom.predicates.engine_filter import EngineFilter
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-def translate_polars(expr: pl.Expr, schema: pa.Schema) -> tuple[EngineFilter, ast.Predicate]:
+def translate_polars(expr: pl.Expr, schema: pa.Schema) -> tuple[PolarsFilter, ast.Predicate]:
     """Bring a Polars expression to a filter of rows and a predicate."""
     import polars as pl
 

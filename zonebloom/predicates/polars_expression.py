@@ -33,7 +33,7 @@ import pyarrow.types as pt
 
 from zonebloom.predicates import ast
 from zonebloom.values.columns import resolve
-from zonebloom.values.literal import Literal, Maybe, place
+from zonebloom.values.literal import Literal, Unanswerable, to_stored
 from zonebloom.values.types import family, is_comparable, nulls_are_elsewhere, plain, unit, widens
 
 _COMPARISONS = {
@@ -111,15 +111,17 @@ def _condition(node: Any, schema: pa.Schema) -> ast.Predicate:
         meaning = _meaning(node, schema)
         if isinstance(meaning, _Column):
             if not pt.is_boolean(meaning.type) or meaning.type != meaning.stored:
-                raise Maybe("the column is no condition")
+                raise Unanswerable("the column is no condition")
             return ast.Equals(meaning.path, pa.scalar(True))
         if not isinstance(meaning, pa.Scalar):
             return meaning
         if pt.is_boolean(meaning.type) or pt.is_null(meaning.type):
             return ast.Constant(meaning.as_py())
-        raise Maybe("the literal is no condition")
+        raise Unanswerable("the literal is no condition")
     except Exception as error:  # noqa: BLE001 - a part of another form than known
-        reason = str(error) if isinstance(error, Maybe) else f"it is of another form ({error!r})"
+        reason = (
+            str(error) if isinstance(error, Unanswerable) else f"it is of another form ({error!r})"
+        )
         return ast.Unknown(text_of(node), reason)
 
 
@@ -137,7 +139,7 @@ def _meaning(node: Any, schema: pa.Schema) -> Any:
             return join(_condition(term, schema) for term in _terms(node, _JUNCTIONS[operator]))
         case {"BinaryExpr": {"left": left, "op": str(operator), "right": right}}:
             if operator not in _COMPARISONS:
-                raise Maybe(f"the operator {operator} is not answered by a Bloom filter")
+                raise Unanswerable(f"the operator {operator} is not answered by a Bloom filter")
             sides = _meaning(left, schema), _meaning(right, schema)
             return _comparison(sides[0], _COMPARISONS[operator], sides[1])
         case {"Cast": {"expr": inner, "dtype": {"Literal": dtype}}}:
@@ -154,8 +156,8 @@ def _meaning(node: Any, schema: pa.Schema) -> Any:
         case {"Function": {"input": arguments, "function": {"Boolean": function}}}:
             return _function(function, arguments, schema)
         case {"Selector": _}:
-            raise Maybe("it stands for several columns, or for one told by place or type")
-    raise Maybe("only columns compared with literals are answered by a Bloom filter")
+            raise Unanswerable("it stands for several columns, or for one told by place or type")
+    raise Unanswerable("only columns compared with literals are answered by a Bloom filter")
 
 
 def _terms(node: Any, junction: str) -> list[Any]:
@@ -176,12 +178,12 @@ def _column(path: ast.ColumnPath, schema: pa.Schema) -> _Column:
     try:
         type_ = resolve(schema, path)
     except LookupError as error:
-        raise Maybe(error.args[0]) from None
+        raise Unanswerable(error.args[0]) from None
     kind = plain(type_)
     if (pt.is_timestamp(kind) or pt.is_duration(kind)) and kind.unit == "s":
-        raise Maybe(f"Polars reads {kind} as milliseconds, which may overflow")
+        raise Unanswerable(f"Polars reads {kind} as milliseconds, which may overflow")
     if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.UuidType):
-        raise Maybe(f"how Polars reads {kind} is not known")
+        raise Unanswerable(f"how Polars reads {kind} is not known")
     return _Column(path, type_, type_)
 
 
@@ -202,14 +204,14 @@ def _function(function: Any, arguments: list[Any], schema: pa.Schema) -> ast.Pre
             ends = _meaning(low, schema), _meaning(high, schema)
             return _between(_meaning(inner, schema), *ends, closed)
     name = function if isinstance(function, str) else next(iter(function), "")
-    raise Maybe(f"the function {name} is not answered by a Bloom filter")
+    raise Unanswerable(f"the function {name} is not answered by a Bloom filter")
 
 
 def _comparison(left: Any, operator: str, right: Any) -> ast.Predicate:
     if isinstance(left, pa.Scalar):
         left, right, operator = right, left, ast.FLIPPED.get(operator, operator)
     if not isinstance(left, _Column) or not isinstance(right, pa.Scalar):
-        raise Maybe("only a column compared with a literal is answered by a Bloom filter")
+        raise Unanswerable("only a column compared with a literal is answered by a Bloom filter")
     if operator in ("!=", "NOT <=>"):
         return ast.negation(_comparison(left, "=" if operator == "!=" else "<=>", right))
     if not right.is_valid:
@@ -218,9 +220,9 @@ def _comparison(left: Any, operator: str, right: Any) -> ast.Predicate:
         return _equals(left, right)
     _check(left, right)
     if pt.is_floating(left.stored) and operator in (">", ">="):
-        raise Maybe("NaN is greater than every number")
+        raise Unanswerable("NaN is greater than every number")
     if pt.is_boolean(left.stored) or pt.is_dictionary(left.stored):
-        raise Maybe(f"the order of {left.stored} is not that of an index")
+        raise Unanswerable(f"the order of {left.stored} is not that of an index")
     return ast.Compares(left.path, operator, right)  # pyright: ignore[reportArgumentType]
 
 
@@ -239,9 +241,9 @@ def _equals(column: _Column, value: pa.Scalar) -> ast.Predicate:
 
 def _between(column: Any, low: Any, high: Any, closed: str) -> ast.Predicate:
     if not isinstance(low, pa.Scalar) or not isinstance(high, pa.Scalar):
-        raise Maybe("only literal bounds are answered by a Bloom filter")
+        raise Unanswerable("only literal bounds are answered by a Bloom filter")
     if low.type != high.type and low.is_valid and high.is_valid:
-        raise Maybe(f"bounds of two types, {low.type} and {high.type}, meet in a third")
+        raise Unanswerable(f"bounds of two types, {low.type} and {high.type}, meet in a third")
     above, below = (
         _comparison(column, operator, end)
         for operator, end in zip(_CLOSED[closed], (low, high), strict=True)
@@ -258,15 +260,15 @@ def _between(column: Any, low: Any, high: Any, closed: str) -> ast.Predicate:
 
 def _is_null(column: Any) -> ast.Predicate:
     if not isinstance(column, _Column):
-        raise Maybe("only the nulls of a column are known to an index")
+        raise Unanswerable("only the nulls of a column are known to an index")
     if not family(column.stored) or nulls_are_elsewhere(column.stored):
-        raise Maybe(f"the nulls of {column.stored} are not indexed")
+        raise Unanswerable(f"the nulls of {column.stored} are not indexed")
     return ast.IsNull(column.path)
 
 
 def _is_in(column: Any, values: pa.Array, nulls_equal: bool) -> ast.Predicate:
     if not isinstance(column, _Column):
-        raise Maybe("only a column looked up in a set is answered by a Bloom filter")
+        raise Unanswerable("only a column looked up in a set is answered by a Bloom filter")
     null_matches = nulls_equal and values.null_count > 0
     null = _is_null(column) if null_matches else ast.Constant(False)
     if values.null_count == len(values):
@@ -275,12 +277,12 @@ def _is_in(column: Any, values: pa.Array, nulls_equal: bool) -> ast.Predicate:
     values = values.drop_null()
     kinds = {family(column.type), family(values.type)}
     if "" in kinds or (len(kinds) > 1 and kinds != {"integer", "decimal"}):
-        raise Maybe(f"{column.type} is looked up in a set of {values.type}")
+        raise Unanswerable(f"{column.type} is looked up in a set of {values.type}")
     if kinds == {"float"}:
         # NaN is unequal to itself.
         narrow = values.cast(column.type, safe=False)
         if not narrow.cast(values.type, safe=False).equals(values):
-            raise Maybe(f"the set holds NaN, or numbers that are no {column.type}")
+            raise Unanswerable(f"the set holds NaN, or numbers that are no {column.type}")
     if column.stored != column.type:
         for value in values:
             _check(column, value)
@@ -292,32 +294,32 @@ def _cast(inner: Any, target: pa.DataType) -> _Column | pa.Scalar:
         # What does not fit a double is told by the literal: see `_check`.
         fits = pt.is_integer(inner.type) and pt.is_float64(target)
         if not fits and not widens(inner.type, target):
-            raise Maybe(f"casting {inner.type} to {target} may join values")
+            raise Unanswerable(f"casting {inner.type} to {target} may join values")
         return _Column(inner.path, inner.stored, target)
     if not isinstance(inner, pa.Scalar):
-        raise Maybe("a condition is wrapped in a cast")
+        raise Unanswerable("a condition is wrapped in a cast")
     if inner.is_valid and {family(inner.type), family(target)} not in ({"integer"}, {"text"}):
-        raise Maybe("the literal is wrapped in a cast")
+        raise Unanswerable("the literal is wrapped in a cast")
     try:
         return inner.cast(target)
     except pa.ArrowException:
-        raise Maybe(f"the literal is no {target}") from None
+        raise Unanswerable(f"the literal is no {target}") from None
 
 
 def _check(column: _Column, value: pa.Scalar) -> None:
     """Refuse a comparison that Polars makes after rounding, or of two kinds of values."""
     kind, other = family(column.type), family(value.type)
     if not is_comparable(column.type, value.type):
-        raise Maybe(f"a {column.type} column is compared with {value.type}")
+        raise Unanswerable(f"a {column.type} column is compared with {value.type}")
     if "float" in (kind, other):
         literal = replace(_exact(value), bits=64)
-        place(literal, column.type)
-        place(literal, column.stored)
+        to_stored(literal, column.type)
+        to_stored(literal, column.stored)
     elif kind == other and kind in ("timestamp", "instant", "duration"):
         if column.stored != column.type or unit(value.type) > unit(column.type):
-            raise Maybe(f"the column is cut to the unit of {value.type}")
-        if not place(_exact(value), column.type).exact:
-            raise Maybe("the literal is cut to the unit of the column")
+            raise Unanswerable(f"the column is cut to the unit of {value.type}")
+        if not to_stored(_exact(value), column.type).exact:
+            raise Unanswerable("the literal is cut to the unit of the column")
 
 
 def _exact(value: pa.Scalar) -> Literal:
@@ -337,7 +339,7 @@ def _literal(value: Any) -> pa.Scalar:
         case {"Float32": float(number)}:
             return pa.scalar(number, pa.float32())
         case {"Float": _} | {"Float32": _} | {"Float64": _}:
-            raise Maybe("NaN equals NaN in Polars, and infinities are written as NaN is")
+            raise Unanswerable("NaN equals NaN in Polars, and infinities are written as NaN is")
         case {"String": str(text)}:
             return pa.scalar(text)
         case {"Binary": list(numbers)}:
@@ -357,7 +359,7 @@ def _literal(value: Any) -> pa.Scalar:
     name, number = next(iter(value.items()))
     if isinstance(number, int) and "Int" in name:
         return pa.scalar(number, _type(name))
-    raise Maybe(f"a literal of type {name} is not looked up")
+    raise Unanswerable(f"a literal of type {name} is not looked up")
 
 
 def _integer(number: int) -> pa.Scalar:
@@ -377,7 +379,7 @@ def _type(dtype: Any) -> pa.DataType:
             return pa.duration(_UNITS[unit_])
         case {"Decimal": [int(precision), int(scale)]}:
             return pa.decimal128(precision, scale)
-    raise Maybe(f"the type {dtype} is not followed")
+    raise Unanswerable(f"the type {dtype} is not followed")
 
 
 def _set(node: Any) -> pa.Array:
@@ -390,12 +392,12 @@ def _set(node: Any) -> pa.Array:
             if pt.is_list(column.type) or pt.is_large_list(column.type):
                 # SQL writes a set as a series of one list.
                 if len(column) != 1 or column.null_count:
-                    raise Maybe("a series of lists is looked up row by row")
+                    raise Unanswerable("a series of lists is looked up row by row")
                 column = column.flatten()
         case {"Literal": {"Scalar": {"List": data}}}:
             column = _ipc(data)
         case _:
-            raise Maybe("only a set of literals is answered by a Bloom filter")
+            raise Unanswerable("only a set of literals is answered by a Bloom filter")
     if pt.is_dictionary(column.type):
         column = column.dictionary_decode()
     # There are few kernels for views.
@@ -410,5 +412,5 @@ def _ipc(data: list[int]) -> Any:
             column = stream.read_all().column(0).combine_chunks()
     except (pa.ArrowException, ValueError, TypeError) as error:
         # Arrow has no integers of 128 bits.
-        raise Maybe(f"Arrow cannot read the set: {error}") from None
+        raise Unanswerable(f"Arrow cannot read the set: {error}") from None
     return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column

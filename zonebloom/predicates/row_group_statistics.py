@@ -22,19 +22,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zonebloom.errors import FilterError
+from zonebloom.predicates import ast
 from zonebloom.predicates.arrow import to_predicate
 from zonebloom.predicates.arrow_form import referenced_columns
-from zonebloom.predicates.ast import (
-    And,
-    Constant,
-    IsIn,
-    IsNull,
-    Leaf,
-    Predicate,
-    Unknown,
-    conjunction,
-    fold,
-)
 from zonebloom.predicates.expression import from_predicate
 from zonebloom.values.columns import leaf_type
 
@@ -51,30 +41,30 @@ def prunable(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:
     ):
         return filter
     predicate = to_predicate(filter, schema)
-    terms = predicate.terms if isinstance(predicate, And) else (predicate,)
+    terms = predicate.terms if isinstance(predicate, ast.And) else (predicate,)
     safe = tuple(term for term in terms if _is_safe(term, schema))
     if len(safe) == len(terms):
         return filter
     try:
-        return from_predicate(conjunction(safe), schema) if safe else None
+        return from_predicate(ast.conjunction(safe), schema) if safe else None
     except FilterError:
         return None
 
 
-def _is_safe(predicate: Predicate, schema: pa.Schema) -> bool:
+def _is_safe(predicate: ast.Predicate, schema: pa.Schema) -> bool:
     """Whether no row group that holds a row it is true for would be passed over."""
 
-    def leaf(node: Leaf) -> tuple[bool, bool]:
+    def leaf(node: ast.Leaf) -> tuple[bool, bool]:
         """Whether it is safe where it is true, and where it is false."""
-        if isinstance(node, Constant):
+        if isinstance(node, ast.Constant):
             return True, True
-        if isinstance(node, Unknown):
+        if isinstance(node, ast.Unknown):
             return False, False
         type_ = leaf_type(schema, node.column)
         is_exact, is_floating = _is_exact(type_), type_ is not None and pt.is_floating(type_)
-        if isinstance(node, IsNull):
+        if isinstance(node, ast.IsNull):
             return True, is_exact
-        if isinstance(node, IsIn):
+        if isinstance(node, ast.IsIn):
             # Of a set, the tree says less than the filter does where it is false.
             return is_exact or (is_floating and _are_ordinary(node.values)), False
         return is_exact or is_floating, is_exact
@@ -82,7 +72,7 @@ def _is_safe(predicate: Predicate, schema: pa.Schema) -> bool:
     def every(pairs: list[tuple[bool, bool]]) -> tuple[bool, bool]:
         return all(true for true, _ in pairs), all(false for _, false in pairs)
 
-    return fold(predicate, leaf, every, every, lambda pair: (pair[1], pair[1]))[0]
+    return ast.fold(predicate, leaf, every, every, lambda pair: (pair[1], pair[1]))[0]
 
 
 def _is_exact(arrow_type: pa.DataType | None) -> bool:

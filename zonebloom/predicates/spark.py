@@ -30,7 +30,7 @@ from zonebloom.predicates.expression import from_predicate
 from zonebloom.predicates.spark_compare import Comparer, read_number, read_text
 from zonebloom.predicates.sql_tree import Operand, Side, Walker
 from zonebloom.values.columns import find_column
-from zonebloom.values.literal import Literal, Maybe
+from zonebloom.values.literal import Literal, Unanswerable
 
 _ONLY_LITERALS = "only a column compared with a literal is known to an index"
 _AMBIGUOUS = ('"', "\\", "${")
@@ -143,7 +143,7 @@ class _Translator(Walker):
         """What a node that is true, false or null for a row comes to."""
         try:
             return super().condition(node)
-        except (Maybe, FilterError) as reason:
+        except (Unanswerable, FilterError) as reason:
             return self.unknown(self.bare(node), str(reason))
 
     def compare(self, symbol: str, left: Side, right: Side, node: Any) -> ast.Predicate:
@@ -187,8 +187,8 @@ class _Translator(Walker):
             is_integer = value.digits[0] and not value.digits[1]
             if is_integer and bits and value.value < 2 ** (bits - 1):
                 return value
-        raise Maybe("casts are not followed")
+        raise Unanswerable("casts are not followed")
 
     def fail(self, what: str, advice: str, node: Any) -> NoReturn:
         """Say that a node is not followed."""
-        raise Maybe(what)
+        raise Unanswerable(what)

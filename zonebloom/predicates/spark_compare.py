@@ -1,7 +1,7 @@
 """Columns compared with literals under Spark's semantics, for whoever reads them.
 
 A pair of column type and literal is placed only where Spark compares exact values: whatever
-common type it chooses for the two holds both without rounding. Every other pair is `Maybe`.
+common type it chooses for the two holds both without rounding. Every other pair is `Unanswerable`.
 
 Spark's choices: two integers meet in the wider one, an integer or decimal and a decimal in a
 decimal of at most 38 digits, anything and a double in a double, a text and a date or timestamp
@@ -27,7 +27,7 @@ from zonebloom.predicates import ast
 from zonebloom.predicates.expression import compared_as
 from zonebloom.predicates.sql_literals import among, compared, timestamp
 from zonebloom.values.columns import find_leaf, resolve
-from zonebloom.values.literal import Literal, Maybe, Place, nearest, place
+from zonebloom.values.literal import Literal, StoredValue, Unanswerable, nearest, to_stored
 from zonebloom.values.types import family, plain
 
 _MOST_DIGITS = 38
@@ -44,7 +44,7 @@ def read_number(text: str) -> Literal:
     """Read a number without a sign: 5 is an integer, 5.0 a decimal, 5e0 a double."""
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise Maybe(f"{text} is no plain number")
+        raise Unanswerable(f"{text} is no plain number")
     value = Fraction(Decimal(text))
     if match[2]:
         return Literal("number", value, 64)
@@ -59,9 +59,9 @@ def read_text(text: str, kind: str) -> Literal:
     """Read the text of DATE '...' and of its like; a "local" one is of the session's zone."""
     match = (_DATE if kind == "date" else _TIME).fullmatch(text)
     if match is None:
-        raise Maybe(f"{text!r} is not written in full")
+        raise Unanswerable(f"{text!r} is not written in full")
     if kind == "timestamp" and match["zone"]:
-        raise Maybe(
+        raise Unanswerable(
             f"Spark leaves out the zone of {text!r}; write TIMESTAMP_NTZ'2024-01-31 12:00:00', or "
             "the instant: TIMESTAMP'2024-01-31 12:00:00+00:00'"
         )
@@ -79,7 +79,7 @@ def of_python(value: object) -> Literal:
     except (pa.ArrowException, OverflowError):
         literal = None
     if literal is None or isinstance(literal.value, float):
-        raise Maybe(f"a {type(value).__name__} literal is not followed")
+        raise Unanswerable(f"a {type(value).__name__} literal is not followed")
     return literal
 
 
@@ -95,9 +95,9 @@ class Comparer:
         """The column, or leaf of structs, that names mean, whatever their case."""
         path = find_leaf(self.schema, names)
         if path is None:
-            raise Maybe(f"there is no one column {ast.column_text(tuple(names))}")
+            raise Unanswerable(f"there is no one column {ast.column_text(tuple(names))}")
         if path[0] in self._opaque:
-            raise Maybe(f"how Spark compares {path[0]} is not followed")
+            raise Unanswerable(f"how Spark compares {path[0]} is not followed")
         return path
 
     def type_of(self, path: ast.ColumnPath) -> pa.DataType:
@@ -117,12 +117,12 @@ class Comparer:
             return ast.Constant(None)
         type_ = self.type_of(path)
         if pt.is_boolean(type_) and operator != "=":
-            raise Maybe("the order of truth values is not followed")
-        place = self._place(literal, type_)
+            raise Unanswerable("the order of truth values is not followed")
+        stored = self._stored(literal, type_)
         if pt.is_floating(type_) and operator in (">", ">="):
             # NaN is above every number, and for Arrow below none.
-            return ast.Not(compared(path, type_, "<=" if operator == ">" else "<", place))
-        return compared(path, compared_as(type_), operator, place)
+            return ast.Not(compared(path, type_, "<=" if operator == ">" else "<", stored))
+        return compared(path, compared_as(type_), operator, stored)
 
     def is_in(self, path: ast.ColumnPath, literals: Sequence[Literal]) -> ast.Predicate:
         """What ``column IN (...)`` is."""
@@ -130,28 +130,28 @@ class Comparer:
         given = [each for each in literals if each.kind != "null"]
         # The items are brought to one type with the column, and may be rounded together.
         if len({(each.kind, each.bits) for each in given}) > 1:
-            raise Maybe("values of several kinds are cast to one")
+            raise Unanswerable("values of several kinds are cast to one")
         if family(type_) != "text" and any(each.kind == "text" for each in given):
-            raise Maybe("the column may be cast to text")
+            raise Unanswerable("the column may be cast to text")
         if given and given[0].digits[0] and not pt.is_floating(type_):
             digits = max(each.digits[0] for each in given), max(each.digits[1] for each in given)
             given = [replace(each, digits=digits) for each in given]
-        found = among(path, compared_as(type_), [self._place(each, type_) for each in given])
+        found = among(path, compared_as(type_), [self._stored(each, type_) for each in given])
         return ast.Or((found, ast.Constant(None))) if len(given) < len(literals) else found
 
-    def _place(self, literal: Literal, type_: pa.DataType) -> Place:
+    def _stored(self, literal: Literal, type_: pa.DataType) -> StoredValue:
         kind, target = literal.kind, "" if _is_extension(type_) else family(type_)
         if kind == "number":
-            return _place_number(literal, type_)
+            return _stored_number(literal, type_)
         if kind == target and kind in ("text", "bytes", "boolean"):
-            return place(literal, type_)
+            return to_stored(literal, type_)
         if pt.is_date(type_) and kind == "text" and _DATE.fullmatch(literal.value):
-            return place(timestamp(literal.value), type_)
+            return to_stored(timestamp(literal.value), type_)
         if pt.is_date(type_) and kind == "date":
-            return place(literal, type_)
+            return to_stored(literal, type_)
         if pt.is_timestamp(type_) and kind in ("text", "local", "timestamp", "instant"):
-            return place(self._moment(literal, type_), type_)
-        raise Maybe(f"Spark may cast a {kind} literal or the {type_} column")
+            return to_stored(self._moment(literal, type_), type_)
+        raise Unanswerable(f"Spark may cast a {kind} literal or the {type_} column")
 
     def _moment(self, literal: Literal, type_: pa.DataType) -> Literal:
         kind, text = literal.kind, literal.value
@@ -159,17 +159,17 @@ class Comparer:
         if kind in ("text", "local"):
             match = _TIME.fullmatch(text)
             if match is None:
-                raise Maybe(f"{text!r} is not written in full")
+                raise Unanswerable(f"{text!r} is not written in full")
             zone = match["zone"]
         if type_.tz is None:
             if kind in ("local", "instant") or zone:
-                raise Maybe(
+                raise Unanswerable(
                     "beside an instant Spark reads a column without a zone by the session's; write "
                     "what the column holds: TIMESTAMP_NTZ'2024-01-31 12:00:00'"
                 )
             return literal if kind == "timestamp" else timestamp(text)
         if kind == "timestamp":
-            raise Maybe(
+            raise Unanswerable(
                 "beside instants Spark reads a time without a zone by the session's; write the "
                 "instant, with its zone: TIMESTAMP'2024-01-31 12:00:00+00:00'"
             )
@@ -182,45 +182,45 @@ def _is_extension(type_: pa.DataType) -> bool:
     return isinstance(type_, pa.BaseExtensionType)
 
 
-def _place_number(literal: Literal, type_: pa.DataType) -> Place:
+def _stored_number(literal: Literal, type_: pa.DataType) -> StoredValue:
     number, (whole, scale) = literal.value, literal.digits
     if pt.is_float32(type_) or pt.is_float64(type_):
         # The double that Spark makes of it; a float column is compared as doubles.
         double = nearest(number, 64)
         if double is None or not math.isfinite(double):
-            raise Maybe("Spark rounds the number")
+            raise Unanswerable("Spark rounds the number")
         is_exact = Fraction(double) == number
         if not is_exact and not literal.bits and not scale:
-            raise Maybe("Spark rounds the integer")
+            raise Unanswerable("Spark rounds the integer")
         if pt.is_float32(type_) and (not is_exact or nearest(double, 32) != double):
-            raise Maybe("a float column is compared as doubles, and this is no float")
-        return Place(double)
+            raise Unanswerable("a float column is compared as doubles, and this is no float")
+        return StoredValue(double)
     if pt.is_integer(type_):
         digits = 20, 0
     elif pt.is_decimal128(type_):
         digits = type_.precision - type_.scale, type_.scale
     else:
-        raise Maybe(f"how Spark compares a {type_} column with a number is not followed")
+        raise Unanswerable(f"how Spark compares a {type_} column with a number is not followed")
     if not literal.bits and max(digits[0], whole) + max(digits[1], scale) > _MOST_DIGITS:
-        raise Maybe("compared as a decimal of 38 digits, the column is rounded")
-    return place(literal, type_)
+        raise Unanswerable("compared as a decimal of 38 digits, the column is rounded")
+    return to_stored(literal, type_)
 
 
 def _in_zone(local: str, timezone: str | None) -> str:
     """A time of the session's zone, with its offset."""
     if timezone is None:
-        raise Maybe(
+        raise Unanswerable(
             "the time zone of the session is not known here; write one: +00:00, or give the "
             "session's as option timezone"
         )
     try:
         moment, zone = datetime.datetime.fromisoformat(local), ZoneInfo(timezone)
     except (ValueError, OSError, KeyError):
-        raise Maybe(f"{local!r} in zone {timezone!r} is not followed") from None
+        raise Unanswerable(f"{local!r} in zone {timezone!r} is not followed") from None
     offsets = {moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)}
     offset = offsets.pop()
     if offsets or offset is None or moment.year not in _ZONE_YEARS:
-        raise Maybe("the clocks were set about then")
+        raise Unanswerable("the clocks were set about then")
     if offset.total_seconds() % 60:
-        raise Maybe("the zone's offset is no whole minute")
+        raise Unanswerable("the zone's offset is no whole minute")
     return moment.replace(tzinfo=datetime.timezone(offset)).isoformat(sep=" ")

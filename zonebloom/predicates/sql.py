@@ -28,35 +28,21 @@ from zonebloom.predicates.expression import COMPARE, comparable, compared_as, fr
 from zonebloom.predicates.sql_literals import among, compared
 from zonebloom.predicates.sql_tree import ELSEWHERE, ONLY_LITERALS, Operand, Side, Walker
 from zonebloom.values.columns import alike, resolve
-from zonebloom.values.literal import Literal, Maybe, Place, place
+from zonebloom.values.literal import Literal, StoredValue, Unanswerable, to_stored
 from zonebloom.values.time_zones import TIME_ZONE_FUNCTIONS
 from zonebloom.values.types import TICKS, family, plain, time_zones_differ, widens
 
 _ZONES = f"{ELSEWHERE}: {TIME_ZONE_FUNCTIONS}"
 _COMPARE = {"=": operator.eq, **COMPARE}
 _TYPES: dict[str, pa.DataType] = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "UTINYINT": pa.uint8(),
-    "USMALLINT": pa.uint16(),
-    "UINT": pa.uint32(),
-    "UBIGINT": pa.uint64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "VARCHAR": pa.string(),
-    "CHAR": pa.string(),
-    "TEXT": pa.string(),
-    "BINARY": pa.binary(),
-    "VARBINARY": pa.binary(),
-    "DATE": pa.date32(),
-    "TIME": pa.time64("ns"),
-    "TIMESTAMP": pa.timestamp("us"),
-    "TIMESTAMPNTZ": pa.timestamp("us"),
+    **{"BOOLEAN": pa.bool_(), "DATE": pa.date32(), "TIME": pa.time64("ns"), "UUID": pa.uuid()},
+    **{"TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(), "BIGINT": pa.int64()},
+    **{"UTINYINT": pa.uint8(), "USMALLINT": pa.uint16(), "UINT": pa.uint32()},
+    **{"UBIGINT": pa.uint64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64()},
+    **dict.fromkeys(("VARCHAR", "CHAR", "TEXT"), pa.string()),
+    **dict.fromkeys(("BINARY", "VARBINARY"), pa.binary()),
+    **dict.fromkeys(("TIMESTAMP", "TIMESTAMPNTZ"), pa.timestamp("us")),
     "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
-    "UUID": pa.uuid(),
 }
 _SECONDS = {"WEEK": 604800, "DAY": 86400, "HOUR": 3600, "MINUTE": 60, "SECOND": 1}
 _FRACTIONS = {"MILLISECOND": 10**3, "MICROSECOND": 10**6, "NANOSECOND": 10**9}
@@ -160,8 +146,8 @@ class _Translator(Walker):
             return self._compare_columns(symbol, left, right, node)
         if right.kind == "null" or pt.is_null(left.type):
             return Constant(None)
-        place = self._place(right, left.type, node)
-        predicate = compared(left.path or (), compared_as(left.type), symbol, place)
+        stored = self._stored(right, left.type, node)
+        predicate = compared(left.path or (), compared_as(left.type), symbol, stored)
         return self._of(left, predicate, node)
 
     def among(self, value: Side, items: list[Side], node: Any) -> Predicate:
@@ -171,13 +157,13 @@ class _Translator(Walker):
             return ast.Or(tuple(self.compare("=", value, item, node) for item in items))
         if pt.is_null(value.type):
             return Constant(None)
-        places = [
-            self._place(literal, value.type, item)
+        stored = [
+            self._stored(literal, value.type, item)
             for literal, item in zip(literals, node.expressions, strict=True)
             if literal.kind != "null"
         ]
-        found = self._of(value, among(value.path or (), compared_as(value.type), places), node)
-        return found if len(places) == len(items) else ast.Or((found, Constant(None)))
+        found = self._of(value, among(value.path or (), compared_as(value.type), stored), node)
+        return found if len(stored) == len(items) else ast.Or((found, Constant(None)))
 
     def _of(self, operand: Operand, predicate: Predicate, node: Any) -> Predicate:
         """What is said of a column, which of what is computed no index answers."""
@@ -186,14 +172,14 @@ class _Translator(Walker):
         expression = write(predicate, lambda _: (operand.expression, operand.type), True)
         return self.unknown(node, operand.reason, expression)
 
-    def _place(self, literal: Literal, column: pa.DataType, node: Any) -> Place:
+    def _stored(self, literal: Literal, column: pa.DataType, node: Any) -> StoredValue:
         try:
             literal = sql_literals.beside(literal, column)
             if family(column) == "float":
                 # One that the column does not hold is compared with its values as doubles.
-                return Place(float(literal.value))
-            return place(literal, compared_as(column))
-        except Maybe as error:
+                return StoredValue(float(literal.value))
+            return to_stored(literal, compared_as(column))
+        except Unanswerable as error:
             self.fail(str(error), error.advice or ELSEWHERE, node)
 
     def _compare_columns(self, symbol: str, left: Operand, right: Operand, node: Any) -> Predicate:
@@ -311,38 +297,31 @@ class _Translator(Walker):
     def _path(self, names: list[str], node: Any) -> ast.ColumnPath:
         """Find a column: literally "a.b", then the struct a with the field b, then by case."""
         joined = ".".join(names)
-        if self.schema.get_all_field_indices(joined):
-            return (self._find(self.schema, joined, node) or joined,)
-        path, fields = [], self.schema
-        for depth, name in enumerate(names):
-            found = self._find(fields, name, node)
-            if found is None:
-                if depth == 0 and (whole := self._find(self.schema, joined, node)):
-                    return (whole,)
-                self._no_column(joined, name, fields, node)
-            path.append(found)
-            if depth + 1 < len(names):
-                inner = fields.field(found).type
-                if not isinstance(inner, pa.StructType):
-                    at = ast.column_text(tuple(path))
-                    self.fail(f"{at} is {inner} and has no fields", ELSEWHERE, node)
-                fields = inner
+        if joined in self.schema.names or (
+            not alike(self.schema.names, names[0]) and alike(self.schema.names, joined)
+        ):
+            names = [joined]
+        path: list[str] = []
+        fields: pa.Schema | pa.DataType = self.schema
+        for name in names:
+            if not isinstance(fields, pa.Schema | pa.StructType):
+                at = ast.column_text(tuple(path))
+                self.fail(f"{at} is {fields} and has no fields", ELSEWHERE, node)
+            known = [field.name for field in fields]
+            found = alike(known, name)
+            if len(found) > 1:
+                shown = ", ".join(found)
+                self.fail(f"more than one column is called {name}: {shown}", "rename one", node)
+            if not found:
+                lowered = {each.lower(): each for each in known}
+                close = difflib.get_close_matches(name.lower(), lowered, 3)
+                hint = f"did you mean {' or '.join(lowered[each] for each in close)}? "
+                shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+                advice = f"{hint if close else ''}the columns are {shown}"
+                self.fail(f"there is no column {joined}", advice, node)
+            path += found
+            fields = fields.field(found[0]).type
         return tuple(path)
-
-    def _find(self, fields: pa.Schema | pa.StructType, name: str, node: Any) -> str | None:
-        found = alike(fields.names, name)
-        if len(found) > 1:
-            shown = ", ".join(found)
-            self.fail(f"more than one column is called {name}: {shown}", "rename one", node)
-        return found[0] if found else None
-
-    def _no_column(self, whole: str, name: str, fields: Any, node: Any) -> NoReturn:
-        names = [field.name for field in fields]
-        lowered = {each.lower(): each for each in names}
-        close = [lowered[each] for each in difflib.get_close_matches(name.lower(), lowered, 3)]
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
-        shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-        self.fail(f"there is no column {whole}", f"{hint}the columns are {shown}", node)
 
     def fail(self, what: str, advice: str, node: Any) -> NoReturn:
         """Refuse a node, and show where it stands."""

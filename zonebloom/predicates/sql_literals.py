@@ -1,7 +1,7 @@
 """Literals of SQL text, read exactly, and what they mean beside a column or in a CAST.
 
 Beside a float column a number means the nearest double, as in every SQL engine; nothing else is
-rounded. What has no meaning is `Maybe`, with advice on what to write.
+rounded. What has no meaning is `Unanswerable`, with advice on what to write.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zonebloom.predicates.ast import ColumnPath, Compares, Equals, IsIn, Not, Predicate
-from zonebloom.values.literal import Literal, Maybe, Place, nearest, place
+from zonebloom.predicates import ast
+from zonebloom.values.literal import Literal, StoredValue, Unanswerable, nearest, to_stored
 from zonebloom.values.time_zones import time_zone_trouble
 from zonebloom.values.types import DAY, family, plain
 
@@ -57,7 +57,7 @@ def beside(literal: Literal, column: pa.DataType) -> Literal:
         if isinstance(plain(column), pa.UuidType):
             return uuid_bytes(value)
         if is_uuid_of_bytes(value, column):
-            raise Maybe(
+            raise Unanswerable(
                 f"the text of a UUID is compared with a column of type {column}, of its bytes",
                 f"write UUID '{value}'",
             )
@@ -72,7 +72,7 @@ def beside(literal: Literal, column: pa.DataType) -> Literal:
             kind, value = literal.kind, literal.value
         elif target == "integer":
             written = value if _NUMBER.fullmatch(value.strip()) else 42
-            raise Maybe(
+            raise Unanswerable(
                 f"a string is compared with a column of type {column}",
                 f"write the number without quotes: {written}",
             )
@@ -85,7 +85,7 @@ def beside(literal: Literal, column: pa.DataType) -> Literal:
             raise _zone_trouble(column, literal, "TIMESTAMP {!r}")
         return literal
     if kind != target:
-        raise Maybe(
+        raise Unanswerable(
             f"a {_NAMES.get(kind, kind)} is compared with a column of type {column}",
             _ADVICE[target],
         )
@@ -102,10 +102,10 @@ def cast(literal: Literal, type_: pa.DataType) -> Literal:
         if kind == "text":
             value = float(value) if value.strip().lower() in _NOT_FINITE else number(value).value
         elif kind != "number":
-            raise Maybe(f"a {kind} cannot be cast to {type_}", "write a number")
+            raise Unanswerable(f"a {kind} cannot be cast to {type_}", "write a number")
         rounded = nearest(_double(value), type_.bit_width)
         if rounded is None:
-            raise Maybe(f"the number does not fit {type_}", "cast to DOUBLE")
+            raise Unanswerable(f"the number does not fit {type_}", "cast to DOUBLE")
         # A Fraction has no -0.0, and needs none: the two zeros compare equal.
         return Literal("number", Fraction(rounded) if math.isfinite(rounded) else rounded)
     if target == "text" and kind == "number":
@@ -126,21 +126,23 @@ def cast(literal: Literal, type_: pa.DataType) -> Literal:
             raise _zone_trouble(type_, moment, "DATE {!r}")
         return Literal("date", moment.value // DAY * Fraction(DAY))
     literal = beside(literal, type_)
-    if not place(literal, type_).exact:
-        raise Maybe(f"the literal is not exactly a value of {type_}", "write it without CAST")
+    if not to_stored(literal, type_).exact:
+        raise Unanswerable(
+            f"the literal is not exactly a value of {type_}", "write it without CAST"
+        )
     return literal
 
 
-def _zone_trouble(column: pa.DataType, literal: Literal, form: str) -> Maybe:
+def _zone_trouble(column: pa.DataType, literal: Literal, form: str) -> Unanswerable:
     micros = pa.scalar(literal.value * 10**6 // 1, pa.int64())
     moment = micros.cast(pa.timestamp("us", "UTC" if literal.kind == "instant" else None))
-    return Maybe(*time_zone_trouble(column, moment, form))
+    return Unanswerable(*time_zone_trouble(column, moment, form))
 
 
 def _double(value: Fraction | float) -> Fraction | float:
     double = nearest(value, 64)
     if double is None:
-        raise Maybe("the number does not fit a double", "write a smaller number")
+        raise Unanswerable("the number does not fit a double", "write a smaller number")
     return Fraction(double) if math.isfinite(double) else double
 
 
@@ -149,7 +151,7 @@ def uuid_bytes(text: str) -> Literal:
     try:
         return Literal("bytes", uuid.UUID(text).bytes)
     except ValueError:
-        raise Maybe(
+        raise Unanswerable(
             f"{text!r} is no UUID", "write '00000000-0000-0000-0000-000000000000'"
         ) from None
 
@@ -172,11 +174,11 @@ def is_uuid_of_bytes(text: str, column: pa.DataType) -> bool:
 def number(text: str) -> Literal:
     """Read a number exactly: digits, a fraction, an exponent."""
     if not _NUMBER.fullmatch(text.strip()):
-        raise Maybe(f"{text!r} is no number", "write a number such as -1.5 or 2e10")
+        raise Unanswerable(f"{text!r} is no number", "write a number such as -1.5 or 2e10")
     value = Decimal(text.strip())
     # 1e999999999 is a short text and a huge fraction.
     if value and abs(value.adjusted()) > _MAX_EXPONENT:
-        raise Maybe(f"{text} is out of every column's range", "write a smaller exponent")
+        raise Unanswerable(f"{text} is out of every column's range", "write a smaller exponent")
     return Literal("number", Fraction(value))
 
 
@@ -184,12 +186,12 @@ def timestamp(text: str) -> Literal:
     """Read a date, a timestamp, or an instant where a zone is written."""
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None:
-        raise Maybe(f"{text!r} is no date or timestamp", _ADVICE["timestamp"])
+        raise Unanswerable(f"{text!r} is no date or timestamp", _ADVICE["timestamp"])
     day, clock, zone = match["day"], match["clock"], match["zone"]
     try:
         days = datetime.date.fromisoformat(day).toordinal() - _EPOCH
     except ValueError as error:
-        raise Maybe(f"{text!r} is no date: {error}", _ADVICE["date"]) from None
+        raise Unanswerable(f"{text!r} is no date: {error}", _ADVICE["date"]) from None
     seconds = Fraction(days * DAY)
     if clock is None:
         return Literal("date", seconds)
@@ -210,31 +212,33 @@ def time_of_day(text: str) -> Literal:
         hour, minute, second = int(match["h"]), int(match["m"]), Fraction(match["s"] or 0)
         if hour <= 23 and minute <= 59 and second < 60:
             return Literal("time", hour * 3600 + minute * 60 + second)
-    raise Maybe(f"{text!r} is no time of day", _ADVICE["time"])
+    raise Unanswerable(f"{text!r} is no time of day", _ADVICE["time"])
 
 
-def compared(path: ColumnPath, type_: pa.DataType, operator: str, place: Place) -> Predicate:
+def compared(
+    path: ast.ColumnPath, type_: pa.DataType, operator: str, stored: StoredValue
+) -> ast.Predicate:
     """A column compared with a literal: between two values of the type x < 5.5 is x <= 5."""
     is_below = operator in ("<", "<=")
-    value = place.value
+    value = stored.value
     is_nan = isinstance(value, float) and math.isnan(value)
-    if value is None or is_nan or (operator == "=" and not place.exact):
+    if value is None or is_nan or (operator == "=" and not stored.exact):
         # False where the column holds a value, null where it does not.
-        never = IsIn(path, pa.array([], type_))
-        is_always = operator != "=" and not is_nan and is_below == (place.beyond > 0)
-        return Not(never) if is_always else never
-    scalar = place.scalar(type_)
+        never = ast.IsIn(path, pa.array([], type_))
+        is_always = operator != "=" and not is_nan and is_below == (stored.beyond > 0)
+        return ast.Not(never) if is_always else never
+    scalar = stored.scalar(type_)
     if operator == "=":
-        return Equals(path, scalar)
-    if not place.exact:
+        return ast.Equals(path, scalar)
+    if not stored.exact:
         operator = "<=" if is_below else ">"
-    return Compares(path, operator, scalar)  # pyright: ignore[reportArgumentType]
+    return ast.Compares(path, operator, scalar)  # pyright: ignore[reportArgumentType]
 
 
-def among(path: ColumnPath, type_: pa.DataType, places: Sequence[Place]) -> Predicate:
+def among(path: ast.ColumnPath, type_: pa.DataType, stored: Sequence[StoredValue]) -> ast.Predicate:
     """A column looked up in a set."""
     # A literal that is no value of the type equals nothing, and NaN not even itself.
-    scalars = [each.scalar(type_) for each in places if each.exact and each.value == each.value]
+    scalars = [each.scalar(type_) for each in stored if each.exact and each.value == each.value]
     if pt.is_fixed_size_binary(type_):
         type_ = pa.binary()
-    return IsIn(path, pa.array([each for each in scalars if each.type == type_], type_))
+    return ast.IsIn(path, pa.array([each for each in scalars if each.type == type_], type_))

@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from zonebloom.predicates import ast
 from zonebloom.predicates.ast import Constant, Predicate, Unknown
 from zonebloom.predicates.expression import comparable, from_predicate
-from zonebloom.values.literal import Literal, Maybe
+from zonebloom.values.literal import Literal, Unanswerable
 from zonebloom.values.types import family, nulls_are_elsewhere
 
 OPERATORS = {"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
@@ -203,7 +203,7 @@ class Walker:
         node = self.bare(node)
         try:
             return self._operand(node)
-        except Maybe as error:
+        except Unanswerable as error:
             self.fail(str(error), error.advice or ELSEWHERE, node)
 
     def _operand(self, node: Any) -> Side:
@@ -222,7 +222,7 @@ class Walker:
                 try:
                     return Literal("bytes", bytes.fromhex(node.this))
                 except ValueError:
-                    raise Maybe(
+                    raise Unanswerable(
                         "a binary literal takes pairs of hex digits", "write X'0a1b'"
                     ) from None
         return self.value(node)

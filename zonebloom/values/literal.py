@@ -29,7 +29,7 @@ from zonebloom.values.types import EXACT_INTEGERS, bounds, family, unit
 _CODES = {16: "<e", 32: "<f", 64: "<d"}
 
 
-class Maybe(Exception):
+class Unanswerable(Exception):
     """An engine may see a row that a look among exact values would miss: why, and what to write."""
 
     def __init__(self, reason: str, advice: str = "") -> None:
@@ -86,7 +86,7 @@ class Literal:
         return cls(name, ticks * unit(kind))
 
 
-class Place(NamedTuple):
+class StoredValue(NamedTuple):
     """A literal among the values of a type, as the type stores them.
 
     `value` is the literal itself if `exact`, else the nearest below it; it is None where the
@@ -114,49 +114,51 @@ def nearest(number: Fraction | float, bits: int) -> float | None:
         return None
 
 
-def place(literal: Literal, type_: pa.DataType) -> Place:
+def to_stored(literal: Literal, type_: pa.DataType) -> StoredValue:
     """Find a literal among the values of a type it is comparable with, without rounding.
 
     Raises
     ------
-    Maybe
+    Unanswerable
         Engines may round the literal, or the column, to compare the two.
 
     Examples
     --------
-    >>> place(Literal("number", Fraction("5.5")), pa.int32())
-    Place(value=5, exact=False, beyond=0)
+    >>> to_stored(Literal("number", Fraction("5.5")), pa.int32())
+    StoredValue(value=5, exact=False, beyond=0)
     """
     value, kind = literal.value, family(type_)
     if kind in ("text", "bytes", "boolean"):
-        return Place(value)
+        return StoredValue(value)
     if kind in ("integer", "float", "decimal") and isinstance(value, float) and math.isnan(value):
-        raise Maybe("engines disagree on NaN")
+        raise Unanswerable("engines disagree on NaN")
     if kind == "float":
         rounded = nearest(value, type_.bit_width)
         if rounded != value:
-            raise Maybe(f"{_shown(value)} is not a {type_} value, and engines round it")
-        return Place(rounded)
+            raise Unanswerable(f"{_shown(value)} is not a {type_} value, and engines round it")
+        return StoredValue(rounded)
     if literal.bits:
         if kind == "decimal":
-            raise Maybe(f"a floating point literal against {type_} is not compared exactly")
+            raise Unanswerable(f"a floating point literal against {type_} is not compared exactly")
         if math.isinf(value):
-            return Place(None, exact=False, beyond=1 if value > 0 else -1)
+            return StoredValue(None, exact=False, beyond=1 if value > 0 else -1)
         if abs(value) >= EXACT_INTEGERS[literal.bits]:
             shown = _shown(value)
-            raise Maybe(f"{shown} is compared as floating point, which rounds large integers")
+            raise Unanswerable(
+                f"{shown} is compared as floating point, which rounds large integers"
+            )
     steps: Any = value / unit(type_)
     low, high = bounds(type_)
     if not low <= steps <= high:
-        return Place(None, exact=False, beyond=1 if steps > high else -1)
+        return StoredValue(None, exact=False, beyond=1 if steps > high else -1)
     whole = steps.numerator // steps.denominator
-    return Place(whole, exact=whole == steps)
+    return StoredValue(whole, exact=whole == steps)
 
 
 def stored_bytes(literal: Literal, column: pa.DataType) -> list[bytes]:
     """The bytes that a column holds a literal as: none, one form, or both zeros."""
     column = value_type(column)
-    value, exact, _ = place(literal, column)
+    value, exact, _ = to_stored(literal, column)
     kind = family(column)
     if not exact or (pt.is_fixed_size_binary(column) and len(value) != column.byte_width):
         return []

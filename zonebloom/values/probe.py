@@ -9,7 +9,7 @@ import pyarrow as pa
 import xxhash
 
 from zonebloom.sbbf.hashing import value_type
-from zonebloom.values.literal import Literal, Maybe, integers_within, stored_bytes
+from zonebloom.values.literal import Literal, Unanswerable, integers_within, stored_bytes
 from zonebloom.values.types import family, hash_domain, is_comparable
 
 _NO_HASHES = np.empty(0, dtype=np.uint64)
@@ -46,7 +46,7 @@ def probe(column: pa.DataType, value: pa.Scalar) -> Probe:
         return Probe(_NO_HASHES, reason)
     try:
         forms = stored_bytes(literal, column)
-    except Maybe as reason:
+    except Unanswerable as reason:
         return Probe(_NO_HASHES, str(reason))
     return Probe(np.array([hash_bytes(form) for form in forms], dtype=np.uint64))
 

@@ -21,7 +21,7 @@ from zonebloom.predicates.spark_compare import of_python
 from zonebloom.spark.relation import opaque_reason
 from zonebloom.spark.types import spark_type
 from zonebloom.values.columns import alike
-from zonebloom.values.literal import Literal, Maybe, nearest
+from zonebloom.values.literal import Literal, Unanswerable, nearest
 
 # A condition or operand as the JSON of a scan's question has it.
 Node = Mapping[str, Any]
@@ -66,7 +66,7 @@ class Catalyst:
             return ast.And(terms) if node["kind"] == "And" else ast.Or(terms)
         try:
             return self._compared(node["kind"], node["operands"])
-        except Maybe as reason:
+        except Unanswerable as reason:
             return ast.Unknown(node["text"], str(reason), frozenset(node["columns"]))
 
     def _compared(self, kind: str, operands: Sequence[Node]) -> ast.Predicate:
@@ -89,24 +89,24 @@ class Catalyst:
             path, type_ = self._column(operands[0])
             if type_ == "boolean":
                 return ast.Equals(path, pa.scalar(True))
-        raise Maybe(_NOT_COMPARED)
+        raise Unanswerable(_NOT_COMPARED)
 
     def _column(self, node: Node) -> tuple[ast.ColumnPath, str]:
         """A column or leaf of structs, and Spark's name of its type."""
         if "column" not in node:
-            raise Maybe(_NOT_COMPARED)
+            raise Unanswerable(_NOT_COMPARED)
         wanted, type_ = tuple(node["column"]), node["type"]
         if alike(self._partition_columns, wanted[0]):
-            raise Maybe("its values come from paths")
+            raise Unanswerable("its values come from paths")
         for reason in map(opaque_reason, node["metadata"]):
             if reason is not None:
-                raise Maybe(reason)
+                raise Unanswerable(reason)
         path = self._comparer.path(wanted)
         if self._is_case_sensitive and path != wanted:
-            raise Maybe(f"there is no one column {ast.column_text(wanted)}")
+            raise Unanswerable(f"there is no one column {ast.column_text(wanted)}")
         arrow = self._comparer.type_of(path)
         if type_ != _spark_name(arrow):
-            raise Maybe(f"Spark reads {ast.column_text(path)} as {type_}, and it is {arrow}")
+            raise Unanswerable(f"Spark reads {ast.column_text(path)} as {type_}, and it is {arrow}")
         return path, type_
 
 
@@ -124,16 +124,16 @@ def _spark_name(arrow: pa.DataType) -> str | None:
 def _literals(node: Node, type_: str) -> list[Literal]:
     """Literals of a column's type."""
     if "values" not in node or node["type"] != type_:
-        raise Maybe(_NOT_COMPARED)
+        raise Unanswerable(_NOT_COMPARED)
     read = _READERS.get(type_.partition("(")[0])
     if read is None:
-        raise Maybe(f"a {type_} literal is not followed")
+        raise Unanswerable(f"a {type_} literal is not followed")
     try:
         return [of_python(None if text is None else read(text)) for text in node["values"]]
     except UnicodeDecodeError:
-        raise Maybe("a text is not UTF-8") from None
+        raise Unanswerable("a text is not UTF-8") from None
     except OverflowError:
-        raise Maybe("the value is out of reach") from None
+        raise Unanswerable("the value is out of reach") from None
 
 
 def _float(text: str) -> float:

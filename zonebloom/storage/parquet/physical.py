@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.storage.parquet.thrift import Struct
-from zonebloom.values.literal import Literal, place
+from zonebloom.values.literal import Literal, to_stored
 from zonebloom.values.probe import hash_bytes, probe, probe_many
 from zonebloom.values.types import widens
 
@@ -73,7 +73,7 @@ class PhysicalLeaf:
         hashes = set()
         for value in values:
             literal = Literal.of(value)
-            found = None if literal is None else place(literal, stored)
+            found = None if literal is None else to_stored(literal, stored)
             if found is not None and found.exact:
                 try:
                     hashes.add(hash_bytes(found.value.to_bytes(self.length, "big", signed=True)))
