@@ -180,7 +180,7 @@ class _Reader:
             raise Unanswerable(_ONLY_LITERALS)
         if not equal_is_exact(column.type, value.type):
             raise Unanswerable(f"comparing {column.type} with {value.type} may round")
-        self._mixes_signs |= {column.type, value.type} == _WHOLE
+        self._mixes_signs = self._mixes_signs or _differ_in_sign(column.type, value.type)
         if operator == "=":
             return ast.Equals(column.path, value)
         if pa.types.is_floating(value.type) and math.isnan(value.as_py()):
@@ -203,7 +203,7 @@ class _Reader:
             _check_zones(column, values[0])
             if not lookup_is_exact(column.type, values):
                 raise Unanswerable(f"looking {column.type} up in a set of {values.type} may round")
-            self._mixes_signs |= {column.type, values.type} == _WHOLE
+            self._mixes_signs = self._mixes_signs or _differ_in_sign(column.type, values.type)
         return ast.IsIn(column.path, values, null_matches)
 
     def _is_null(self, node: Node) -> ast.Predicate:
@@ -290,6 +290,10 @@ class _Reader:
                 # Of null, PyArrow's is_in is false.
                 return ast.And((leaf, ast.Not(ast.IsNull(leaf.column))))
         return self._unknown(node, "")
+
+
+def _differ_in_sign(one: pa.DataType, other: pa.DataType) -> bool:
+    return one != other and {one, other} == _WHOLE
 
 
 def _column(node: Node, otherwise: str) -> _Column:
