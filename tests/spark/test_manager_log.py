@@ -153,7 +153,7 @@ def test_the_lock_of_another_process_is_seen_and_falls_with_it(tmp_path, action)
     if action == "create":
         before, during = State.DOESNOTEXIST, State.CREATING
     else:
-        before, during, _ = TRANSITIONS[action]
+        before, during, *_ = TRANSITIONS[action]
     system = System(str(tmp_path))
     log = system.log("ids")
     log.append(record(before), 0)
@@ -178,14 +178,19 @@ def test_the_lock_of_another_process_is_seen_and_falls_with_it(tmp_path, action)
     actions = Actions(system, False)
     try:
         assert child.stdout is not None and child.stdout.readline() == "in\n"
-        for refused in (actions.delete, actions.restore, actions.vacuum, actions.cancel):
+        for refused in (
+            actions.delete_index,
+            actions.restore_index,
+            actions.vacuum_index,
+            actions.cancel,
+        ):
             with pytest.raises(CommitConflict, match=rf"'ids' is {during}.*at work"):
                 refused("ids")
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
     assert log.latest().state == during
-    for refused in (actions.delete, actions.restore, actions.vacuum):
+    for refused in (actions.delete_index, actions.restore_index, actions.vacuum_index):
         with pytest.raises(InvalidState, match=rf"is {during}.*cancel\('ids'\) first"):
             refused("ids")
     actions.cancel("ids")
@@ -202,14 +207,14 @@ def test_a_cancel_that_died_is_cancelled_again(tmp_path):
         log.append(record(state), number)
     actions = Actions(system, False)
     with pytest.raises(InvalidState, match="is CANCELLING"):
-        actions.optimize("ids", "quick")
+        actions.optimize_index("ids", "quick")
     actions.cancel("ids")
     assert log.latest().state == State.ACTIVE
 
 
 def test_stable_states_are_those():
     assert {str(each) for each in State if each.is_stable} == STABLE
-    assert {each for _, during, _ in TRANSITIONS.values() for each in [during]} == (
+    assert {each for _, during, *_ in TRANSITIONS.values() for each in [during]} == (
         {each for each in State if not each.is_stable} - {State.CANCELLING}
     )
 
@@ -350,9 +355,9 @@ def test_a_vacuum_that_cannot_delete_segments_says_so_and_is_done(lake, tmp_path
     actions.create(*to_build(lake))
     for name in segments(lake):
         undeletable(lake, name)
-    actions.delete("ids")
+    actions.delete_index("ids")
     with pytest.warns(ZoneBloomWarning, match=r"segments of ids\.id are left in .*vacuum\(\)"):
-        actions.vacuum("ids")
+        actions.vacuum_index("ids")
     assert log.latest().state == State.DOESNOTEXIST and log.latest().action == "vacuum"
     assert in_catalog(lake) == {}
 
@@ -373,7 +378,7 @@ def test_a_build_whose_leftovers_cannot_be_deleted_stands(lake, tmp_path):
     assert zb.dataset(lake).validate_index("ids.id") == 3
     before |= segments(lake)
     made = in_catalog(lake)
-    actions.refresh("ids", "full", block)
+    actions.refresh_index("ids", "full", progress=block)
     assert in_catalog(lake) != made and zb.dataset(lake).validate_index("ids.id") == 3
     # Nor does it hide why a build failed.
     before |= segments(lake)
@@ -385,5 +390,5 @@ def test_a_build_whose_leftovers_cannot_be_deleted_stands(lake, tmp_path):
             raise NoFragments("the cause")
 
     with pytest.raises(NoFragments, match="the cause"):
-        actions.refresh("ids", "full", fail)
+        actions.refresh_index("ids", "full", progress=fail)
     assert in_catalog(lake) == made

@@ -9,13 +9,10 @@ vacuum    DELETED      -> VACUUMING  -> DOESNOTEXIST
 cancel    CREATING, VACUUMING, or CANCELLING of these -> CANCELLING -> DOESNOTEXIST
           others       -> CANCELLING -> the stable state before
 
-An action that fails puts the state back itself and says why in the log. One whose process dies
-leaves its transitional state, and every other action is refused until `cancel`. Nothing here
-needs Spark but the builds, when a session is given for them.
-
-Indices in a catalog are named by people, and by managers with other system folders. The segments
-of a creation have a prefix that its record holds before the first is written: what is taken back
-of one that failed or died is what has them, and nothing else of the same name.
+An action that fails puts the state back and says why in the log. One whose process dies leaves
+its transitional state, and all others are refused until `cancel`. The segments of a creation have
+a prefix that its record holds before the first is written: only what has it is taken back, for
+indices of the same name may be made by people, and by managers with other system folders.
 """
 
 from __future__ import annotations
@@ -42,6 +39,7 @@ from zonebloom.errors import (
 )
 from zonebloom.index.global_filter import GlobalSize
 from zonebloom.spark.build import train_on_spark
+from zonebloom.spark.hyperspace.config import require_name
 from zonebloom.spark.hyperspace.log import IndexLog, Record, State, System
 from zonebloom.spark.hyperspace.source import catalog_of, measure_drift, open_recorded
 
@@ -50,30 +48,29 @@ if TYPE_CHECKING:
 
 Progress = bool | Callable[[int, int], Any] | None
 
-# Where an action begins, while it is under way, and where it ends.
+# Where an action begins, while it is under way, where it ends, and what is said elsewhere.
 TRANSITIONS = {
-    "create": (State.DOESNOTEXIST, State.CREATING, State.ACTIVE),
-    "refresh": (State.ACTIVE, State.REFRESHING, State.ACTIVE),
-    "optimize": (State.ACTIVE, State.OPTIMIZING, State.ACTIVE),
-    "delete": (State.ACTIVE, State.DELETING, State.DELETED),
-    "restore": (State.DELETED, State.RESTORING, State.ACTIVE),
-    "vacuum": (State.DELETED, State.VACUUMING, State.DOESNOTEXIST),
-}
-_WHY_NOT = {
-    "refresh": "it cannot be refreshed; call restore_index first",
-    "optimize": "it cannot be optimized; call restore_index first",
-    "delete": "it is deleted already",
-    "restore": "there is nothing to restore",
-    "vacuum": "it cannot be vacuumed; call delete_index first",
+    "create": (State.DOESNOTEXIST, State.CREATING, State.ACTIVE, ""),
+    "refresh": (State.ACTIVE, State.REFRESHING, State.ACTIVE, "call restore_index first"),
+    "optimize": (State.ACTIVE, State.OPTIMIZING, State.ACTIVE, "call restore_index first"),
+    "delete": (State.ACTIVE, State.DELETING, State.DELETED, "it is deleted already"),
+    "restore": (State.DELETED, State.RESTORING, State.ACTIVE, "there is nothing to restore"),
+    "vacuum": (State.DELETED, State.VACUUMING, State.DOESNOTEXIST, "call delete_index first"),
 }
 
 
 class Actions:
     """What can be done to the indices of a system folder."""
 
+    # As queries take them: when they were read, of which folder.
+    _records: tuple[float, str, list[Record]] | None = None
+
     def __init__(self, system: System, spark: SparkSession | Literal[False]):
-        self._system = system
-        self._spark: SparkSession | Literal[False] = spark
+        self._folder = system
+        self._spark: Any = spark
+
+    def _system(self) -> System:
+        return self._folder
 
     def create(self, ds: Dataset, record: Record, progress: Progress = None) -> None:
         """Build an index that is not there."""
@@ -87,8 +84,24 @@ class Actions:
                     _take_back(record)
                 raise
 
-    def refresh(self, name: str, mode: str, progress: Progress = None) -> None:
-        """Bring an index up to its files."""
+    def refresh_index(self, name: str, mode: str = "full", *, progress: Progress = None) -> None:
+        """Bring an index up to the files as they are now.
+
+        Parameters
+        ----------
+        name : str
+        mode : {"full", "incremental", "quick"}
+            "full" builds it anew. "incremental" reads only files that were added or changed and
+            forgets those gone. "quick" reads no data: it takes note of the files, and the index
+            is used as far as it goes; the ratios of hybrid scan count what changes after it.
+        progress : bool or callable, optional
+
+        Raises
+        ------
+        InvalidArgument, IndexNotFound, InvalidState, CommitConflict, SchemaMismatch
+        NoFragments, FragmentUnreadable, EngineError
+            And the index is as it was.
+        """
         arguments.choice(mode, "mode", ("full", "incremental", "quick"))
         with self._acting(name, "refresh", mode) as (record, changes):
             ds = open_recorded(record)
@@ -104,40 +117,49 @@ class Actions:
                 )
             changes |= _as_indexed(record)
 
-    def optimize(self, name: str, mode: str) -> None:
-        """Merge the segments of an index; its data is not read."""
+    def optimize_index(self, name: str, mode: str = "quick") -> None:
+        """Put the segments that refreshes added together; no data is read.
+
+        Parameters
+        ----------
+        name : str
+        mode : {"quick", "full"}
+            "quick" merges the small ones; "full" makes one of all, in the layout its size asks
+            for.
+        """
         arguments.choice(mode, "mode", ("quick", "full"))
         with self._acting(name, "optimize", mode) as (record, _):
             names = list(record.indices.values())
             compact(catalog_of(record), names, everything=mode == "full")
 
-    def delete(self, name: str) -> None:
-        """Have an index used no more; its bits stay."""
+    def delete_index(self, name: str) -> None:
+        """Have an index used no more by this manager's queries; `restore_index` takes it back.
+
+        As all that follow it raises IndexNotFound, InvalidState or CommitConflict.
+        """
         with self._acting(name, "delete"):
             pass
 
-    def restore(self, name: str) -> None:
-        """Have a deleted index used again."""
+    def restore_index(self, name: str) -> None:
+        """Take back `delete_index`."""
         with self._acting(name, "restore") as (record, _):
             there = catalog_of(record).latest().indices
             _require_there(record, there, "vacuum it and create it again")
 
-    def vacuum(self, name: str) -> None:
-        """Delete the bits of a deleted index, and forget it."""
+    def vacuum_index(self, name: str) -> None:
+        """Remove a deleted index for good, filters and all."""
         with self._acting(name, "vacuum") as (record, _):
             drop_for_good(catalog_of(record), record.indices.values())
 
     def cancel(self, name: str) -> None:
-        """Go back to the stable state before an action that never ended.
+        """Take an index out of the state that a crash left it in, to the stable one before.
 
-        Of what a refresh had committed nothing is taken back: an index is true of the files it
-        knows, whichever these are.
+        Of a creation or vacuum that never ended, the rest is removed; an index that was refreshed
+        is true of the files it knows, whichever these are. An action that is still under way is a
+        CommitConflict.
         """
-        log = self._system.log(name)
-        _require_unstable(log.latest())
-        with log.locked():
-            latest = log.latest()
-            _require_unstable(latest)
+        log = self._system().log(require_name(name))
+        with self._locked(log, "cancel") as latest:
             stable = log.latest_stable()
             since = {record.state for record in log.history() if record.number > stable.number}
             going = log.append(
@@ -158,16 +180,9 @@ class Actions:
         self, name: str, action: str, mode: str = "", of: Record | None = None
     ) -> Iterator[tuple[Record, dict[str, Any]]]:
         """Between the transitional and the stable state of an action, to note what changes."""
-        _, during, after = TRANSITIONS[action]
-        log = self._system.log(name)
-        # Before the lock, which makes a folder. Whether an action that began is still under
-        # way, the lock tells.
-        latest = log.latest()
-        if latest.state.is_stable:
-            _require_state(latest, action)
-        with log.locked():
-            before = log.latest()
-            _require_state(before, action)
+        _, during, after, _ = TRANSITIONS[action]
+        log = self._system().log(require_name(name))
+        with self._locked(log, action) as before:
             if of is not None:
                 _require_free(of)
             action = f"{action} {mode}".strip()
@@ -178,9 +193,27 @@ class Actions:
                 yield started, changes
             except BaseException as error:
                 with _noting(error, f"index {name!r} may be left {during}: call cancel({name!r})"):
-                    _put_back(log, started, before, error)
+                    message = f"{type(error).__name__}: {error}"[:1000]
+                    back = replace(before, action=f"{action} failed", message=message)
+                    log.append(back, started.number)
                 raise
             log.append(replace(started, state=after, **changes), started.number)
+
+    @contextlib.contextmanager
+    def _locked(self, log: IndexLog, action: str) -> Iterator[Record]:
+        """Hold the lock of an index in a state in which an action may begin."""
+        # Before the lock, which makes a folder. Whether an action that began is still under
+        # way, the lock tells.
+        latest = log.latest()
+        if latest.state.is_stable:
+            _require_state(latest, action)
+        with log.locked():
+            latest = log.latest()
+            _require_state(latest, action)
+            try:
+                yield latest
+            finally:
+                self._records = None
 
     def _build(self, ds: Dataset, record: Record, progress: Progress, prefix: str = "") -> None:
         """Build anew, or with a prefix what is not there."""
@@ -192,19 +225,6 @@ class Actions:
         engine = None if self._spark is False else partial(train_on_spark, self._spark)
         Builder(ds.opened).build(wanted, "auto", not prefix, engine, progress, prefix)
         ds.checkout_latest()
-
-
-def _put_back(log: IndexLog, started: Record, before: Record, error: BaseException) -> None:
-    state = before.state
-    if started.state == State.VACUUMING:
-        # While the catalog cannot be looked at it stays DELETED, to be vacuumed again.
-        with _noting(error, "the catalog cannot be looked at"):
-            there = catalog_of(before).latest().indices
-            if len(before.missing_from(there)) == len(before.indices):
-                state = State.DOESNOTEXIST
-    message = f"{type(error).__name__}: {error}"[:1000]
-    back = replace(before, state=state, action=f"{started.action} failed", message=message)
-    log.append(back, started.number)
 
 
 def _take_back(record: Record) -> None:
@@ -235,32 +255,23 @@ def no_index(name: str) -> IndexNotFound:
 
 
 def _require_state(record: Record, action: str) -> None:
-    """Refuse an action on an index in another state than the one it begins at."""
+    """Refuse an action on an index in another state than one it begins at."""
     name, state = record.name, record.state
-    if state == TRANSITIONS[action][0]:
-        return
-    if not state.is_stable:
+    if action == "create" and state in (State.ACTIVE, State.DELETED):
+        hint = ", deleted: restore it or vacuum it first" if state == State.DELETED else ""
+        raise IndexExists(f"there is an index {name!r} already{hint}; or give another name")
+    if action != "create" and state == State.DOESNOTEXIST:
+        raise no_index(name)
+    if action == "cancel":
+        if state.is_stable:
+            raise InvalidState(f"index {name!r} is {state}: there is no action, so none to cancel")
+    elif not state.is_stable:
         raise InvalidState(
             f"index {name!r} is {state} since {record.time} and nobody is at work on it: "
             f"its process died. Call cancel({name!r}) first"
         )
-    if action == "create":
-        hint = ", deleted: restore it or vacuum it first" if state == State.DELETED else ""
-        raise IndexExists(f"there is an index {name!r} already{hint}; or give another name")
-    if state == State.DOESNOTEXIST:
-        raise no_index(name)
-    raise InvalidState(f"index {name!r} is {state}, so {_WHY_NOT[action]}")
-
-
-def _require_unstable(record: Record) -> None:
-    """Refuse to cancel where no action began."""
-    if record.state == State.DOESNOTEXIST:
-        raise no_index(record.name)
-    if record.state.is_stable:
-        raise InvalidState(
-            f"index {record.name!r} is {record.state}: no action is under way, so there is none "
-            "to cancel"
-        )
+    elif state != TRANSITIONS[action][0]:
+        raise InvalidState(f"index {name!r} is {state}: {TRANSITIONS[action][3]}")
 
 
 def _require_free(record: Record) -> None:

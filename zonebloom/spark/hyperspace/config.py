@@ -34,8 +34,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
@@ -131,37 +131,39 @@ def _bytes(text: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def _key(name: str, default: str, read: Callable[[str], Any], expected: str) -> Any:
-    return field(metadata={"key": (name, default, read, expected)})
+# Default, reader and what is expected, by key.
+KEYS: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    APPLY_ENABLED: ("true", _boolean, "true or false"),
+    MAX_BYTES: ("8g", _bytes, 'a number of bytes, such as "512m" or "8g"'),
+    HYBRID_ENABLED: ("true", _boolean, "true or false"),
+    MAX_APPENDED_RATIO: ("0.3", _ratio, "a number from 0 to 1"),
+    MAX_DELETED_RATIO: ("0.2", _ratio, "a number from 0 to 1"),
+    CACHE_SECONDS: ("300", _seconds, "a number of seconds, 0 or more"),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The keys of a session, read at one moment."""
+class Settings(NamedTuple):
+    """The keys of a session, read at one moment, in the order of `KEYS`."""
 
     system_path: str
-    apply_enabled: bool = _key(APPLY_ENABLED, "true", _boolean, "true or false")
-    max_bytes: int = _key(MAX_BYTES, "8g", _bytes, 'a number of bytes, such as "512m" or "8g"')
-    hybrid_enabled: bool = _key(HYBRID_ENABLED, "true", _boolean, "true or false")
-    max_appended_ratio: float = _key(MAX_APPENDED_RATIO, "0.3", _ratio, "a number from 0 to 1")
-    max_deleted_ratio: float = _key(MAX_DELETED_RATIO, "0.2", _ratio, "a number from 0 to 1")
-    cache_seconds: float = _key(CACHE_SECONDS, "300", _seconds, "a number of seconds, 0 or more")
-
-
-# Name, default, reader and what is expected, by field.
-KEYS = {each.name: each.metadata["key"] for each in fields(Settings) if each.metadata}
+    apply_enabled: bool
+    max_bytes: int
+    hybrid_enabled: bool
+    max_appended_ratio: float
+    max_deleted_ratio: float
+    cache_seconds: float
 
 
 def read_settings(spark: SparkSession) -> Settings:
     """Read the keys of a session."""
-    values = {}
-    for name, (key, default, read, expected) in KEYS.items():
+    values: list[Any] = []
+    for key, (default, read, expected) in KEYS.items():
         text = _get(spark, key)
         try:
-            values[name] = read(default if text is None else text)
+            values.append(read(default if text is None else text))
         except (ValueError, KeyError):
             raise InvalidArgument(f"{key} is {text!r}; set it to {expected}") from None
-    return Settings(_system_path(spark), **values)
+    return Settings(_system_path(spark), *values)
 
 
 def _get(spark: SparkSession, key: str) -> str | None:

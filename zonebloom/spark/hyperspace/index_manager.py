@@ -51,7 +51,7 @@ def _spelled(method: Callable[..., Any], **parameters: str) -> Callable[..., Any
     return call
 
 
-class IndexManager:
+class IndexManager(Actions):
     """Manages indices over Parquet files that Spark reads.
 
     Methods have the names of Hyperspace's Python API too: ``createIndex`` and so on.
@@ -72,9 +72,6 @@ class IndexManager:
         if not hasattr(spark, "conf") or not hasattr(spark, "createDataFrame"):
             raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession")
         self._spark = spark
-        self._records: tuple[float, str, list[Record]] | None = None
-
-    # Life of an index
 
     def create_index(
         self,
@@ -118,68 +115,7 @@ class IndexManager:
             expected_num_items=num_items_within(settings.max_bytes, ds, config),
             fpp=config.fpp,
         )
-        self._act(lambda actions: actions.create(ds, record, progress))
-
-    def refresh_index(self, name: str, mode: str = "full", *, progress: Progress = None) -> None:
-        """Bring an index up to the files as they are now.
-
-        Parameters
-        ----------
-        name : str
-        mode : {"full", "incremental", "quick"}
-            "full" builds it anew. "incremental" reads only files that were added or changed and
-            forgets those gone. "quick" reads no data: it takes note of the files, and the index
-            is used as far as it goes; the ratios of hybrid scan count what changes after it.
-        progress : bool or callable, optional
-
-        Raises
-        ------
-        InvalidArgument, IndexNotFound, InvalidState, CommitConflict, SchemaMismatch
-        NoFragments, FragmentUnreadable, EngineError
-            And the index is as it was.
-        """
-        self._act(lambda actions: actions.refresh(require_name(name), mode, progress))
-
-    def delete_index(self, name: str) -> None:
-        """Have an index used no more by this manager's queries; `restore_index` takes it back.
-
-        As all that follow it raises IndexNotFound, InvalidState or CommitConflict.
-        """
-        self._act(lambda actions: actions.delete(require_name(name)))
-
-    def restore_index(self, name: str) -> None:
-        """Take back `delete_index`."""
-        self._act(lambda actions: actions.restore(require_name(name)))
-
-    def vacuum_index(self, name: str) -> None:
-        """Remove a deleted index for good, filters and all."""
-        self._act(lambda actions: actions.vacuum(require_name(name)))
-
-    def optimize_index(self, name: str, mode: str = "quick") -> None:
-        """Put the segments that refreshes added together; no data is read.
-
-        Parameters
-        ----------
-        name : str
-        mode : {"quick", "full"}
-            "quick" merges the small ones; "full" makes one of all, in the layout its size asks
-            for.
-        """
-        self._act(lambda actions: actions.optimize(require_name(name), mode))
-
-    def cancel(self, name: str) -> None:
-        """Take an index out of the state that a crash left it in, to the stable one before.
-
-        Of a creation or vacuum that never ended, the rest is removed. An action that is still
-        under way is a CommitConflict.
-        """
-        self._act(lambda actions: actions.cancel(require_name(name)))
-
-    def _act(self, action: Callable[[Actions], None]) -> None:
-        try:
-            action(Actions(self._system(), self._spark))
-        finally:
-            self._records = None
+        self.create(ds, record, progress)
 
     # Figures
 
@@ -307,11 +243,11 @@ class IndexManager:
     # As Hyperspace spells them
 
     createIndex = _spelled(create_index, dataFrame="df", indexConfig="config")  # noqa: N815
-    deleteIndex = _spelled(delete_index, indexName="name")  # noqa: N815
-    restoreIndex = _spelled(restore_index, indexName="name")  # noqa: N815
-    vacuumIndex = _spelled(vacuum_index, indexName="name")  # noqa: N815
-    refreshIndex = _spelled(refresh_index, indexName="name")  # noqa: N815
-    optimizeIndex = _spelled(optimize_index, indexName="name")  # noqa: N815
+    deleteIndex = _spelled(Actions.delete_index, indexName="name")  # noqa: N815
+    restoreIndex = _spelled(Actions.restore_index, indexName="name")  # noqa: N815
+    vacuumIndex = _spelled(Actions.vacuum_index, indexName="name")  # noqa: N815
+    refreshIndex = _spelled(Actions.refresh_index, indexName="name")  # noqa: N815
+    optimizeIndex = _spelled(Actions.optimize_index, indexName="name")  # noqa: N815
     whyNot = _spelled(why_not, indexName="index_name")  # noqa: N815
     isEnabled = _spelled(is_enabled)  # noqa: N815
     explain = _spelled(explain, redirectFunc="redirect")

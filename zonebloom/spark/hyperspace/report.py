@@ -151,7 +151,8 @@ def why_not(
         for note in plan.notes:
             yield WhyNotRow(record.name, "", "", note.reason, note.text)
         for relation in own:
-            for column, reason, text in _of_relation(record, relation, lookup):
+            for column, note in _of_relation(record, relation, lookup):
+                reason, text = (note.reason, note.text) if note else (None, _used(relation))
                 yield WhyNotRow(record.name, column, relation.name, reason, text)
         if not own and not plan.notes:
             read = ", ".join(relation.name for relation in plan.relations)
@@ -161,32 +162,28 @@ def why_not(
 
 def _of_relation(
     record: Record, relation: PrunedRelation, lookup: ManagedLookup
-) -> Iterator[tuple[str, Reason | None, str]]:
-    """Columns, empty where it concerns all, with what became of the index on each."""
+) -> Iterator[tuple[str, Note | None]]:
+    """What became of the index on each column, or on all where that is empty; None if used."""
+    of_all = [note for note in relation.notes if note.reason in _OF_RELATION]
+    of_all = [] if relation.indices else of_all
     if record.name in lookup.refused:
         of_all = [lookup.refused[record.name]]
-    else:
-        of_all = [note for note in relation.notes if note.reason in _OF_RELATION]
-        of_all = [] if relation.indices else of_all
-    for note in of_all:
-        yield "", note.reason, note.text
+    yield from (("", note) for note in of_all)
     for column, index in () if of_all else record.indices.items():
-        notes = _notes_on(column, relation)
         others = [r.name for r in lookup.records if r.indices.get(column) in relation.indices]
         if index in relation.indices:
             notes = [note for note in relation.notes if note.reason in _BESIDES]
             if relation.is_pruned:
-                yield column, None, _used(relation)
+                yield column, None
             elif Reason.INDEX_DAMAGED not in relation.reasons:
-                yield column, Reason.ALL_FILES_KEPT, Reason.ALL_FILES_KEPT.value
+                yield column, Note(Reason.ALL_FILES_KEPT)
         elif others:
             text = f"index {others[0]!r}, made later, answers for {column}"
             notes = [Note(Reason.OTHER_INDEX, text)]
-        elif not notes:
+        else:
             text = f"the filter that reaches the scan is {relation.filter or 'none'}"
-            notes = [Note(Reason.COLUMN_NOT_IN_FILTER, text)]
-        for note in notes:
-            yield column, note.reason, note.text
+            notes = _notes_on(column, relation) or [Note(Reason.COLUMN_NOT_IN_FILTER, text)]
+        yield from ((column, note) for note in notes)
 
 
 def _notes_on(column: str, relation: PrunedRelation) -> list[Note]:

@@ -29,9 +29,6 @@ from zonebloom.text import bytes_text
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Footers read for a count of rows; of more files, about so many stand for all.
-_SAMPLED_FILES = 64
-
 
 def open_source(
     source: DataFrame | str | os.PathLike[str], index_dir: str | None
@@ -107,37 +104,26 @@ def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> 
 def num_items_within(max_bytes: int, ds: Dataset, config: BFIndexConfig) -> int:
     """Items that each global filter is sized for, unless the index would be larger than allowed."""
     planner = ds.opened.planner
-    present = planner.coverage().present
-    sample = present[:: -(-len(present) // _SAMPLED_FILES)]
-    share = _num_bytes(sample) / _num_bytes(present)
-    counts = [planner.count_rows(file) for file in sample]
-    rows = round(sum(counts) / share)
-    zones = round(sum(-(-count // DEFAULT_ITEMS) for count in counts) / share)
+    counts = [planner.count_rows(file) for file in planner.coverage().present]
+    rows, zones = sum(counts), sum(-(-count // DEFAULT_ITEMS) for count in counts)
     items = config.expected_num_items or max(rows, 1)
-    num_columns = len(config.columns)
-    zone_bytes = num_columns * zones * ZoneParameters().filter_bytes
+    zone_bytes = len(config.columns) * zones * ZoneParameters().filter_bytes
     try:
-        global_bytes = num_columns * size_for(items, config.fpp, "exact")
+        global_bytes = len(config.columns) * size_for(items, config.fpp, "exact")
     except InvalidArgument as error:
         raise InvalidArgument(
             f"a global filter of {items:,} items at fpp {config.fpp} would be over 128 MiB; give a "
             "larger fpp, or the number of distinct values as expected_num_items if that is less"
         ) from error
     if zone_bytes + global_bytes > max_bytes:
-        columns = "1 column" if num_columns == 1 else f"{num_columns} columns"
-        about = "about " if len(sample) < len(present) else ""
         raise InvalidArgument(
-            f"index {config.name!r} would take {bytes_text(zone_bytes + global_bytes)}: {columns} "
-            f"of {about}{zones:,} zones ({about}{rows:,} rows), {bytes_text(zone_bytes)}, and "
-            f"global filters for {items:,} items, {bytes_text(global_bytes)}; {MAX_BYTES} allows "
-            f"{bytes_text(max_bytes)}. Name fewer columns, give a larger fpp or fewer "
-            "expected_num_items, or raise the limit"
+            f"index {config.name!r} would take {bytes_text(zone_bytes + global_bytes)}: "
+            f"{len(config.columns)} columns of {zones:,} zones ({rows:,} rows), "
+            f"{bytes_text(zone_bytes)}, and global filters for {items:,} items, "
+            f"{bytes_text(global_bytes)}; {MAX_BYTES} allows {bytes_text(max_bytes)}. Name fewer "
+            "columns, give a larger fpp or fewer expected_num_items, or raise the limit"
         )
     return items
-
-
-def _num_bytes(files: Sequence[PresentFragment]) -> int:
-    return sum(file.identity.size for file in files)
 
 
 # How files changed since

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ZoneBloomError
 from zonebloom.spark.hyperspace.log import Record
@@ -36,25 +35,19 @@ class Statistics:
     def summary(self, record: Record) -> tuple[Any, ...]:
         """One row of `SUMMARY_DDL`; null where the data cannot be looked at."""
         catalog = catalog_of(record)
-        files = _files(catalog, record)
+        latest = catalog.latest()
+        names = latest.indices.keys() & record.indices.values()
+        files = catalog.files(latest.with_indices({name: latest.indices[name] for name in names}))
         drift = self._drift(record)
-        known = drift if isinstance(drift, Drift) else None
-        return (
-            record.name,
-            list(record.columns),
-            catalog.folder,
-            str(record.state),
-            KIND,
-            len(files),
-            sum(files.values()),
-            known and known.num_indexed,
-            known and known.indexed_bytes,
-            known and known.num_appended,
-            known and known.appended_bytes,
-            known and known.num_deleted,
-            known and known.deleted_bytes,
-            sorted(files),
-        )
+        changes: tuple[int | None, ...] = (None,) * 6
+        if isinstance(drift, Drift):
+            changes = (
+                *(drift.num_indexed, drift.indexed_bytes, drift.num_appended),
+                *(drift.appended_bytes, drift.num_deleted, drift.deleted_bytes),
+            )
+        of_files = (len(files), sum(files.values()), *changes, sorted(files))
+        state = str(record.state)
+        return record.name, list(record.columns), catalog.folder, state, KIND, *of_files
 
     def extended(self, record: Record, history: list[Record]) -> tuple[Any, ...]:
         """One row of `EXTENDED_DDL`."""
@@ -83,11 +76,3 @@ class Statistics:
                 self._opened[key] = f"the data cannot be looked at: {error}"
         opened = self._opened[key]
         return opened if isinstance(opened, str) else measure_drift(opened, record)
-
-
-def _files(catalog: Catalog, record: Record) -> dict[str, int]:
-    """Files of an index, with their sizes."""
-    latest = catalog.latest()
-    names = latest.indices.keys() & record.indices.values()
-    of_index = latest.with_indices({name: latest.indices[name] for name in names})
-    return catalog.files(of_index)

@@ -1,13 +1,7 @@
 package zonebloom;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.util.ArrayDeque;
-import java.util.ArrayList;
-import java.util.Collections;
-import java.util.HashMap;
-import java.util.HexFormat;
-import java.util.List;
-import java.util.Map;
+import java.util.*;
 import java.util.function.Function;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -15,13 +9,7 @@ import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.TreePattern;
 import org.apache.spark.sql.execution.FileSourceScanExec;
-import org.apache.spark.sql.execution.datasources.CatalogFileIndex;
-import org.apache.spark.sql.execution.datasources.FileIndex;
-import org.apache.spark.sql.execution.datasources.FileStatusWithMetadata;
-import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
-import org.apache.spark.sql.execution.datasources.InMemoryFileIndex;
-import org.apache.spark.sql.execution.datasources.LogicalRelation;
-import org.apache.spark.sql.execution.datasources.PartitionDirectory;
+import org.apache.spark.sql.execution.datasources.*;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructField;
@@ -52,38 +40,18 @@ public final class IndexedFiles implements FileIndex {
     }
   }
 
-  public Seq rootPaths() {
-    return inner.rootPaths();
-  }
-
-  public String[] inputFiles() {
-    return inner.inputFiles();
-  }
-
-  public void refresh() {
-    inner.refresh();
-  }
-
-  public long sizeInBytes() {
-    return inner.sizeInBytes();
-  }
-
-  public StructType partitionSchema() {
-    return inner.partitionSchema();
-  }
-
-  public scala.Option metadataOpsTimeNs() {
-    return inner.metadataOpsTimeNs();
-  }
+  public Seq rootPaths() { return inner.rootPaths(); }
+  public String[] inputFiles() { return inner.inputFiles(); }
+  public void refresh() { inner.refresh(); }
+  public long sizeInBytes() { return inner.sizeInBytes(); }
+  public StructType partitionSchema() { return inner.partitionSchema(); }
+  public scala.Option metadataOpsTimeNs() { return inner.metadataOpsTimeNs(); }
 
   // What is left out holds no row of a scan: for caches and reused exchanges the files are equal.
   public boolean equals(Object other) {
     return other instanceof IndexedFiles && inner.equals(((IndexedFiles) other).inner);
   }
-
-  public int hashCode() {
-    return inner.hashCode();
-  }
+  public int hashCode() { return inner.hashCode(); }
 }
 
 /** One listing of files for a scan, as Python asks about it. */
@@ -101,13 +69,13 @@ public final class Scan {
 
   /** Root paths, columns whose values come from paths, and the filters, all of which hold. */
   public String question() throws Exception {
-    Map question = new HashMap();
     List roots = new ArrayList();
     for (Object root : CollectionConverters.asJava(index.rootPaths())) roots.add(root.toString());
     List terms = new ArrayList();
     for (Object term : CollectionConverters.asJava(filters)) {
       terms.add(Filters.condition((Expression) term));
     }
+    Map question = new HashMap();
     question.put("roots", roots);
     question.put("partition_columns", index.partitionSchema().fieldNames());
     question.put("case_sensitive", SQLConf.get().caseSensitiveAnalysis());
@@ -149,24 +117,26 @@ final class Filters {
   /** AND, OR and NOT over what compares; of that its text and columns, to speak of it. */
   static Map condition(Expression filter) {
     Map node = new HashMap();
-    List inner = new ArrayList();
-    node.put("kind", kind(filter));
+    List terms = new ArrayList();
+    Class kind = filter.getClass();
+    // A class of the same name elsewhere means something else.
+    node.put("kind", kind.getPackage() == And.class.getPackage() ? kind.getSimpleName() : "");
     if (filter instanceof And || filter instanceof Or) {
       ArrayDeque stack = new ArrayDeque();
       stack.push(filter);
       while (!stack.isEmpty()) {
         Expression next = (Expression) stack.pop();
-        if (next.getClass() == filter.getClass()) {
+        if (next.getClass() == kind) {
           stack.push(((BinaryOperator) next).right());
           stack.push(((BinaryOperator) next).left());
         } else {
-          inner.add(condition(next));
+          terms.add(condition(next));
         }
       }
-      node.put("terms", inner);
+      node.put("terms", terms);
     } else if (filter instanceof Not) {
-      inner.add(condition(((Not) filter).child()));
-      node.put("terms", inner);
+      terms.add(condition(((Not) filter).child()));
+      node.put("terms", terms);
     } else {
       List columns = new ArrayList();
       for (Object column : CollectionConverters.asJava(filter.references().toSeq())) {
@@ -181,25 +151,24 @@ final class Filters {
   }
 
   private static List operands(Expression filter) {
-    List result = new ArrayList();
-    if (filter instanceof AttributeReference || filter instanceof Literal) {
-      result.add(operand(filter));
-    } else if (filter instanceof In) {
-      result.add(operand(((In) filter).value()));
-      result.add(literals(CollectionConverters.asJava(((In) filter).list())));
-    } else if (filter instanceof InSet) {
-      InSet in = (InSet) filter;
+    if (filter instanceof In) {
+      List list = CollectionConverters.asJava(((In) filter).list());
+      return Arrays.asList(new Object[] {operand(((In) filter).value()), literals(list)});
+    }
+    if (filter instanceof InSet) {
+      Expression column = ((InSet) filter).child();
+      Object values = ((InSet) filter).hset();
       List texts = new ArrayList();
-      for (Object value : CollectionConverters.asJava((scala.collection.Iterable) in.hset())) {
+      for (Object value : CollectionConverters.asJava((scala.collection.Iterable) values)) {
         texts.add(text(value));
       }
-      result.add(operand(in.child()));
-      result.add(values(in.child().dataType().catalogString(), texts));
-    } else {
-      for (Object child : CollectionConverters.asJava(filter.children())) {
-        result.add(operand((Expression) child));
-      }
+      return Arrays.asList(new Object[] {operand(column), values(column, texts)});
     }
+    List result = new ArrayList();
+    for (Object child : CollectionConverters.asJava(filter.children())) {
+      result.add(operand((Expression) child));
+    }
+    if (result.isEmpty()) result.add(operand(filter));
     return result;
   }
 
@@ -207,19 +176,19 @@ final class Filters {
   private static Map operand(Expression filter) {
     if (filter instanceof Literal) return literals(Collections.singletonList(filter));
     Map result = new HashMap();
-    List names = new ArrayList();
-    List metadata = new ArrayList();
+    LinkedList names = new LinkedList();
+    LinkedList metadata = new LinkedList();
     Expression top = filter;
     while (top instanceof GetStructField) {
       GetStructField step = (GetStructField) top;
       StructField field = ((StructType) step.child().dataType()).fields()[step.ordinal()];
-      names.add(0, field.name());
-      metadata.add(0, field.metadata().json());
+      names.addFirst(field.name());
+      metadata.addFirst(field.metadata().json());
       top = step.child();
     }
     if (top instanceof AttributeReference) {
-      names.add(0, ((AttributeReference) top).name());
-      metadata.add(0, ((AttributeReference) top).metadata().json());
+      names.addFirst(((AttributeReference) top).name());
+      metadata.addFirst(((AttributeReference) top).metadata().json());
       result.put("column", names);
       result.put("metadata", metadata);
       result.put("type", filter.dataType().catalogString());
@@ -229,19 +198,19 @@ final class Filters {
 
   private static Map literals(List list) {
     List texts = new ArrayList();
-    String type = ((Expression) list.get(0)).dataType().catalogString();
-    for (Object each : list) {
-      Expression item = (Expression) each;
-      boolean same = item.dataType().catalogString().equals(type);
+    if (list.isEmpty()) return new HashMap();
+    Expression first = (Expression) list.get(0);
+    for (Object item : list) {
+      boolean same = ((Expression) item).dataType().equals(first.dataType());
       if (!(item instanceof Literal) || !same) return new HashMap();
       texts.add(text(((Literal) item).value()));
     }
-    return values(type, texts);
+    return values(first, texts);
   }
 
-  private static Map values(String type, List texts) {
+  private static Map values(Expression typed, List texts) {
     Map result = new HashMap();
-    result.put("type", type);
+    result.put("type", typed.dataType().catalogString());
     result.put("values", texts);
     return result;
   }
@@ -252,14 +221,9 @@ final class Filters {
     if (value instanceof byte[]) return HexFormat.of().formatHex((byte[]) value);
     return value == null ? null : value.toString();
   }
-
-  private static String kind(Expression filter) {
-    Class kind = filter.getClass();
-    return kind.getPackage() == And.class.getPackage() ? kind.getSimpleName() : "";
-  }
 }
 
-/** Puts the files of an index into plans: of one frame, or as a rule of a session. */
+/** What Python does with plans. */
 public final class Plans {
   /** A plan whose relations of Parquet files are indexed, but those that caches answer for. */
   public LogicalPlan indexed(LogicalPlan plan, LogicalPlan withCachedData, Function choose) {
@@ -280,22 +244,19 @@ public final class Plans {
     FileIndex files = scan.relation().location();
     if (files instanceof IndexedFiles) files = ((IndexedFiles) files).inner;
     else if (!Indexing.isParquet(scan.relation())) return null;
-    List partitionFilters = new ArrayList();
+    List known = new ArrayList();
     for (Object filter : CollectionConverters.asJava(scan.partitionFilters())) {
-      // The others are known when the query runs.
-      if (!((Expression) filter).containsPattern(TreePattern.PLAN_EXPRESSION())) {
-        partitionFilters.add(filter);
-      }
+      // What a subquery answers is known when the query runs.
+      if (!((Expression) filter).containsPattern(TreePattern.PLAN_EXPRESSION())) known.add(filter);
     }
-    Seq known = CollectionConverters.asScala(partitionFilters).toSeq();
-    return new Scan(files, files.listFiles(known, scan.dataFilters()), scan.dataFilters());
+    Seq all = files.listFiles(CollectionConverters.asScala(known).toSeq(), scan.dataFilters());
+    return new Scan(files, all, scan.dataFilters());
   }
 
   private static void count(LogicalPlan plan, int step, Map counts) {
-    if (Indexing.isParquet(plan)) {
-      Object key = Indexing.key(plan);
-      Integer before = (Integer) counts.get(key);
-      counts.put(key, (before == null ? 0 : before.intValue()) + step);
+    if (Indexing.isIndexable(plan)) {
+      Integer before = (Integer) counts.get(Indexing.key(plan));
+      counts.put(Indexing.key(plan), (before == null ? 0 : before.intValue()) + step);
     }
     for (Object child : CollectionConverters.asJava(plan.children())) {
       count((LogicalPlan) child, step, counts);
@@ -306,6 +267,7 @@ public final class Plans {
   }
 }
 
+/** Indexes the relations of each plan that a session optimizes. */
 public final class IndexRule extends Rule {
   private final Function choose;
 
@@ -319,6 +281,7 @@ public final class IndexRule extends Rule {
   }
 }
 
+/** Puts an index behind the listing of a relation, unless it is counted as cached. */
 final class Indexing extends scala.runtime.AbstractPartialFunction {
   private final Function choose;
   private final Map cached;
@@ -328,14 +291,14 @@ final class Indexing extends scala.runtime.AbstractPartialFunction {
     this.cached = cached;
   }
 
-  /** Whether a node is a relation of Parquet files that Spark itself lists. */
-  static boolean isParquet(LogicalPlan plan) {
-    if (!(plan instanceof LogicalRelation) || plan.isStreaming() || plan.output().isEmpty()) {
-      return false;
-    }
-    return isParquet(((LogicalRelation) plan).relation());
+  static boolean isIndexable(LogicalPlan plan) {
+    return plan instanceof LogicalRelation
+        && !plan.isStreaming()
+        && !plan.output().isEmpty()
+        && isParquet(((LogicalRelation) plan).relation());
   }
 
+  /** Whether a relation is one of Parquet files that Spark itself lists. */
   static boolean isParquet(Object relation) {
     if (!(relation instanceof HadoopFsRelation)) return false;
     Class listing = ((HadoopFsRelation) relation).location().getClass();
@@ -349,15 +312,19 @@ final class Indexing extends scala.runtime.AbstractPartialFunction {
   }
 
   public boolean isDefinedAt(Object plan) {
-    if (!isParquet((LogicalPlan) plan)) return false;
+    if (!isIndexable((LogicalPlan) plan)) return false;
     Object count = cached.get(key((LogicalPlan) plan));
     return count == null || ((Integer) count).intValue() == 0;
   }
 
   public Object applyOrElse(Object plan, scala.Function1 otherwise) {
     if (!isDefinedAt(plan)) return otherwise.apply(plan);
-    HadoopFsRelation relation = (HadoopFsRelation) ((LogicalRelation) plan).relation();
-    HadoopFsRelation indexed =
+    LogicalRelation node = (LogicalRelation) plan;
+    HadoopFsRelation relation = (HadoopFsRelation) node.relation();
+    // Their number differs between versions of Spark.
+    Object[] fields = new Object[node.productArity()];
+    for (int at = 1; at < fields.length; at++) fields[at] = node.productElement(at);
+    fields[0] =
         relation.copy(
             new IndexedFiles(relation.location(), choose),
             relation.partitionSchema(),
@@ -366,12 +333,6 @@ final class Indexing extends scala.runtime.AbstractPartialFunction {
             relation.fileFormat(),
             relation.options(),
             relation.sparkSession());
-    // Its number of fields differs between versions of Spark.
-    Object[] fields = new Object[((LogicalRelation) plan).productArity()];
-    fields[0] = indexed;
-    for (int at = 1; at < fields.length; at++) {
-      fields[at] = ((LogicalRelation) plan).productElement(at);
-    }
-    return ((LogicalRelation) plan).makeCopy(fields);
+    return node.makeCopy(fields);
   }
 }

@@ -39,8 +39,6 @@ from zonebloom.storage.source import Fragment, Source
 T = TypeVar("T")
 
 _SHOWN = 3
-# What one catalog leaves unanswered another may answer.
-_UNANSWERED = (Reason.NO_INDEX_ON_COLUMN, Reason.FILTER_NOT_ANSWERED)
 # Warnings are caught for a whole process.
 _CATCHING = threading.Lock()
 
@@ -232,7 +230,7 @@ class Lookup:
             ]
         except (SourceError, CatalogError, OSError, pa.ArrowException) as error:
             return unusable(f"the index of {root} is not used: {error}")
-        return _together(answers) if answers else no_index(f"no index knows files of {root}")
+        return _merged(answers) if answers else no_index(f"no index knows files of {root}")
 
     def _indexed(
         self, root: str, filesystem: pafs.FileSystem, base: str, files: Mapping[str, ListedFile]
@@ -270,30 +268,17 @@ def unusable(text: str) -> Answer:
     return Answer(notes=(Note(Reason.INDEX_DAMAGED, text),), warnings=(IndexNotUsedWarning(text),))
 
 
-def _together(answers: Sequence[Answer]) -> Answer:
-    """What several catalogs say of the same condition over the same files."""
-    merged = _merged(answers)
-    notes = [
-        note
-        for note in merged.notes
-        if note.reason not in _UNANSWERED or all(note in answer.notes for answer in answers)
-    ]
-    return replace(merged, notes=tuple(notes))
-
-
 def _merged(answers: Sequence[Answer]) -> Answer:
+    def once(several: Iterable[Iterable[T]]) -> tuple[T, ...]:
+        return tuple(dict.fromkeys(chain.from_iterable(several)))
+
     return Answer(
         frozenset().union(*(answer.excluded for answer in answers)),
-        _once(answer.predicates for answer in answers),
-        _once(answer.indices for answer in answers),
-        _once(answer.notes for answer in answers),
-        _once(answer.warnings for answer in answers),
+        once(answer.predicates for answer in answers),
+        once(answer.indices for answer in answers),
+        once(answer.notes for answer in answers),
+        once(answer.warnings for answer in answers),
     )
-
-
-def _once(several: Iterable[Iterable[T]]) -> tuple[T, ...]:
-    """The items of several sequences, the first of equal ones."""
-    return tuple(dict.fromkeys(chain.from_iterable(several)))
 
 
 def _by_root(

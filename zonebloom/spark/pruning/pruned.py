@@ -64,7 +64,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class PrunedRelation:
-    """One relation of a plan.
+    """One scan of a plan.
 
     Attributes
     ----------
@@ -73,8 +73,7 @@ class PrunedRelation:
     roots : tuple of str
         Root paths as Spark names them; empty of what is none of Parquet files.
     filter : str or None
-        What the index was asked, joined by OR where several scans share the relation; None when
-        it was not asked.
+        What the index was asked, None when it was not.
     num_files, num_bytes : int
         That Spark would read, after its own pruning of partitions; 0 when they were not listed.
     kept_files, kept_bytes : int
@@ -130,7 +129,7 @@ class PrunePlan:
     Attributes
     ----------
     relations : tuple of PrunedRelation
-        Those of the plan's tree, in its order.
+        A scan each, in the plan's order.
     notes : tuple of Note
         About the frame as a whole.
     """
