@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from decimal import Decimal
 
@@ -819,3 +820,57 @@ def test_leaves_that_are_found_by_field_id(spark, tmp_path):
         assert zs.prune(found).count() == 1
     finally:
         spark.conf.unset("spark.sql.parquet.fieldId.read.enabled")
+
+
+# A session
+
+
+def test_a_bucketed_table_that_is_written_from_itself(spark, tmp_path):
+    frame = spark.range(0, 400, 1, 4).selectExpr("id", "id % 5 AS k")
+    frame.write.bucketBy(2, "k").option("path", str(tmp_path / "b")).saveAsTable("bucketed")
+    try:
+        index(tmp_path / "b")
+        pair = "SELECT a.id, b.id FROM bucketed a JOIN bucketed b ON a.k = b.k"
+        joined = spark.sql(f"{pair} WHERE a.id = 7 AND b.id IN (12, 13)")
+        (left, right) = zs.prune_plan(joined).relations
+        assert left.kept_files == 1 and 1 <= right.kept_files <= 2 < right.num_files
+        check(joined, left.kept_files + right.kept_files)
+        check(spark.table("bucketed").where("id = 7 AND k = 2"), 1)
+        with enabled(spark):
+            spark.sql("INSERT INTO bucketed SELECT id + 1000, k FROM bucketed WHERE id = 9")
+            spark.sql("REFRESH TABLE bucketed")
+            with pytest.warns(StaleIndexWarning):
+                assert spark.table("bucketed").where("id = 1009").count() == 1
+    finally:
+        spark.sql("DROP TABLE bucketed")
+
+
+def test_sessions_are_switched_one_by_one_and_threads_share_one(spark, folder):
+    other = spark.newSession()
+    with enabled(spark):
+        assert "InMemoryFileIndex" in plan_text(other.read.parquet(folder).where("id = 450"))
+        assert "IndexedFiles" in plan_text(spark.read.parquet(folder).where("id = 450"))
+
+        def count(number):
+            return spark.read.parquet(folder).where(f"id IN ({number}, {number} + 1)").count()
+
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(count, range(0, 2000, 100))) == [2] * 20
+    assert "InMemoryFileIndex" in plan_text(spark.read.parquet(folder).where("id = 450"))
+
+
+def test_a_stream_reads_its_files_as_they_come(spark, lake, folder):
+    counts = []
+    with enabled(spark):
+        found = spark.readStream.schema(lake.schema).parquet(folder).where("id IN (450, 2000)")
+        query = (
+            found.writeStream.foreachBatch(lambda frame, _: counts.append(frame.count()))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    assert sum(counts) == 2
+
+
+def plan_text(frame):
+    return frame._jdf.queryExecution().executedPlan().toString()
