@@ -56,16 +56,15 @@ def _message(path: str, column: str, other: str) -> str:
     )
 
 
-def hidden_by_case(dataset: Dataset, column: str) -> str | None:
-    """Why an index knows but nulls of a file that has values, None when there is no such file.
+def require_visible(dataset: Dataset, column: str) -> None:
+    """Refuse a column of which an index knows but nulls in a file that has values.
 
     Files that cannot be read are checked by those who read them.
     """
     path = column_path(dataset.schema, column)
     for file, name in files_hiding(dataset.opened.planner, dataset.opened.source, path):
         if name is not None:
-            return _message(file.fragment.path, column, name)
-    return None
+            raise SchemaMismatch(_message(file.fragment.path, column, name))
 
 
 def files_hiding(

@@ -73,8 +73,6 @@ class Indexed:
         """The rows, or those that may have one of some keys; raises what `scan` raises."""
         register(spark)
         options = {**self.options(), **_of_session(spark)}
-        if corrects_others(spark):
-            options["old_calendar"] = "true"
         if keys is not None:
             options["keys"] = keys
         with explained():
@@ -196,6 +194,9 @@ def plan(
 
 
 def _of_session(spark: SparkSession) -> dict[str, str]:
-    zone = time_zone(spark)
-    options = {"parallelism": str(parallelism(spark))}
-    return options if zone is None else {**options, "timezone": zone}
+    options = {
+        "parallelism": str(parallelism(spark)),
+        "old_calendar": str(corrects_others(spark)),
+        "timezone": time_zone(spark),
+    }
+    return {name: text for name, text in options.items() if text is not None}

@@ -7,11 +7,13 @@ of them get does not grow with their number.
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 Batches = Iterator[pa.RecordBatch]
 _POLL_SECONDS = 0.2
+# Modules whose kernels a build or a scan runs.
+_KERNELS = ("sbbf.blocks", "sbbf.xxh64", "storage.pread_kernel")
 
 
 class Sealed:
@@ -90,10 +94,9 @@ def task_frame(
     return mapped(frame, work, schema)
 
 
-def compile_kernels() -> None:
+def compile_kernels() -> list[ModuleType]:
     """Compile kernels before any worker starts: those of local mode then load from the cache."""
-    import zonebloom.sbbf.blocks
-    import zonebloom.sbbf.xxh64  # noqa: F401
+    return [importlib.import_module(f"zonebloom.{name}") for name in _KERNELS]
 
 
 @contextmanager

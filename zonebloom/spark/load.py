@@ -18,7 +18,7 @@ import pyarrow.types as pt
 from pyspark.sql import types as st
 
 from zonebloom.dataset import Dataset, dataset
-from zonebloom.errors import FilterError, InvalidArgument, SchemaMismatch, SourceError
+from zonebloom.errors import FilterError, InvalidArgument, SourceError
 from zonebloom.opened import Opened
 from zonebloom.predicates import IsIn, columns, unknowns
 from zonebloom.predicates.ast import conjunction
@@ -26,7 +26,7 @@ from zonebloom.predicates.expression import from_predicate, lookup_is_exact
 from zonebloom.predicates.spark import to_spark_filter
 from zonebloom.scan.binding import check_columns
 from zonebloom.scan.explain import ScanPlan
-from zonebloom.spark.column_case import hidden_by_case
+from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.read import OnRows, Piece, Work, cut
 from zonebloom.spark.rebase import Rebase, rebased_columns, without_rebased
 from zonebloom.spark.types import opaque_columns, spark_types
@@ -212,9 +212,7 @@ class Load:
         """Say what is read of the files as they are now."""
         # Of the filter and of keys to be joined alike.
         for path in sorted(columns(self._predicate) if self._predicate is not None else ()):
-            why = hidden_by_case(self.dataset, ".".join(path))
-            if why is not None:
-                raise SchemaMismatch(why)
+            require_visible(self.dataset, ".".join(path))
         planner = self.dataset.opened.planner
         return planner.plan(self.columns, self.work.filter, self._predicate, described=described)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import sys
 import tempfile
@@ -20,17 +19,11 @@ import zonebloom
 from zonebloom.spark.archive_launcher import INSIDE
 from zonebloom.spark.data_source import register
 from zonebloom.spark.failures import explained
+from zonebloom.spark.jobs import compile_kernels
 from zonebloom.spark.session import spark_context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# Modules whose kernels a build or a scan runs.
-_KERNELS = (
-    "zonebloom.sbbf.blocks",
-    "zonebloom.sbbf.xxh64",
-    "zonebloom.storage.pread_kernel",
-)
 
 # By SparkContext or Connect session: the archive it has.
 _sent: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
@@ -126,7 +119,7 @@ def _sources(package: ModuleType) -> dict[str, bytes]:
 def _compiled() -> dict[str, bytes]:
     """Numba's files of each kernel, as Numba looks for them beside the source."""
     compiled: dict[str, bytes] = {}
-    for module in map(importlib.import_module, _KERNELS):
+    for module in compile_kernels():
         *folders, stem = module.__name__.split(".")
         for kernel in vars(module).values():
             cache = getattr(getattr(kernel, "stats", None), "cache_path", None)

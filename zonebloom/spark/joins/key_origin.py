@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from zonebloom.dataset import Dataset
-from zonebloom.spark.column_case import hidden_by_case
+from zonebloom.errors import SchemaMismatch
+from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.relation import Leaf, class_name, items, leaf_of, node_name, opaque_reason
 from zonebloom.storage.paths import split_path
 from zonebloom.values.columns import alike, find_column
@@ -49,9 +50,10 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_sto
     Spark shows where a key comes from in classic sessions alone. Over Connect a caller has to say
     that it is the files' own.
     """
-    why = hidden_by_case(dataset, find_column(dataset.schema.names, key) or key)
-    if why is not None:
-        raise StepAside(why)
+    try:
+        require_visible(dataset, find_column(dataset.schema.names, key) or key)
+    except SchemaMismatch as error:
+        raise StepAside(str(error)) from None
     classic: Any = frame
     if not hasattr(classic, "_jdf"):
         if not is_said_stored:

@@ -24,10 +24,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.dataset import Dataset
-from zonebloom.errors import FragmentChanged, IndexNotUsedWarning, InvalidArgument, SchemaMismatch
+from zonebloom.errors import FragmentChanged, IndexNotUsedWarning, InvalidArgument
 from zonebloom.predicates import And, Constant, IsIn
 from zonebloom.scan.plan import FragmentPlan
-from zonebloom.spark.column_case import hidden_by_case
+from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.jobs import task_frame
 from zonebloom.spark.read import OnRows, Work, cut, joined
 from zonebloom.spark.rebase import Rebase, any_rebased, without_rebased
@@ -139,9 +139,7 @@ def _indexed(ds: Dataset, columns: KeyColumns) -> list[str]:
     others = by_path | columns.rebase.instants
     indexed = [name for name in columns.names if (name,) in of_index and name not in others]
     for name in indexed if columns.ignores_case else ():
-        why = hidden_by_case(ds, name)
-        if why is not None:
-            raise SchemaMismatch(why)
+        require_visible(ds, name)
     return indexed
 
 
