@@ -7,6 +7,7 @@ under an id what one child of theirs has under it, or null. All others refuse.
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -62,9 +63,7 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_sto
                 "too, as of a union; give zonebloom.spark.Indexed(path) for the frame, or say "
                 "stored_keys=True where it is the files' own column"
             )
-        marks = set(frame.schema[key].metadata or {})
-        if any(mark.startswith(("__", "parquet.")) or mark.isupper() for mark in marks):
-            raise StepAside(f"{key} is not read as it lies in the files ({', '.join(marks)})")
+        _require_as_stored(json.dumps(frame.schema[key].metadata or {}))
         _require_known_files(frame.inputFiles(), dataset, elsewhere=True)
         return
     plan = classic._jdf.queryExecution().withCachedData()
@@ -79,9 +78,7 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_sto
         raise StepAside(f"{key} is column {column.name()} of the files")
     if alike(leaf.partition_columns(), key):
         raise StepAside(f"Spark takes {key} from the paths of the files")
-    why = opaque_reason(column.metadata().json())
-    if why is not None:
-        raise StepAside(why)
+    _require_as_stored(column.metadata().json())
     _require_known_files(leaf.relation.location().inputFiles(), dataset, elsewhere=False)
 
 
@@ -129,6 +126,12 @@ def _position(expressions: Any, attribute: Any) -> int:
     if ids.count(attribute.exprId().id()) != 1:
         raise StepAside("several columns have its id")
     return ids.index(attribute.exprId().id())
+
+
+def _require_as_stored(metadata: str) -> None:
+    why = opaque_reason(metadata)
+    if why is not None:
+        raise StepAside(why)
 
 
 def _require_known_files(read: Iterable[str], dataset: Dataset, elsewhere: bool) -> None:
