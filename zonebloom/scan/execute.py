@@ -28,7 +28,7 @@ from zonebloom.predicates.row_group_statistics import prunable
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
 from zonebloom.scan.recheck import holds_views, matching_rows, project, recheck, rows_of
-from zonebloom.storage.files import ReadCounter, counted
+from zonebloom.storage.files import ReadCounter, counted, is_local
 from zonebloom.storage.parquet.pages import ParquetRows
 from zonebloom.storage.rows import FragmentRows, open_rows
 from zonebloom.storage.source import Fragment, Source
@@ -37,6 +37,9 @@ from zonebloom.values.types import widens
 
 # Offsets of rows in their fragment, ascending, int64, and the rows.
 Located: TypeAlias = tuple[np.ndarray, pa.Table]
+
+# Fewer rows are read by the time threads have begun; a request to a store takes longer.
+_THREADED_ROWS = 1 << 18
 
 _EVERY_ROW = RowRanges([(0, MAX_ROWS_PER_FRAGMENT)])
 
@@ -163,8 +166,10 @@ class Execution:
 
     def _read_parts(self, parts: list[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """Fragments of which some rows are read, several side by side."""
-        if len(parts) == 1:
-            yield from self._read_part(parts[0])
+        rows = sum(len(part.rows) for part in parts if part.rows is not None)
+        if len(parts) == 1 or (rows < _THREADED_ROWS and is_local(self._source.filesystem)):
+            for part in parts:
+                yield from self._read_part(part)
             return
         workers = cores()
         with ThreadPoolExecutor(workers) as pool:

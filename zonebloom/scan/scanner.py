@@ -9,18 +9,18 @@ those of ``pyarrow.dataset`` with the same filter.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from zonebloom import arguments
+from zonebloom.predicates import EngineFilter
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import ScanPlan, analysis_text
 from zonebloom.scan.plan import Request, ScanStats
-from zonebloom.scan.recheck import recheck
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.source import Source
 
@@ -130,15 +130,18 @@ class Scanner:
         started = time.perf_counter()
         counting = plan is not None or self._stats_callback is not None
         plan = plan or self._plan(False)
-        if not plan.fragments:
-            # A wrong filter is refused even when no row is read.
-            _ = recheck(self._source.schema.empty_table(), self._request.filter, None)
         stats.index_bytes = plan.index_bytes
         counter = ReadCounter() if counting else None
         left = self._request.limit
-        try:
+        batches: Iterable[pa.RecordBatch] = ()
+        if plan.fragments:
             execution = Execution(self._source, self._request, counter, stats)
-            for batch in execution.batches(plan.fragments):
+            batches = execution.batches(plan.fragments)
+        elif isinstance(self._request.filter, EngineFilter):
+            # A wrong filter is refused even when no row is read; PyArrow's are checked before.
+            _ = self._request.filter.matching_rows(self._source.schema.empty_table())
+        try:
+            for batch in batches:
                 if left is not None:
                     batch = batch.slice(0, left)
                     left -= batch.num_rows
