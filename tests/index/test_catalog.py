@@ -21,6 +21,7 @@ from helpers import flipped_bits, rewrite_document, without_privileges
 
 from zonebloom.catalog import store as catalog_module
 from zonebloom.catalog import version_log as log_module
+from zonebloom.catalog.folder import write_whole
 from zonebloom.catalog.model import (
     GlobalFilterEntry,
     IndexEntry,
@@ -63,7 +64,12 @@ class Filled(Catalog):
             for each in version.indices.values():
                 for segment in each.segments:
                     path = self.path(segment.name, "bloomfilter.arrow")
-                    if self.filesystem.get_file_info(path).size != segment.num_bytes:
+                    if self.filesystem.get_file_info(path).size == segment.num_bytes:
+                        continue
+                    if isinstance(self.filesystem, pafs.LocalFileSystem):
+                        # Writers side by side share the name, as builds do not.
+                        write_whole(path, bytes(segment.num_bytes), self.prepare, os.replace)
+                    else:
                         self.write(path, bytes(segment.num_bytes))
             return version
 

@@ -97,6 +97,9 @@ class ReadCounter:
             self.num_bytes += num_bytes
             self.num_requests += 1
 
+    def __repr__(self) -> str:
+        return f"<ReadCounter {self.num_bytes:,} bytes in {self.num_requests:,} reads>"
+
 
 # Files handed to pyarrow's own threads, until those let go of them.
 _open_files: weakref.WeakSet[_CountedFile] = weakref.WeakSet()
