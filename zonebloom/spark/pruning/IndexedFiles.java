@@ -119,9 +119,9 @@ final class Filters {
     Map node = new HashMap();
     List terms = new ArrayList();
     Class kind = filter.getClass();
-    // A class of the same name elsewhere means something else.
+    // A class of the same name elsewhere, or one made of these, means something else.
     node.put("kind", kind.getPackage() == And.class.getPackage() ? kind.getSimpleName() : "");
-    if (filter instanceof And || filter instanceof Or) {
+    if (kind == And.class || kind == Or.class) {
       ArrayDeque stack = new ArrayDeque();
       stack.push(filter);
       while (!stack.isEmpty()) {
@@ -134,7 +134,7 @@ final class Filters {
         }
       }
       node.put("terms", terms);
-    } else if (filter instanceof Not) {
+    } else if (kind == Not.class) {
       terms.add(condition(((Not) filter).child()));
       node.put("terms", terms);
     } else {
