@@ -151,6 +151,20 @@ def test_disabled_indices_leave_the_frame_as_it_is(manager, spark, lake):
     set_rule(spark, None)
 
 
+def test_queries_of_a_session_go_on_when_the_manager_cannot_say(manager, spark, conf, lake):
+    frame = spark.read.parquet(str(lake)).where("id = 2003")
+    pruned = manager.apply(frame)
+    manager.enable()
+    try:
+        conf.set("zonebloom.index.hybridscan.maxAppendedRatio", "many")
+        for each in (pruned, frame.alias("in the session")):
+            with pytest.warns(IndexNotUsedWarning, match="maxAppendedRatio"):
+                assert [row.id for row in each.collect()] == [2003]
+            assert files_read(each) == [FILES]
+    finally:
+        set_rule(spark, None)
+
+
 def test_only_indices_of_the_manager_are_asked(manager, spark, conf, lake, tmp_path):
     conf.set(SYSTEM_PATH, str(tmp_path))
     frame = spark.read.parquet(str(lake)).where("id = 2003")

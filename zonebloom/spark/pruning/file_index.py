@@ -42,7 +42,7 @@ class Scan:
         """The files as Spark listed them, in its order."""
         return [ListedFile(*file) for file in json.loads(self._scan.files())]
 
-    def ask(self, lookup: Lookup) -> Answer:
+    def ask(self, lookup: Callable[[], Lookup]) -> Answer:
         """What an index says of the files."""
         if not self._question["filters"]:
             return Answer(notes=(Note(Reason.NO_FILTER),))
@@ -53,7 +53,7 @@ class Scan:
             return catalyst.predicate(self._question["filters"])
 
         try:
-            return lookup.ask(self.roots, lambda: self.files, predicate, not is_case_sensitive)
+            return lookup().ask(self.roots, lambda: self.files, predicate, not is_case_sensitive)
         except Exception as error:  # noqa: BLE001 - whatever it is, the query goes on
             return unusable(f"files are not chosen by an index: {error!r}")
 
@@ -67,7 +67,7 @@ class _Chooser:
     def apply(self, java_scan: Any) -> str | None:
         """Say of each file by a digit whether it is kept; None keeps all."""
         scan = Scan(java_scan)
-        answer = scan.ask(self._lookup())
+        answer = scan.ask(self._lookup)
         for warning in answer.warnings:
             warnings.warn(warning, stacklevel=2)
         if not answer.excluded:
@@ -188,7 +188,7 @@ def _relation(plans: Any, node: Any, lookup: Lookup) -> PrunedRelation:
     if listing is None:
         return PrunedRelation(_shown((), node), notes=(Note(Reason.UNSUPPORTED_RELATION),))
     scan = Scan(listing)
-    answer = scan.ask(lookup)
+    answer = scan.ask(lambda: lookup)
     kept = [file for file in scan.files if file.path not in answer.excluded]
     notes = answer.notes
     if not notes and not answer.excluded:
