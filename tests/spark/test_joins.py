@@ -22,6 +22,7 @@ from zonebloom.spark.joins import global_filter
 from zonebloom.spark.joins.global_filter import may_hold
 from zonebloom.spark.joins.key_origin import StepAside
 from zonebloom.spark.load import Load, Options, keys_text
+from zonebloom.text import bytes_text
 
 NAN = float("nan")
 
@@ -381,6 +382,12 @@ def test_filters_too_large_or_too_full(folder, oracle, others, monkeypatch):
     folded = global_filter.fitted(large)
     assert large.nbytes > 70_000 and folded.nbytes == 1 << 16
     assert folded.check(keys).all()
+    stored = zb.dataset(folder).global_filter("id").sbbf
+    monkeypatch.setattr(global_filter, "_MOST_FILTER_BYTES", stored.nbytes // 2)
+    sent = bytes_text(global_filter.fitted(stored).nbytes)
+    plan = zs.explain_join(others, oracle, "id", right_index=folder)
+    assert sent != bytes_text(stored.nbytes) and f"filter of {sent}" in plan.used[0], plan
+    assert rows(plan.frame) == rows(others.join(oracle, "id"))
     monkeypatch.setattr(global_filter, "_MOST_FILTER_BYTES", 10)
     with pytest.warns(IndexNotUsedWarning, match="more than 10"):
         frame = zs.filter_join(others, oracle, "id", right_index=folder)

@@ -23,7 +23,6 @@ from zonebloom.predicates.ast import And, Constant, Equals, IsIn, IsNull, Not, O
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.parquet.bloom import EmbeddedFilters
 from zonebloom.storage.parquet.thrift import Reader, integer
-from zonebloom.storage.random_access import LOCAL_COALESCE
 
 UNKNOWN = Unknown("f(x)", "not a comparison")
 
@@ -308,11 +307,10 @@ def test_a_lookup_reads_headers_and_single_blocks(tmp_path):
     schema = pq.read_schema(path)
     asked.clear()
     assert filters.row_groups(And((equals("v", 5), UNKNOWN)), schema) == [0]
-    # What lies between two blocks that are near each other is read along.
-    assert sum(b - a for a, b in asked) <= 4 * (64 + 3 * 32) + LOCAL_COALESCE
+    assert sum(b - a for a, b in asked) <= 4 * (64 + 3 * 32)
     asked.clear()
     assert filters.row_groups(equals("v", 205), schema) == [1]
-    assert len(asked) == 1 and sum(b - a for a, b in asked) <= 4 * 32 + LOCAL_COALESCE
+    assert sum(b - a for a, b in asked) == 4 * 32
     asked.clear()
     assert filters.row_groups(Or((equals("v", 205), UNKNOWN)), schema) is None
     assert filters.row_groups(equals("v", 5.5), schema) == []

@@ -151,7 +151,7 @@ class EmbeddedFilters:
             asked = {group: np.append(self._witnesses(leaf, group), hashes) for group in groups}
             ranges = [span for group in groups for span in _blocks_of(spans[group], asked[group])]
             try:
-                blocks_read = b"".join(read_near(self._read, ranges))
+                blocks_read = b"".join(read_near(self._read, ranges, 0))
             except (OSError, ZoneBloomError) as error:
                 _not_used(f"its filters cannot be read ({error})", leaf)
                 continue
