@@ -572,6 +572,12 @@ def test_errors_of_polars_are_polars_own(fresh):
             scan(fresh).filter(expression).collect()
 
 
+def test_older_versions_are_refused(fresh, monkeypatch):
+    monkeypatch.setitem(sys.modules, "polars.lazyframe.resolver", None)
+    with pytest.raises(zb.errors.MissingDependency, match=r"needs Polars 2\.0 or newer"):
+        scan(fresh)
+
+
 def test_a_filter_of_a_dataset_is_applied_by_polars(fresh):
     ds = zb.dataset(fresh)
     expressions = [

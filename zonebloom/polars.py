@@ -62,18 +62,17 @@ def scan(source: Any, *, index_dir: str | None = None, **options: Any) -> pl.Laz
     Raises
     ------
     MissingDependency
-        Polars is not installed.
+        Polars is not installed, or older than 2.0.
     InvalidArgument
         A Dataset was given together with options of how to open one.
     NoFragments, FragmentUnreadable, SourceError
     """
     try:
-        import polars  # noqa: F401
+        from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
     except ImportError as error:
         raise MissingDependency(
-            "a scan as a LazyFrame needs Polars; run pip install 'zonebloom[polars]'"
+            "a scan as a LazyFrame needs Polars 2.0 or newer; run pip install 'zonebloom[polars]'"
         ) from error
-    from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
     is_path = isinstance(source, str | os.PathLike)
     if not isinstance(source, Dataset):

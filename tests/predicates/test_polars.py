@@ -257,6 +257,19 @@ def check(frame, expression, *, passes=True):
     assert mine == found
 
 
+@pytest.mark.parametrize("version", ["1.30.0", "1.44.2"])
+def test_older_versions_rule_nothing_out(monkeypatch, version):
+    # They rounded: 2**53 + 1 as a uint64 beside an int64 column found 2**53 too.
+    monkeypatch.setattr(pl, "__version__", version)
+    predicate = to_predicate(C("i64") == pl.lit(2**53 + 1, dtype=pl.UInt64), TABLE.schema)
+    assert isinstance(predicate, Unknown) and "before 2.0" in predicate.reason
+    filter, predicate = translate_polars(C("i64") == 5, TABLE.schema)
+    assert isinstance(predicate, Unknown)
+    assert filter.matching_rows(TABLE).tolist() == [
+        row for row, value in enumerate(TABLE["i64"].to_pylist()) if value == 5
+    ]
+
+
 @settings(max_examples=cases(800))
 @given(expressions)
 def test_no_selected_row_is_ruled_out(frame, expression):

@@ -38,7 +38,16 @@ def to_predicate(expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
     return _to_predicate(expr, _read(expr), schema)
 
 
+def _is_known_version() -> bool:
+    """Whether Polars is of a version whose rounding is known: 1.x rounds before it compares."""
+    import polars as pl
+
+    return int(pl.__version__.partition(".")[0]) >= 2
+
+
 def _to_predicate(expr: pl.Expr, root: Any, schema: pa.Schema) -> ast.Predicate:
+    if not _is_known_version():
+        return ast.Unknown(ast.shortened(str(expr)), "Polars before 2.0 rounds before it compares")
     try:
         return polars_expression.to_predicate(root, schema)
     except Exception as error:  # noqa: BLE001 - a filter is never the reason to fail
