@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import spark_data
+from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
@@ -592,6 +593,27 @@ def test_several_folders_and_files(spark, tmp_path):
     assert rows(zs.read_pruned(spark, [one, two], "id IN (450, 2000)")) == rows(
         spark.read.parquet(one, two).where("id IN (450, 2000)")
     )
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_paths_that_overlap_are_read_as_spark_reads_them(spark, tmp_path, is_partitioned):
+    names = ["p=1/1", "p=2/2"] if is_partitioned else ["0", "1", "b/2"]
+    for number, name in enumerate(names):
+        path = tmp_path / f"{name}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"id": range(number * 100, number * 100 + 100)}), path)
+    index(str(tmp_path))
+    top = str(tmp_path)
+    below = str((tmp_path / names[-1]).parent)
+    for paths in ([top, top], [top, below], [below, top], [below, below], [f"{top}/", top]):
+        for condition in ("id = 50", "id = 150", "id IN (50, 150, 250)", "id = 7777"):
+            try:
+                wanted = rows(spark.read.parquet(*paths).where(condition))
+            except PySparkException:
+                # Folders of values beside a path that is one.
+                continue
+            assert rows(zs.read_pruned(spark, paths, condition)) == wanted, (paths, condition)
+            assert rows(zs.prune(spark.read.parquet(*paths)).where(condition)) == wanted, paths
 
 
 def test_index_dir(spark, tmp_path):

@@ -87,11 +87,12 @@ def read_pruned(
 def _pruned(
     spark: SparkSession, whole: DataFrame, roots: list[str], filter: str, index_dir: str | None
 ) -> DataFrame:
-    """The files below roots that may hold rows, each as often as it is read."""
+    """The files below roots that may hold rows; all of them where roots overlap."""
     files = [spark_path(file, encoded=True) for file in whole.inputFiles()]
     below = {root: [f for f in files if f == root or f.startswith(f"{root}/")] for root in roots}
     # Of other paths it is not known which files are read through them, and how often.
-    is_plain = all(below.values()) and len(set().union(*below.values())) == len(files)
+    num_below = list(map(len, below.values()))
+    is_plain = all(num_below) and sum(num_below) == len(files) and len(below) == len(roots)
     if not is_plain or any(map(_GLOB.search, roots)):
         return whole
     names = {
