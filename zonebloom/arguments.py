@@ -1,9 +1,5 @@
-"""What callers give, checked where they give it: a value of another kind is refused by name.
-
-Each check returns the value as the code below wants it, and raises `InvalidArgument` with the
-parameter, what was given and what to give. So no function further down has to expect a value of
-any type, and no error of its own reaches the caller.
-"""
+"""What callers give, checked where they give it: a value of another kind is refused by name, so no
+function further down has to expect a value of any type."""
 
 from __future__ import annotations
 

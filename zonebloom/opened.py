@@ -41,21 +41,8 @@ def beside(source: Source, index_dir: str | None) -> tuple[Source, Catalog]:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A dataset as it is open.
-
-    Attributes
-    ----------
-    source : Source
-        Its files, as they were listed.
-    catalog : Catalog
-        The folder of its indices.
-    version : Version
-        The indices in use.
-    planner : Planner
-        What answers over these files with these indices.
-    binding : Binding
-        What filters and projections are held against.
-    """
+    """A dataset as it is open: its files as listed, the folder of its indices and the version in
+    use, what answers over them, and what filters and projections are held against."""
 
     source: Source
     catalog: Catalog

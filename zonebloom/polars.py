@@ -1,15 +1,9 @@
 """A dataset as a Polars LazyFrame: the index says what to read, Polars does all else.
 
-scan() -> LazyFrame -> filters that reach the scan -> plan -> a query of two kinds of parts
-                                                                |
-    fragments the index leaves whole     Polars' own scan_parquet, several files at once
-    fragments it leaves in part          a source that reads the kept rows
-
-Filters, projections and limits go on into both as Polars pushes them, and Polars applies every
-filter itself, so rows, their order and their types are those of ``pl.scan_parquet``. The plan is
-made when a query is explained or run, not before: files may have changed since. The files are
-those the dataset has by then; a scan of a path, whose dataset nobody else holds to refresh it,
-lists them each time.
+Fragments the index leaves whole are scanned by Polars' own scan_parquet, the kept rows of others
+come from a source of ours. Polars applies every filter itself, so rows, order and types are those
+of ``pl.scan_parquet``. The plan is made when a query is explained or run, over the files the
+dataset has by then; a scan of a path, whose dataset nobody else can refresh, lists them anew.
 """
 
 from __future__ import annotations

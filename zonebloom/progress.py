@@ -25,11 +25,8 @@ def require_progress(progress: object) -> None:
 
 @contextmanager
 def reporting(progress: Progress, total: int, title: str) -> Iterator[Report | None]:
-    """Hand out a function that is told how many more rows are done.
-
-    True shows a bar (with the ``rich`` package, else a line at the end); a callable is given rows
-    done and rows in all.
-    """
+    """Hand out a function given how many more rows are done, for a bar (`rich`, else a line) or a
+    callable given rows done and in all."""
     if not progress:
         yield None
     elif callable(progress):

@@ -342,10 +342,7 @@ def ranges_text(rows: RowRanges, most: int) -> str:
 
 
 def by_fragment(addresses: RowRanges) -> dict[int, RowRanges]:
-    """Split a set of row addresses into offsets a fragment, ascending by fragment id.
-
-    A range must not cross fragments; `SearchResult` never makes one that does.
-    """
+    """Split row addresses, in ranges that cross no fragment, into offsets by ascending fragment id."""
     ids = addresses.starts >> OFFSET_BITS
     result: dict[int, RowRanges] = {}
     if ids.size == 0:

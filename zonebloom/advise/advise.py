@@ -1,9 +1,6 @@
-"""advise(): which columns are worth an index, from a sample of their zones.
-
-Whole zones are read, so what a filter of a zone would hold is known exactly; what the zones
-not read hold is estimated (`zonebloom.advise.sample`). The build's pace is measured on one batch
-of each column, read, hashed and inserted as a build does.
-"""
+"""advise(): which columns are worth an index, from a sample of whole zones: what their filters
+would hold is exact, what the others hold is estimated (`zonebloom.advise.sample`). The build's pace
+is measured on one batch a column."""
 
 from __future__ import annotations
 
@@ -145,10 +142,7 @@ class _Zone:
 
 
 class _Sample:
-    """Zones drawn from a dataset, and what they say of columns.
-
-    `num_rows` and `num_zones` are of the dataset; estimated where there are many files.
-    """
+    """Zones drawn from a dataset; its rows and zones are estimates where there are many files."""
 
     def __init__(self, source: Source, planner: Planner, parameters: ZoneParameters):
         self._source = source
@@ -348,10 +342,8 @@ def _hashes(values: pa.ChunkedArray) -> np.ndarray:
 
 
 def _range_shares(parts: list[pa.ChunkedArray]) -> np.ndarray | None:
-    """Share of the keys of one zone between minimum and maximum of the other, shape (s, s).
-
-    None for a type without an order.
-    """
+    """Share of the keys of one zone within the bounds of the other, shape (s, s); None without
+    order."""
     if not parts:
         return None
     try:

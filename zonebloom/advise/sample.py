@@ -1,14 +1,8 @@
 """What a few zones say of a column: distinct values, and zones that hold a key.
 
-Zones are drawn in groups, the first of each group spread over the dataset and the others at
-growing distances from it:
-
-    zones     0         1         2         3         4
-    drawn     x x x         x            x x x         x
-              +-+-+---------+            +-+-+---------+    distances 1, 2, 3, ...
-
-Near pairs tell sorted and clustered columns, whose keys fill neighbouring zones, from those
-whose keys lie anywhere, which far pairs tell.
+Zones are drawn in groups, the first of each spread over the dataset, the others at growing
+distances from it. Near pairs tell sorted and clustered columns, whose keys fill neighbouring
+zones, from those whose keys lie anywhere, which far pairs tell.
 """
 
 from __future__ import annotations
@@ -123,9 +117,7 @@ def zones_holding(
 ) -> float:
     """Zones that hold a key drawn from the dataset, its own included, on average.
 
-    Exact when every zone was sampled. Otherwise the share of keys that a zone at a distance
-    holds is measured at the distances of sampled pairs, and taken to change evenly between
-    them.
+    Exact when every zone was sampled; else interpolated between the distances of sampled pairs.
     """
     total = weights.sum()
     if not total:
@@ -156,18 +148,15 @@ def _by_distance(
 
 
 def estimate_distinct(overlap: Overlaps, positions: np.ndarray, num_zones: int, limit: int) -> int:
-    """Distinct values of the dataset, estimated from sampled zones.
+    """Distinct values of the dataset, by the lower bound of Chao and Lin (2012), "Nonparametric
+    lower bounds for species richness [...] under sampling without replacement", Biometrics 68.
 
-    A zone is a sampling unit, a value is met in it or not. The estimator is the lower bound of
-    Chao and Lin (2012), "Nonparametric lower bounds for species richness and shared species
-    richness under sampling without replacement", Biometrics 68: of ``t`` zones, a share ``q``
-    of all, ``Q1`` values are met in one zone and ``Q2`` in two; unseen are
+    Of ``t`` zones, a share ``q`` of all, ``Q1`` values are met in one and ``Q2`` in two; unseen are
 
         Q1**2 / (2 * Q2 * t / (t - 1) + Q1 * q / (1 - q))
 
-    It is near the truth where values are about equally frequent, and falls short where most
-    values are rare and a few are everywhere. Where a value fills neighbouring zones, only
-    zones far apart are compared, and the result is divided by the zones such a run takes.
+    It falls short where most values are rare and a few are everywhere. Where a value fills
+    neighbouring zones, only zones far apart are compared, and the result is divided by its run.
     """
     seen = overlap.num_keys
     if positions.size in (0, num_zones) or not seen:

@@ -1,9 +1,5 @@
-"""Building indices, and bringing them up to date, on threads or the engine that is handed in.
-
-train -> segments -> arranged in a layout -> one commit
-
-What fails leaves nothing behind: segments of a build are deleted unless its version names them.
-"""
+"""Building indices, and bringing them up to date: train -> segments -> a layout -> one commit.
+Segments of a build that fails are deleted."""
 
 from __future__ import annotations
 
@@ -60,11 +56,8 @@ class Refreshed:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is to be done for an index: `missing` is read, `segments` stay of what there was.
-
-    `alive` are the fragments that are as they were indexed; `before` is None of an index that is
-    made anew.
-    """
+    """What an index needs: `missing` is read, `segments` stay; `alive` are the fragments still as
+    indexed, `before` is None of an index made anew."""
 
     spec: IndexSpec
     missing: tuple[PresentFragment, ...]
@@ -103,11 +96,8 @@ class Builder:
         progress: Progress,
         prefix: str = "",
     ) -> Version:
-        """Index every fragment in one pass over it, and commit all indices at once.
-
-        The prefix is one of segments' names that no other build has, where it is to be known
-        beforehand.
-        """
+        """Index every fragment in one pass, and commit all indices at once; `prefix` names
+        segments."""
         base, coverage = self._now()
         names = [spec.name for spec in specs]
 
@@ -248,10 +238,7 @@ class Builder:
     def _train_missing(
         self, prefix: str, work: Sequence[_Work], engine: Engine | None, progress: Progress
     ) -> list[list[tuple[TrainedTask, int]]]:
-        """Train what each index misses: those that miss the same files in one pass.
-
-        For each index, the tasks and which of their segments is its.
-        """
+        """For each index the tasks and which of their segments is its; one pass for the same files."""
         alike: dict[tuple[int, ...], list[int]] = {}
         for number, each in enumerate(work):
             alike.setdefault(tuple(e.fragment_id for e in each.missing), []).append(number)
@@ -319,11 +306,8 @@ def _still_used(
     present: frozenset[int],
     zones: Mapping[int, int],
 ) -> Iterator[Segment]:
-    """Segments without the fragments that are gone.
-
-    Zones of those stay in a table until they are more than the others: then it is left out as a
-    whole, to be made anew, if what is left can be read.
-    """
+    """Segments without the fragments that are gone; one of mostly such is left out whole, to be
+    made anew, if what is left can be read."""
     for segment in segments:
         ids = tuple(i for i in segment.fragment_ids if i in alive)
         used = sum(zones.get(i, 0) for i in ids)

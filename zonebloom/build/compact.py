@@ -14,10 +14,7 @@ from zonebloom.errors import CommitConflict, ZoneBloomWarning
 
 
 def compact(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool:
-    """Merge segments of indices, in one commit.
-
-    Whether anything was merged.
-    """
+    """Merge segments of indices, in one commit; whether anything was merged."""
     base = catalog.latest(for_writing=True)
     prefix = catalog.new_segment_prefix()
     entries: dict[str, IndexEntry] = {}
@@ -58,11 +55,8 @@ def _merged(
 
 
 def drop_for_good(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:
-    """Drop indices in one commit, and delete their segments.
-
-    With the prefix of a build, only those with segments of that. Readers of older versions scan
-    the data instead, with a warning. Segments that cannot be deleted are warned of.
-    """
+    """Drop indices, or those with segments of the prefix, in one commit, and delete their segments;
+    what cannot be deleted is warned of."""
     doomed = set(names)
     folders: set[str] = set() if build is None else {build}
 

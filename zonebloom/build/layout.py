@@ -43,10 +43,7 @@ def arrange(
     layout: str,
     most_tables: int | None = None,
 ) -> tuple[Segment, ...]:
-    """Bring the segments of an index to a layout, and many of them to one.
-
-    The same where they are as wanted already.
-    """
+    """Bring the segments of an index to a layout, and many of them to one."""
     wanted = layout_for(layout, segments)
     alike = all(segment.layout == wanted for segment in segments)
     if alike and len(segments) <= (1 if wanted == "sliced" else most_tables or _MANY_TABLES):

@@ -72,10 +72,7 @@ class IndexSpec:
 
 @dataclass(slots=True, kw_only=True)
 class IndexRequest:
-    """The parameters of `Dataset.create_scalar_index` that say what is built.
-
-    What can be refused before any file is listed is refused when it is made.
-    """
+    """What `Dataset.create_scalar_index` is asked to build, refused before any file is listed."""
 
     column: str | Sequence[str]
     index_type: str | IndexConfig

@@ -1,9 +1,5 @@
-"""What a task of a build runs, in this process or on a Spark worker: `train_task`.
-
-    batches of a file -> for each column: zones with their filters, key range, hashes of all keys
-
-All indices asked for are trained in one pass over a file, and a segment is written for each.
-"""
+"""What a task of a build runs, in this process or on a Spark worker: one pass over a file trains
+zones, key range and key hashes of every column, and writes a segment for each index."""
 
 from __future__ import annotations
 
@@ -45,10 +41,7 @@ Progress = Callable[[int], None]
 def train_locally(
     tasks: Sequence[TrainTask], *, workers: int | None = None, progress: Progress | None = None
 ) -> list[TrainedTask]:
-    """Run tasks on threads of this process.
-
-    In the order of the tasks.
-    """
+    """Run tasks on threads of this process; results come in the order of the tasks."""
     workers = workers or cores()
     threads = max(1, workers // len(tasks))
     with ThreadPoolExecutor(min(workers, len(tasks))) as pool:
@@ -229,10 +222,8 @@ class _ColumnRun:
 
 
 def _page_map(task: TrainTask) -> tuple[PageMapEntry | None, dict[str, str]]:
-    """Note where the pages of the task's files lie; a file that cannot be mapped is left out.
-
-    With it, what the footers name and the dataset's schema does not.
-    """
+    """Note where the pages of the task's files lie, and what their footers name and the schema does
+    not; a file that cannot be mapped is left out."""
     hidden: dict[str, str] = {}
     if not task.source.is_parquet:
         return None, hidden

@@ -1,8 +1,4 @@
-"""From the batches of a column to zones: one filter and one null flag for each.
-
-    rows     0        8192      16384     20000   of one fragment
-             |--zone---|--zone---|--zone---|
-    filter   SBBF      SBBF      SBBF             has_null each
+"""From the batches of a column to zones of 8192 rows: one filter and one null flag for each.
 
 A zone never crosses a fragment, and the last one is short. Inserting commutes, so a run of
 rows may begin and end anywhere: filters of the two parts of a zone are OR-ed.
@@ -47,11 +43,7 @@ class ZoneTrainer:
         self._has_null = np.zeros(self._capacity, dtype=bool)
 
     def add(self, array: pa.Array) -> Iterator[Zones]:
-        """Take the next rows.
-
-        Those that are done, a few megabytes at a time. The first of the run may be a part
-        of a zone.
-        """
+        """Take the next rows; gives the zones that are done, a few megabytes at a time."""
         from zonebloom.sbbf import blocks
 
         at = 0
@@ -105,11 +97,8 @@ def train(
 
 
 class ZoneJoiner:
-    """Puts the runs of one fragment together: parts of one zone become that zone.
-
-    Zones are given on as many at a time as one thread makes, so that a table does not show how
-    they were made.
-    """
+    """Joins the runs of one fragment, zones parted between two of them too; gives as many at a time
+    as one thread makes, so that a table does not show how it was made."""
 
     def __init__(self, parameters: ZoneParameters):
         self._items = parameters.number_of_items
@@ -119,10 +108,7 @@ class ZoneJoiner:
         self._count = 0
 
     def add(self, run: Zones) -> Iterator[Zones]:
-        """Take the next zones, in row order and without gaps; they are modified.
-
-        The first may begin where the last before it stopped inside a zone.
-        """
+        """Take the next zones, in row order and without gaps; they are modified."""
         if self._part is not None:
             if int(run.starts[0]) % self._items:
                 _merge_into_first(run, self._part)

@@ -71,11 +71,8 @@ def cover(
     version: Version,
     new_id: Callable[[str, FileIdentity], int] | None = None,
 ) -> Coverage:
-    """Match the files of a dataset with a catalog version.
-
-    A file that is not what was indexed, as `zonebloom.catalog.freshness` says, is another
-    fragment: it gets an id of its own.
-    """
+    """Match the files of a dataset with a catalog version; one that is not what was indexed gets a
+    new id."""
     present: list[PresentFragment] = []
     vanished: list[str] = []
     in_order = itertools.count(version.next_fragment_id)

@@ -1,7 +1,5 @@
 """How files of the index folder are read and written: whole, on disk, with the data's permissions.
-
-A folder nobody else may look into, beside the data, would fail the listing of the data itself.
-"""
+(One that nobody else may look into would fail the listing of the data itself.)"""
 
 from __future__ import annotations
 
@@ -59,10 +57,8 @@ def read_file(
 def write_whole(
     path: str, data: bytes, prepare: Callable[[str], None], place: Callable[[str, str], None]
 ) -> bool:
-    """Write a local file, whole and on disk before `os.link` or `os.replace` gives it its name.
-
-    Whether it was free, where it is to be.
-    """
+    """Write a local file, on disk before `os.link` or `os.replace` names it; whether the name was
+    free."""
     draft = os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}")
     try:
         prepare(draft)
@@ -123,10 +119,7 @@ def make_folder(path: str, like: str) -> None:
 
 
 def make_file(path: str, like: str) -> None:
-    """Make an empty local file that those may read who may read a folder.
-
-    It is filled in place: nobody but its owner writes to it.
-    """
+    """Make an empty local file with the folder's read permissions, which its owner fills in place."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     _share(path, os.stat(like), 0o644)
 

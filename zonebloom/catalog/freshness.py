@@ -33,11 +33,8 @@ _compared: dict[tuple[str, str], tuple[FileIdentity, int]] = {}
 
 
 def last_seen(path: str, known: KnownFragment, now: FileIdentity) -> int | None:
-    """When a file was last known to be what was indexed.
-
-    Nanoseconds since 1970; 0 where it was not noted. None when the file is another by now, or
-    may be.
-    """
+    """Nanoseconds since 1970 when a file was last known as indexed, 0 if not noted; None if it may
+    be another by now."""
     was = known.identity
     if was.size != now.size or (now.mtime_ns == UNKNOWN_MTIME and not now.tag):
         return None

@@ -62,10 +62,8 @@ class KnownFragment:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One table over a set of fragments, and their key ranges.
-
-    Checksums are XXH3-64, that of a sliced table is of its directory.
-    """
+    """One table over a set of fragments; checksums are XXH3-64, of a sliced table that of its
+    directory."""
 
     name: str
     num_bytes: int
@@ -150,10 +148,7 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of the catalog; version 0 is the empty catalog of a folder without one.
-
-    Page maps are of the fragments that indices cover, one a fragment at most.
-    """
+    """One version of the catalog; 0 is a folder without one. Page maps: at most one a fragment."""
 
     number: int = 0
     next_fragment_id: int = 0

@@ -53,10 +53,8 @@ _VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"
 
 
 class _NotRead(CorruptIndex):
-    """A version that is not known to be damaged: of a newer format, or not to be read now.
-
-    A reader may pass over it. Nothing may be written on top of what is older.
-    """
+    """A version of a newer format, or not to be read now: a reader may pass over it, but nothing
+    may be written on top of what is older."""
 
 
 class Catalog:
@@ -83,10 +81,7 @@ class Catalog:
 
     @property
     def _model(self) -> str:
-        """The local folder whose permissions are those of the index.
-
-        That of the data, or of an index apart from it the index folder itself.
-        """
+        """The local folder whose permissions the index takes: the data's, or an index_dir itself."""
         folder = self.folder.rstrip("/")
         if posixpath.basename(folder) == FOLDER:
             folder = posixpath.dirname(folder)
@@ -106,10 +101,7 @@ class Catalog:
         return memoryview(data).nbytes, xxhash.xxh3_64_hexdigest(data)
 
     def latest(self, *, for_writing: bool = False) -> Version:
-        """The newest version that can be read; a damaged one is reported and passed over.
-
-        What a change is based on may not be older than one that cannot be read just now.
-        """
+        """The newest version that can be read; a damaged one is reported and passed over."""
         try:
             numbers = self._numbers()[::-1]
         except CatalogError as error:
@@ -188,10 +180,10 @@ class Catalog:
     def _is_in_use(
         self, version: Version, change: Callable[[Version], Version], new: Mapping[str, int]
     ) -> bool:
-        """Whether a version just written is the newest, or the newest was made on top of it.
+        """Whether a version just written is the newest, or below it.
 
-        Its number was free; that may be so because others committed it and more, and a vacuum
-        deleted theirs. It is deleted then, as theirs was.
+        Its number may be free since others committed it and more, and a vacuum deleted theirs, as
+        it then deletes this one.
         """
         if max(self._numbers(), default=0) <= version.number:
             return True
@@ -212,9 +204,9 @@ class Catalog:
         return is_in_it
 
     def _take_back(self, version: Version, before: Version) -> None:
-        """Commit what was before a version whose files are gone, in so far as its files are there.
+        """Commit what was before a version whose files are gone, as far as its files are there.
 
-        The version cannot be deleted: a vacuum that has seen it may have deleted the one before.
+        Deleting the version will not do: a vacuum that has seen it may have deleted the one before.
         """
 
         def change(newest: Version) -> Version:
@@ -238,10 +230,8 @@ class Catalog:
         return uuid.uuid4().hex[:16]
 
     def delete_unnamed(self, prefixes: Iterable[str]) -> Exception | None:
-        """Delete segments of finished builds but those the newest version names.
-
-        Why some are left, which `vacuum` deletes later.
-        """
+        """Delete segments of finished builds that the newest version does not name; why some are
+        left."""
         starts = tuple(prefixes)
         base = posixpath.join(self.folder, "segments")
         try:

@@ -1,8 +1,7 @@
-"""Keeping the index folder small: versions and segments nobody needs any more.
+"""Deleting versions and segments that nobody needs any more.
 
-Segments to be deleted are set aside under another name first, and the newest version is read
-once more: a commit that was under way either finds that its segments are gone and fails, or it
-is seen here and they get their name back.
+Segments are renamed first, and the newest version is read once more: a commit under way either
+finds its segments gone and fails, or it is seen here and they get their name back.
 """
 
 from __future__ import annotations
@@ -74,10 +73,8 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
 
 
 def _delete(catalog: Catalog, names: Iterable[str]) -> list[str]:
-    """Delete folders of segments unless the newest version needs them by now.
-
-    Those an earlier vacuum set aside, and was stopped, are among them.
-    """
+    """Delete segments, those too that a vacuum before left renamed, unless the newest version needs
+    them."""
     base = posixpath.join(catalog.folder, "segments")
     asides: dict[str, str] = {}
     for name in names:

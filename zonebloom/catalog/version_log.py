@@ -3,10 +3,9 @@
     00000000000000000007.json    {"format_version": 3, "checksum": "<XXH3-128 of all other bytes>",
                                  "content": {...}}
 
-A document is written whole and then linked to its number, which fails if the number is taken: of
-two writers one is told so. Object stores have no such link: let one writer at a time write there.
-Documents of format 1 had no checksum and their content at the top; in those of format 2 page maps
-belonged to the segments of an index.
+A document is written whole and then linked to its number, which fails if that is taken. Object
+stores have no such link: let one writer at a time write there. Format 1 had no checksum and its
+content at the top; in format 2 page maps belonged to the segments of an index.
 """
 
 from __future__ import annotations
@@ -42,11 +41,8 @@ class NewerFormat(ValueError):
 
 
 class VersionLog:
-    """The numbered documents of one folder, which need not be there.
-
-    `first_keys` are those of the content that a document of format 1 has at its top; `prepare`
-    makes the folder of a file about to be written.
-    """
+    """The documents of one folder; `first_keys` are those a document of format 1 has at its top,
+    `prepare` makes the folder of a file about to be written."""
 
     def __init__(
         self,
@@ -143,10 +139,7 @@ def _checksum(head: bytes, tail: bytes) -> bytes:
 
 
 def from_json(kind: Any, value: Any) -> Any:
-    """A value of JSON as a type: of records, tuples of one type, texts, numbers and flags.
-
-    ValueError says which part is of another.
-    """
+    """A value of JSON as a type of records, tuples, texts, numbers and flags, or ValueError."""
     if kind in (int, str, bool):
         return _of(kind, value)
     if isinstance(kind, types.UnionType):

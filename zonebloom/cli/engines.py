@@ -1,8 +1,5 @@
-"""Where a build runs, for the command line: a Spark session, or this process.
-
-Spark is the engine of the pipeline, and local mode is Spark too. Where there is no Java or no
-pyspark, the same tasks run on threads of this process, unless Spark was asked for by name.
-"""
+"""Where a build runs, for the command line: on Spark, local mode too, or where Java or pyspark is
+missing on threads of this process."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ _HOW_TO_GET_PYSPARK = "pip install 'zonebloom[spark]', or build in this process 
 
 
 def java_version() -> tuple[int, ...] | None:
-    """Version of the Java that Spark would start: JAVA_HOME's, else the one on PATH.
-
-    None where there is none or it does not run.
-    """
+    """Version of the Java that Spark would start, JAVA_HOME's or PATH's; None where none runs."""
     home = os.environ.get("JAVA_HOME")
     # As Spark's own scripts: when JAVA_HOME is set, PATH is not looked at.
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
@@ -131,10 +125,8 @@ def _is_connect(master: str) -> bool:
 
 @contextmanager
 def _stderr_aside() -> Iterator[Callable[[], str]]:
-    """Give a JVM started meanwhile a file for its stderr; the function reads it.
-
-    Spark and Java print a dozen lines there before any log level of ours holds.
-    """
+    """Give a JVM started meanwhile a file for its stderr: Spark and Java print there before any log
+    level holds."""
     with tempfile.TemporaryFile() as aside:
         sys.stderr.flush()
         before = os.dup(2)

@@ -1,9 +1,6 @@
-"""The command ``zonebloom``: its entry, its exit codes, and how it writes.
-
-Exit codes: 0 done, 1 an error said in one line on stderr, 2 a command line that makes no
-sense, 3 a lookup that found no row, 130 interrupted, 141 nobody reads the output any more.
-Answers go to stdout; progress, warnings and what was read go to stderr.
-"""
+"""The command ``zonebloom``: its entry, its exit codes, and how it writes. Exit codes: 0 done, 1 an
+error said in one line on stderr, 2 a command line that makes no sense, 3 a lookup that found no
+row, 130 interrupted, 141 nobody reads the output any more."""
 
 from __future__ import annotations
 
@@ -24,18 +21,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Those of this process by default.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run a command line, this process's by default, to its exit code."""
     try:
         import click
     except ImportError:

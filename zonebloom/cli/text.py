@@ -53,14 +53,7 @@ def write_json(document: dict[str, Any]) -> None:
 
 
 def json_safe(value: Any) -> Any:
-    """A value as JSON has it.
-
-    Dates, times and timestamps become ISO 8601 text, binary values base64, decimals text, and
-    floating point numbers that JSON lacks (NaN and the infinities) null.
-
-    >>> json_safe([decimal.Decimal("1.50"), float("nan"), b"ab", datetime.date(2013, 1, 30)])
-    ['1.50', None, 'YWI=', '2013-01-30']
-    """
+    """A value as JSON has it: times as ISO 8601, binary as base64, decimals as text, NaN as null."""
     match value:
         case float():
             return value if math.isfinite(value) else None

@@ -1,7 +1,5 @@
 """Key ranges and file filters exported as records of Hudi's metadata table (its RFC-37).
 
-Two tables, one for each partition of that metadata table:
-
     column_stats    key = ID(column) + ID(partition) + ID(file)    a record a file and column
     bloom_filters   key = ID(partition) + ID(file)                 a record a file
 
@@ -9,12 +7,9 @@ Two tables, one for each partition of that metadata table:
     ID of a file                  MD5 of its base name
     both big-endian, in base64, and joined; the partition of files in the root is "."
 
-Filters are made from the column itself at the file's size: zone filters OR-ed would be full. They
-are split-block filters with Parquet's header, a type of their own (`FILTER_TYPE`): Hudi's own
-readers know SIMPLE and DYNAMIC_V0, over keys as text.
-
-Sources: https://github.com/apache/hudi/blob/master/rfc/rfc-37/rfc-37.md, HoodieMetadata.avsc,
-HashID.java and HoodieMetadataPayload.java of hudi-common, whose names these are.
+Filters are split-block ones at the file's size, with Parquet's header, a type of their own
+(`FILTER_TYPE`): Hudi's own readers know SIMPLE and DYNAMIC_V0, over keys as text. Names are
+those of HoodieMetadata.avsc, HashID.java and HoodieMetadataPayload.java of hudi-common.
 """
 
 from __future__ import annotations
@@ -102,24 +97,12 @@ BLOOM_FILTERS = _record(
 
 
 def column_stats_key(column: str, partition: str, file: str) -> str:
-    """The key of a file's statistics of one column.
-
-    Examples
-    --------
-    >>> len(column_stats_key("id", "day=1", "a.parquet"))
-    48
-    """
+    """The key of a file's statistics of one column, 48 characters."""
     return _hash64(column) + bloom_filter_key(partition, file)
 
 
 def bloom_filter_key(partition: str, file: str) -> str:
-    """The key of a file's filter.
-
-    Examples
-    --------
-    >>> len(bloom_filter_key("day=1", "a.parquet"))
-    36
-    """
+    """The key of a file's filter, 36 characters."""
     of_file = hashlib.md5(file.encode(), usedforsecurity=False).digest()
     return _hash64(partition or ".") + base64.b64encode(of_file).decode()
 
@@ -207,10 +190,8 @@ def export(
 
 
 def _gone(source: Source, version: Version, coverage: Coverage) -> list[str]:
-    """Paths of files the catalog knows that are in the file system no more.
-
-    A dataset of some files may share the index with one of all.
-    """
+    """Paths of files the catalog knows that are in the file system no more; others may be those of
+    another dataset that shares the index."""
     present = {each.fragment.key for each in coverage.present}
     paths = [source.path_of(key) for key in version.fragments if key not in present]
     now = identities(source.filesystem, paths)

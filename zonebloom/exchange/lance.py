@@ -1,9 +1,7 @@
 """Exchange of bloomfilter tables with Lance: the same rows as a ``bloomfilter.lance`` file.
 
-Lance 14 keeps the five columns and two metadata keys of `zonebloom.index.table` in a Lance
-file. It may add ``null_bitmap``, the number of a buffer of that file which holds the addresses
-of null rows; without it Lance answers IS NULL from ``has_null``, as zonebloom does. So the key
-is neither written nor kept.
+Lance may add ``null_bitmap``, the buffer of that file with the addresses of null rows; without
+it IS NULL is answered from ``has_null``, so the key is neither written nor kept.
 """
 
 from __future__ import annotations

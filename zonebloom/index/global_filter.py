@@ -1,8 +1,7 @@
 """One filter over all keys of a column: what a join asks before it shuffles the other side.
 
-Zone filters cannot be merged into one of use: so every task gives the hashes of its keys, or a
-filter of the final size where that is smaller. Keys of fragments that went stay, which makes it
-answer "maybe" more often, never wrongly.
+A task gives the hashes of its keys, or a filter of the final size where that is smaller. Keys of
+fragments that went stay: "maybe" more often, never wrong.
 """
 
 from __future__ import annotations

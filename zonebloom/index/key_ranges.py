@@ -60,10 +60,7 @@ def schema_for(arrow_type: pa.DataType) -> pa.Schema:
 
 
 class KeyRange:
-    """Bounds of one column of one fragment, in the making.
-
-    ``null_count`` and ``num_rows`` are counted by whom adds rows.
-    """
+    """Bounds of one column of one fragment, in the making; whoever adds rows counts them."""
 
     def __init__(self, arrow_type: pa.DataType):
         self._type = range_type(arrow_type)

@@ -43,10 +43,8 @@ def write_table(catalog: Catalog, name: str, layout: str, tables: Sequence[Table
 
 
 class LoadedIndex:
-    """One index with its tables, loaded when first searched.
-
-    What is damaged is reported and left out; a strict one raises.
-    """
+    """One index with its tables, loaded when first searched; damage is reported, or raised if
+    strict."""
 
     def __init__(self, catalog: Catalog, entry: IndexEntry, *, strict: bool = False):
         self.entry = entry
@@ -61,10 +59,8 @@ class LoadedIndex:
         return sum(table.loaded_bytes for table in self._tables or ())
 
     def tables(self) -> list[Table]:
-        """The tables that are what was written.
-
-        Of a sliced table that is known of its directory; its bits are verified as they are read.
-        """
+        """The tables that are what was written, as far as known: bit rows are verified as they are
+        read."""
         if self._tables is None:
             tables = []
             for segment in self.entry.segments:

@@ -1,8 +1,5 @@
-"""The row layout: a filter a row of an Arrow IPC file, right for exchange and small indices.
-
-The file is uncompressed and read whole: a lookup touches every filter, and a mapped file that
-is cut meanwhile would end the process.
-"""
+"""The row layout: a filter a row of an Arrow IPC file, right for exchange and small indices. It is
+read whole: a lookup touches every filter, and a mapped file cut meanwhile would end the process."""
 
 from __future__ import annotations
 
@@ -43,10 +40,7 @@ _FEW = 64
 
 
 class RowTable(Table):
-    """A table in the row layout: all of its file is in memory, as ``words``.
-
-    ``first_words``, uint64, says where each zone's filter begins in them.
-    """
+    """A table in memory as ``words``; each zone's filter begins at its ``first_words``, uint64."""
 
     layout = "table"
 

@@ -1,8 +1,7 @@
 """The bit-sliced layout: the bits of a table turned, so that eight short reads answer a lookup.
 
-The bits are drawn in `zonebloom.sbbf.slice_layout`, the file in `zonebloom.index.sliced_file`. The
-directory is verified when the file is opened, every bit row by its own check each time it is
-read. A damaged row counts as all ones: the others still rule zones out, and no row is lost.
+The directory is verified when the file is opened, a bit row each time it is read. A damaged row
+counts as all ones: the others still rule zones out, and no row is lost.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ _RUN_BYTES = 2 << 20
 
 
 class SlicedTable(Table):
-    """A sliced table open for lookups.
-
-    Damage that a lookup meets is given to ``report`` once, and raised without one.
-    """
+    """A sliced table open for lookups; damage is given to ``report`` once, or raised without one."""
 
     layout = "sliced"
 

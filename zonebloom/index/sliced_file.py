@@ -42,11 +42,8 @@ _MAX_BLOCKS = MAX_BYTES // BYTES_PER_BLOCK
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """All of a sliced table but its bits.
-
-    ``zone_groups``, uint32, is None when there is one group. The salt is that of the checks of its
-    rows, 0 in version 1; ``content`` the XXH3-64 of all before the directory, None in version 1.
-    """
+    """All of a sliced table but its bits; ``zone_groups``, uint32, is None of one group. Version 1
+    has the salt 0 and no ``content``, the XXH3-64 of all before the directory."""
 
     probability: float
     runs: Runs

@@ -1,10 +1,5 @@
-"""What every table of zones can do, however its bits lie: `Table`, and Lance's schema of its rows.
-
-    fragment_id  zone_start  zone_length  has_null  bloom_filter_data
-    uint64       uint64      uint64       bool      binary              none nullable
-
-Schema metadata: ``bloomfilter_item`` (rows a zone) and ``bloomfilter_probability``.
-"""
+"""What every table of zones can do, however its bits lie: `Table`, and Lance's schema of its rows,
+five columns that are never null."""
 
 from __future__ import annotations
 
@@ -102,10 +97,8 @@ class WrittenTable:
 
 @dataclass(frozen=True)
 class Runs:
-    """Zones of a table, as few runs of them as say all; uint64, shape ``(runs,)`` each.
-
-    Zones of a run follow each other in a fragment; all have ``items`` rows but the last.
-    """
+    """Zones as few runs of them, uint64, shape ``(runs,)`` each: all of a run have ``items`` rows
+    but the last."""
 
     fragment_ids: np.ndarray
     first_rows: np.ndarray
@@ -152,9 +145,8 @@ class Runs:
 class FilterRun:
     """Filters of one size, read some blocks of them at a time.
 
-    ``load`` is asked for zones of the run, and for blocks ``start`` to ``stop`` of their filters.
-    It gives memory that holds those blocks, and where each filter would begin in it: addresses,
-    uint64, shape ``(zones,)``.
+    ``load`` takes zones of the run and blocks ``start`` to ``stop``, and gives memory with those
+    and where each filter would begin in it: addresses, uint64, shape ``(zones,)``.
     """
 
     num_blocks: int
@@ -163,11 +155,8 @@ class FilterRun:
 
 
 class Table(ABC):
-    """The zones of some fragments, with a filter and a null flag each, in one file.
-
-    Zones are numbered from 0 in the order of the table. A filter that cannot be trusted holds
-    everything, or opening the table fails.
-    """
+    """Zones of some fragments in one file, numbered from 0, with a filter and a null flag each. A
+    filter that cannot be trusted holds everything, or opening fails."""
 
     layout: ClassVar[str]
     path: str
@@ -232,10 +221,7 @@ class Table(ABC):
         return self._zones[2]
 
     def pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
-        """Find the zones that may hold each of many hashes, in bounded memory.
-
-        Each pair once, in no order of use.
-        """
+        """Find the zones that may hold each of many hashes, each pair once, in bounded memory."""
         parts: list[Pairs] = []
         count = 0
         for part in self._pairs(hashes) if hashes.size and len(self) else ():
@@ -304,11 +290,8 @@ def table_schema(number_of_items: int, probability: float) -> pa.Schema:
 def to_batch(
     fragment_id: int, zones: Zones, schema: pa.Schema, fold_to: float | None = None
 ) -> pa.RecordBatch:
-    """Lay out zones of one fragment as rows of the table.
-
-    The filters are not copied, but where ``fold_to`` is given: each is halved as often as keeps
-    its false positive probability, as filled, at that or below.
-    """
+    """Lay out zones of one fragment as rows of the table, folded to a false positive probability if
+    given."""
     count = len(zones)
     filters = np.ascontiguousarray(zones.filters)
     sizes = np.full(count, filters.strides[0], dtype=np.int32)

@@ -25,7 +25,7 @@ DEFAULT_SAMPLE = 16
 
 
 class ValidatedIndex(int):
-    """What was found of an index that is not damaged: the number of its zones, and more.
+    """The number of zones of an index that is not damaged, and what was found.
 
     Of ``zones_read`` the rows were read from the files. Files that ``changed`` since they were
     indexed are scanned by lookups; those ``gone`` are no more.

@@ -122,10 +122,8 @@ class RowValidation:
         self._count = 0
 
     def check(self, sample: int | None) -> int:
-        """Read zones and prove that nothing the index says denies a value of theirs.
-
-        Zones read.
-        """
+        """Read zones and prove that nothing the index says denies a value of theirs; gives zones
+        read."""
         known = [fragment for fragment in self._present if fragment.is_known]
         count = 0
         for fragment, zones in _sampled(self._index.tables(), known, sample):

@@ -41,10 +41,8 @@ class IndexView:
         return self._rows([part.nulls() for part in self._parts])
 
     def pairs(self, hashes: np.ndarray) -> Iterator[_Pairs]:
-        """Which zones may hold each of many hashes.
-
-        Position in ``hashes``, fragment and first row of a zone; each pair once.
-        """
+        """Pairs of a hash's position with fragment and first row of a zone that may hold it, each
+        once."""
         for part in self._parts:
             yield from part.pairs(hashes)
 

@@ -1,9 +1,5 @@
-"""Filters of any language, brought to one predicate tree.
-
-filter (SQL, PyArrow, DNF, Predicate) -> PyArrow expression, applied in full to every row read
-filter (Polars)                       -> the same expression, applied by Polars
-any of them                           -> predicate, what an index can answer of it
-"""
+"""Filters of any language brought to what is applied to every row read, a PyArrow expression or the
+engine's own filter, and to a predicate, what an index can answer."""
 
 from __future__ import annotations
 
@@ -71,10 +67,7 @@ _ACCEPTED = (
 
 @runtime_checkable
 class EngineFilter(Protocol):
-    """A filter that keeps the semantics of the engine it was written for.
-
-    Whether a row passes depends on that row alone.
-    """
+    """A filter with the semantics of its engine; whether a row passes depends on that row alone."""
 
     @property
     def columns(self) -> frozenset[str] | None:
@@ -94,15 +87,8 @@ RowFilter: TypeAlias = pc.Expression | EngineFilter
 
 
 def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
-    """Bring a filter of any accepted kind to what is applied to rows and a predicate.
-
-    The first keeps the semantics of the language the filter was written in; None keeps all rows.
-    The second is what an index can answer; true for every row the first keeps, perhaps for more.
-
-    >>> _, predicate = translate([("id", "in", [1, 2])], pa.schema({"id": pa.int64()}))
-    >>> print(predicate)
-    id IN (1, 2)
-    """
+    """Bring a filter of any accepted kind to what is applied to rows (None keeps all) and a
+    predicate, true for every row the first keeps, perhaps for more."""
     if filter is None:
         return None, Constant(True)
     if isinstance(filter, str):
@@ -151,13 +137,7 @@ def _flat(predicate: Predicate) -> Predicate:
 
 
 def _as_stored(filter: Any, schema: pa.Schema) -> Any:
-    """DNF tuples with UUIDs as the 16 bytes, and whole numbers as the uint64, of their columns.
-
-    Raises
-    ------
-    FilterError
-        The text of a UUID stands beside a column of such bytes.
-    """
+    """DNF tuples with UUIDs as the 16 bytes, and whole numbers as the uint64, of their columns."""
     if isinstance(filter, tuple) and len(filter) == 3 and isinstance(filter[0], str):
         name, operator, value = filter
         several = isinstance(value, list | tuple | set | frozenset)

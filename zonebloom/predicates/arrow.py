@@ -1,8 +1,7 @@
 """PyArrow expressions brought to predicates, and as they are best applied.
 
 What is not laid out as `arrow_form` knows it makes the whole filter `Unknown`: slower, never
-wrong. The same goes for every comparison in which PyArrow would round a value, since the index
-looks values up exactly.
+wrong. So does every comparison in which PyArrow would round a value.
 """
 
 from __future__ import annotations
@@ -53,16 +52,7 @@ class _Column(NamedTuple):
 def translate_arrow(
     expression: pc.Expression, schema: pa.Schema
 ) -> tuple[pc.Expression, ast.Predicate]:
-    """Bring a PyArrow expression to the one that is applied to rows, and a predicate.
-
-    Examples
-    --------
-    >>> chain = pc.field("a") == 0
-    >>> for number in range(1, 200):
-    ...     chain = chain | (pc.field("a") == number)
-    >>> print(str(translate_arrow(chain, pa.schema({"a": pa.int64()}))[0])[:11])
-    (is_in(a, [
-    """
+    """Bring a PyArrow expression to the one that is applied to rows, and a predicate."""
     reader = _read(expression, schema)
     if isinstance(reader, ast.Unknown):
         return expression, reader
@@ -70,12 +60,7 @@ def translate_arrow(
 
 
 def to_predicate(expression: pc.Expression, schema: pa.Schema) -> ast.Predicate:
-    """What an index can answer of a PyArrow expression.
-
-    >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
-    >>> print(to_predicate((pc.field("id") == 42) & (pc.field("name") > "m"), schema))
-    id = 42 AND name > 'm'
-    """
+    """What an index can answer of a PyArrow expression."""
     reader = _read(expression, schema)
     return reader if isinstance(reader, ast.Unknown) else reader.predicate
 
@@ -254,8 +239,7 @@ class _Reader:
             a = 0 OR a = 1 OR ... OR s LIKE 'x%'    ->    a IN (0, 1, ...) OR s LIKE 'x%'
             u = 5, of a uint64 and an int64         ->    u = 5, of two uint64
 
-        PyArrow binds and applies a chain in more than the time of its length. And it brings a
-        uint64 to int64 to compare the two, which fails at 2**63.
+        PyArrow takes more than linear time for a chain, and fails at 2**63 with a uint64 as int64.
         """
         if len(self._form.entries) <= _LONG and not self._mixes_signs:
             return self._expression

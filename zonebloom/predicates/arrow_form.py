@@ -66,11 +66,8 @@ class Form(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A call, a reference or a literal: the entries it is written in, and what it means.
-
-    `meaning` is set by whoever reads the node. `options` is the number of the column that holds a
-    call's options, or the literal itself.
-    """
+    """A call, a reference or a literal: the entries it is written in, and the reader's `meaning` of
+    it; `options` is the column of a call's options, or of the literal."""
 
     name: str
     start: int
@@ -82,12 +79,8 @@ class Node:
 
 
 def read(expression: pc.Expression) -> Form:
-    """Read what an expression pickles to.
-
-    The file's schema message holds all but the values of the literals, so filters that differ
-    in those alone share it: it is read once.
-    https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
-    """
+    """Read what an expression pickles to; the schema message is read once for filters that differ
+    in literals alone."""
     make, (buffer,) = expression.__reduce__()[:2]
     message = _message(buffer)
     if message is not None:
@@ -119,11 +112,9 @@ def _outline(message: bytes) -> tuple[list[_Entry], pa.Schema]:
 
 
 def _metadata(schema: pa.Schema) -> list[_Entry]:
-    """Return the schema's metadata in order, repeated keys included.
+    """The schema's metadata in order, repeated keys included, which `Schema.metadata` drops.
 
-    `Schema.metadata` is a dict and keeps one entry a key, so this reads the public C data
-    interface: struct ArrowSchema {const char* format, *name, *metadata; ...}, where metadata is
-    an int32 count, then for each key and value an int32 length and as many bytes.
+    By the public C data interface: an int32 count, then each key and value by its int32 length.
     https://arrow.apache.org/docs/format/CDataInterface.html
     """
     # The capsule owns the struct and releases it when collected: keep it until all is copied.

@@ -147,18 +147,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A condition no Bloom filter can answer.
+    """A condition no Bloom filter can answer, and the reason ``explain_plan`` shows.
 
-    Parameters
-    ----------
-    text
-        The condition as the user would recognise it.
-    reason
-        Why it is not answered; shown by ``explain_plan``.
-    columns
-        Top-level columns it names, where a translator says so.
-    expression
-        What PyArrow applies to rows for it, true, false and null; None where that is not known.
+    ``columns`` are the top-level ones it names, ``expression`` what PyArrow applies to rows for it;
+    None where that is not known.
     """
 
     text: str
@@ -240,11 +232,8 @@ def depth(predicate: Predicate) -> int:
 
 
 def simplified(predicate: Predicate) -> Predicate:
-    """The same condition as a search follows it.
-
-    Chains are flat, however they were nested; NOT stands before no NOT; what lies too deep for a
-    search is `Unknown`.
-    """
+    """The same condition as a search follows it: chains flat, no NOT of a NOT, too deep is
+    `Unknown`."""
     flat = flattened(predicate)
     return bounded(flat) if isinstance(flat, And | Or | Not) else flat
 
@@ -341,13 +330,7 @@ def negation(predicate: Predicate) -> Predicate:
 
 
 def columns(predicate: Predicate) -> set[ColumnPath]:
-    """Return the paths of the columns a Bloom filter would be asked about.
-
-    Examples
-    --------
-    >>> columns(Or((IsNull(("id",)), IsNull(("st", "x"))))) == {("id",), ("st", "x")}
-    True
-    """
+    """The paths of the columns a Bloom filter would be asked about."""
     return {n.column for n in walk(predicate) if isinstance(n, (Equals, IsIn, IsNull))}
 
 

@@ -45,13 +45,6 @@ def from_predicate(
 
     A row whose condition is null is dropped as one whose condition is false is, so only below a
     NOT are the two told apart, unless all of it is to be `exact`.
-
-    Examples
-    --------
-    >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
-    >>> wanted = And((Equals(("id",), pa.scalar(42)), Not(IsNull(("name",)))))
-    >>> print(from_predicate(wanted, schema))
-    ((id == 42) and invert(is_null(name, {nan_is_null=false})))
     """
 
     def resolve(path: ast.ColumnPath) -> tuple[pc.Expression, pa.DataType]:
@@ -119,11 +112,8 @@ def balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
 
 
 def compared_as(type_: pa.DataType) -> pa.DataType:
-    """The type PyArrow can compare the values as, which keeps each of them.
-
-    There are no kernels for float16, the view types and UUIDs, and a dictionary is best decoded:
-    PyArrow would choose a common type by itself, which may be too small.
-    """
+    """The type PyArrow compares the values as without loss: it has no kernels for float16, view
+    types and UUIDs, and would choose one too small for a dictionary."""
     type_ = stored(type_)
     if pt.is_float16(type_):
         return pa.float32()

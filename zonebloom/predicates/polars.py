@@ -28,13 +28,7 @@ def translate_polars(expr: pl.Expr, schema: pa.Schema) -> tuple[PolarsFilter, as
 
 
 def to_predicate(expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
-    """What an index can answer of a Polars expression.
-
-    >>> import polars as pl
-    >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
-    >>> print(to_predicate((pl.col("id") == 42) & (pl.col("name") > "m"), schema))
-    id = 42 AND name > 'm'
-    """
+    """What an index can answer of a Polars expression."""
     return _to_predicate(expr, _read(expr), schema)
 
 
@@ -137,13 +131,7 @@ def to_frame(table: pa.Table, schema: pl.Schema | None = None) -> pl.DataFrame:
 
 
 def _row_wise_columns(expr: pl.Expr, root: Any) -> frozenset[str]:
-    """Columns of an expression that is row by row.
-
-    Raises
-    ------
-    FilterError
-        Polars does not say that it is.
-    """
+    """Columns of an expression, or FilterError where Polars does not say that it is row by row."""
     names: set[str] = set()
     try:
         stack = [(expr, root)]

@@ -1,16 +1,13 @@
 """What of a filter pyarrow may pass over row groups by: whatever their statistics are right for.
 
-pyarrow compares a filter with the minimum and maximum of each row group before it reads one, and
-takes them for bounds of every value. They are not:
+pyarrow takes minimum and maximum for bounds of every value, which they are not:
 
-    floating point   NaN is left out of them, and so rows are lost for which ``f <> 73`` or
-                     ``NOT f > 73`` is true; of a row group of zeros the sign is lost as well,
-                     by which ``f IN (0.0)`` tells them apart
-    decimals         some writers of old ordered them by their bytes; nothing in the file says so
+    floating point   NaN is left out, and rows are lost for which ``f <> 73`` or ``NOT f > 73``
+                     is true; so is the sign of zeros, by which ``f IN (0.0)`` tells them apart
+    decimals         some old writers ordered them by their bytes; nothing in the file says so
 
-No NaN lies below, above or at any number, so a comparison that is not negated is safe from the
-former. Integers, times, text and bytes are ordered as one expects in all files for which pyarrow
-uses the statistics at all; nulls it counts apart.
+Comparisons that are not negated are safe from NaN. Other types are ordered as one expects
+wherever pyarrow uses the statistics at all; nulls it counts apart.
 """
 
 from __future__ import annotations
@@ -30,11 +27,8 @@ from zonebloom.values.columns import leaf_type
 
 
 def prunable(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:
-    """The part of a filter that pyarrow may compare with the statistics of row groups.
-
-    The filter itself when all of it is safe; else one that is true wherever the filter is, or
-    None when no conjunct is safe. The whole filter is then to be applied to what is read.
-    """
+    """The part of a filter that is safe beside statistics of row groups, true wherever the filter
+    is."""
     named = referenced_columns(filter)
     if named is not None and all(
         _is_exact(schema.field(name).type) for name in named if name in schema.names

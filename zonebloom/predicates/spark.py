@@ -1,11 +1,8 @@
 """Spark SQL filters brought to predicates, with Spark's semantics or not at all.
 
-Spark applies the filter itself, or the scan does where the translation is exact; either way a
-row Spark would keep must be true, or unknown, in the predicate. So every pair of column type
-and literal is listed here for which Spark compares exact values, whatever its settings say of
-ANSI casts, time zones or literals; all other pairs are `Unknown`, and so are columns named
-opaque (collated strings, partition values Spark reads as another type), functions, casts and
-columns compared with columns. What differs from the SQL of `zonebloom.predicates.sql`:
+A row Spark would keep must be true, or unknown, in the predicate: placed are only pairs of column
+type and literal that Spark compares exactly whatever its settings. What differs from the SQL of
+`zonebloom.predicates.sql`:
 
 - NaN equals NaN and is above every number: ``x > 5`` is written NOT ``x <= 5``, which holds for
   NaN here as there; a NaN literal is unknown.
@@ -45,15 +42,8 @@ _TEXT_CASTS = {
 
 @dataclass(frozen=True, slots=True)
 class SparkFilter:
-    """A Spark SQL condition, as far as it is understood.
-
-    Attributes
-    ----------
-    predicate : Predicate
-        True or unknown for every row Spark keeps.
-    columns : frozenset of str or None
-        Top-level columns it names; None when that cannot be told.
-    """
+    """A Spark SQL condition: its predicate is true or unknown for every row Spark keeps; columns
+    are the top-level ones it names, None when that cannot be told."""
 
     predicate: ast.Predicate
     columns: frozenset[str] | None
@@ -69,16 +59,8 @@ class SparkFilter:
 def to_spark_filter(
     text: str, schema: pa.Schema, opaque: frozenset[str] = frozenset(), timezone: str | None = None
 ) -> SparkFilter:
-    """Translate the condition behind a Spark SQL WHERE.
-
-    Nothing is refused: Spark may understand what this module does not.
-
-    Examples
-    --------
-    >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
-    >>> print(to_spark_filter("ID = 42 AND upper(name) = 'A'", schema).predicate)
-    id = 42 AND UPPER(name) = 'A'
-    """
+    """Translate the condition behind a Spark SQL WHERE; nothing is refused, since Spark may
+    understand it."""
     found = next((each for each in _AMBIGUOUS if each in text), None)
     if found is not None:
         return _unknown(text, f"what {found} means in it depends on Spark's settings")

@@ -1,12 +1,9 @@
-"""Columns compared with literals under Spark's semantics, for whoever reads them.
-
-A pair of column type and literal is placed only where Spark compares exact values: whatever
-common type it chooses for the two holds both without rounding. Every other pair is `Unanswerable`.
+"""Columns compared with literals under Spark's semantics: placed only where whatever common type
+Spark chooses holds both without rounding, else `Unanswerable`.
 
 Spark's choices: two integers meet in the wider one, an integer or decimal and a decimal in a
 decimal of at most 38 digits, anything and a double in a double, a text and a date or timestamp
-in the latter. The text '5' and a number meet in one or the other, as settings say. NaN equals
-NaN and is above every number.
+in the latter. The text '5' and a number meet in one or the other, as settings say.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""SQL filters brought to predicates.
+"""SQL filters brought to predicates: sqlglot parses, each node gets its meaning over a schema.
 
-sqlglot parses; this module gives each node its meaning over a schema. What no index answers
-becomes `Unknown`, with the PyArrow expression that is applied to rows for it. SQL's three values
-hold exactly; see `zonebloom.predicates.expression`.
-
-Names are matched exactly, then without regard to case if one column fits. Literals take their
-type from the column. A time without a zone beside a column with one, or the other way around, is
-refused: engines differ in the zone they take for it. LIKE escapes with a backslash unless ESCAPE
-says otherwise. NaN equals nothing, itself included.
+What no index answers becomes `Unknown` with the PyArrow expression that is applied for it. Names
+match exactly, then without case if one column fits. Literals take their type from the column. Of a
+time and a column either both or neither has a zone: engines differ in the one they take. LIKE
+escapes with a backslash unless ESCAPE says otherwise. NaN equals nothing, itself included.
 """
 
 from __future__ import annotations
@@ -49,12 +45,7 @@ _FRACTIONS = {"MILLISECOND": 10**3, "MICROSECOND": 10**6, "NANOSECOND": 10**9}
 
 
 def to_predicate(text: str, schema: pa.Schema) -> Predicate:
-    """Translate a SQL condition, the part behind WHERE; `from_predicate` makes it an expression.
-
-    >>> schema = pa.schema({"id": "int64", "name": "string"})
-    >>> print(to_predicate("id = 42 AND name LIKE 'x%'", schema))
-    id = 42 AND name LIKE 'x%'
-    """
+    """Translate a SQL condition, the part behind WHERE; `from_predicate` makes it an expression."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,7 +1,7 @@
 """Literals of SQL text, read exactly, and what they mean beside a column or in a CAST.
 
-Beside a float column a number means the nearest double, as in every SQL engine; nothing else is
-rounded. What has no meaning is `Unanswerable`, with advice on what to write.
+Beside a float column a number means the nearest double; nothing else is rounded. What has no
+meaning is `Unanswerable`, with advice on what to write.
 """
 
 from __future__ import annotations
@@ -157,10 +157,8 @@ def uuid_bytes(text: str) -> Literal:
 
 
 def is_uuid_of_bytes(text: str, column: pa.DataType) -> bool:
-    """Whether text is that of a UUID, and a column of the 16 bytes it stands for.
-
-    The text is longer than the column's values: as text it would equal none of them.
-    """
+    """Whether text is that of a UUID, and a column of the 16 bytes it stands for: as text it equals
+    none."""
     column = plain(column)
     if not pt.is_fixed_size_binary(column) or column.byte_width != 16:
         return False

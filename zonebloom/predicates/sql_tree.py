@@ -24,10 +24,8 @@ ONLY_LITERALS = "only a column compared with a literal is answered by a Bloom fi
 
 @dataclass(slots=True)
 class Operand:
-    """One side of a comparison that is no literal: a column, or what is computed of some.
-
-    `path` is that of a column by itself; of others `reason` says why no index answers.
-    """
+    """A column, with its `path`, or what is computed of some, with the `reason` why no index
+    answers."""
 
     expression: pc.Expression
     type: pa.DataType
@@ -39,10 +37,8 @@ Side: TypeAlias = Operand | Literal
 
 
 class Walker:
-    """Walks one parsed condition: `condition` for truth values, `operand` for values.
-
-    A dialect gives what stands at the end: columns, literals, and how they are compared.
-    """
+    """Walks a parsed condition: `condition` for truth values, `operand` for values; a dialect gives
+    columns, literals, and how they are compared."""
 
     dialect = ""
 

@@ -86,8 +86,8 @@ def insert(words, hashes):
 def insert_zones(filters, hashes, validity, validity_offset, first_row, zone_rows, has_null):
     """Insert a run of rows into the filters, shape ``(zones, 8 z)``, of the zones they fall in.
 
-    ``validity`` is an Arrow bitmap, of size 0 when no row is null, and ``validity_offset`` the
-    bit of the first row; ``first_row`` counts from the first zone. A null sets ``has_null``.
+    ``validity`` is an Arrow bitmap from bit ``validity_offset`` on, empty when no row is null;
+    ``first_row`` counts from the first zone.
     """
     num_words = np.uint64(filters.shape[1])
     num_blocks = num_words // np.uint64(WORDS_PER_BLOCK)

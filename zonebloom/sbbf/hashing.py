@@ -1,8 +1,5 @@
-"""XXH64 of the values of an Arrow array, read in place from its buffers.
-
-Bytes hashed, as by Lance and Parquet: little-endian at the type's own width, IEEE bits for floats,
-UTF-8 or raw bytes without a length, the unscaled integer for decimals.
-"""
+"""XXH64 of the values of an Arrow array, read in place: little-endian at the type's own width, IEEE
+bits for floats, UTF-8 or raw bytes without a length, the unscaled integer for decimals."""
 
 from __future__ import annotations
 
@@ -50,10 +47,8 @@ def _is_any(arrow_type: pa.DataType, tests: tuple[Callable[[Any], bool], ...]) -
 
 
 def fixed_width(arrow_type: pa.DataType) -> int | None:
-    """Bytes of one value of a fixed-width type, or None for one of variable length.
-
-    Booleans, nulls, intervals and nested types are refused: their values are not hashed.
-    """
+    """Bytes of one value, None for variable length; booleans, nulls, intervals and nested are
+    refused."""
     if _is_any(arrow_type, _FIXED):
         return arrow_type.byte_width
     if _is_any(arrow_type, _VARIABLE):
@@ -63,10 +58,8 @@ def fixed_width(arrow_type: pa.DataType) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Hashes:
-    """Hashes of an array, one a row; ``validity`` is an Arrow bitmap, empty when no row is null.
-
-    Its bit of row 0 is ``validity_offset``.
-    """
+    """Hashes of an array, one a row; ``validity`` is an Arrow bitmap from bit ``validity_offset``
+    on, empty when no row is null."""
 
     values: np.ndarray
     validity: np.ndarray

@@ -1,9 +1,5 @@
-"""The header before a filter's blocks in a Parquet file: BloomFilterHeader in compact Thrift.
-
-Of its fields (parquet.thrift) numBytes is a zigzag varint; algorithm, hash and compression are
-unions with one member each, an empty struct: the same bytes in every header. One with anything
-else is refused: what it adds might change what the blocks mean.
-"""
+"""The header before a filter's blocks in a Parquet file: BloomFilterHeader in compact Thrift, the
+same bytes but for numBytes, a zigzag varint; what else it says might change what blocks mean."""
 
 from __future__ import annotations
 

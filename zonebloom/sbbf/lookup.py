@@ -14,11 +14,8 @@ _CHECKS_PER_CALL = 100
 def check_any(
     words: np.ndarray, first_words: np.ndarray, num_blocks: np.ndarray, hashes: np.ndarray
 ) -> np.ndarray:
-    """Tell for each filter whether it may hold any of some hashes, bool, shape ``(filters,)``.
-
-    ``words`` is memory in which all the filters lie; ``first_words`` and ``num_blocks``, uint64,
-    say where each begins in it, and its size.
-    """
+    """Whether each filter may hold any of some hashes, bool, shape ``(filters,)``; they lie in
+    ``words`` from ``first_words``, with ``num_blocks`` (uint64) each."""
     hit = np.zeros(first_words.size, dtype=bool)
     if NUMPY.spend(hashes.size * (first_words.size + _CHECKS_PER_CALL)):
         for hashed in hashes:

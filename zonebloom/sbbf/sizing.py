@@ -31,12 +31,8 @@ _TERMS = 750
 
 @lru_cache(maxsize=4096)
 def false_positive_probability(ndv: int, num_bytes: int) -> float:
-    """Probability that a filter of a size says "maybe" to a value it does not hold.
+    """Probability that a filter says "maybe" to a value it lacks; 1.0 with over two values a bit.
 
-    1.0 with more than two values a bit: the sum converges slowly there, and the filter is useless.
-
-    Examples
-    --------
     >>> round(false_positive_probability(26_214, 1024 * 32), 4)
     0.0126
     """
@@ -79,8 +75,6 @@ def validate_target(
 def size_for(ndv: int, probability: float, sizing: str = "log2") -> int:
     """Bytes of the smallest filter whose false positive probability is at most a target.
 
-    Examples
-    --------
     >>> size_for(8192, 0.00057), size_for(8192, 0.00057, "exact")
     (32768, 19328)
     """
@@ -119,11 +113,8 @@ def estimated_fpp(words: np.ndarray) -> float:
 
 
 def fold(words: np.ndarray, probability: float) -> np.ndarray:
-    """Halve a filter as often as keeps its false positive probability at that or below.
-
-    With half the blocks a hash's block number is half as large, rounded down: so adjacent
-    blocks are OR-ed, and every value inserted is still found.
-    """
+    """Halve a filter as often as keeps its false positive probability at or below that: adjacent
+    blocks are OR-ed, as a hash's block number halves, rounded down."""
     while words.size % (2 * WORDS_PER_BLOCK) == 0:
         pairs = words.reshape(-1, 2, WORDS_PER_BLOCK)
         folded = (pairs[:, 0] | pairs[:, 1]).reshape(-1)

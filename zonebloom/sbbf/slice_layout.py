@@ -37,11 +37,8 @@ _WORD_ROWS = np.arange(WORDS_PER_BLOCK, dtype=np.uint32) * np.uint32(BITS_PER_WO
 
 
 class Tile(NamedTuple):
-    """One tile: where it lies and what shape it has; kernels take an array of its numbers.
-
-    ``first`` counts zones over the tiles before it; lengths are in 64-bit words. ``seed`` is of
-    the check of its first row, ``seed_step`` is from a block's to that of the next.
-    """
+    """Where a tile lies, lengths in 64-bit words, ``first`` its first zone of all tiles; ``seed``
+    is of its first row's check, ``seed_step`` a block's share."""
 
     group: int
     offset: int
@@ -86,8 +83,7 @@ def intersect(
 ) -> tuple[np.ndarray, int]:
     """AND the eight rows a hash names: a bit for each zone that may hold it, and rows damaged.
 
-    ``checks`` are all 256 of the block, ``seed`` is of the first of them. A damaged row is filled
-    with ones: it no longer rules any zone out.
+    ``checks`` are all 256 of the block, ``seed`` of the first. A damaged row counts as all ones.
     """
     damaged = 0
     for row, number in zip(rows, row_numbers(hashed).tolist(), strict=True):

@@ -1,8 +1,5 @@
-"""Kernels that look hashes up in bit rows: the AND of the eight rows each hash names.
-
-Many hashes go through whole blocks, in order, so that each block is touched once; one hash
-goes through the eight rows of each tile alone. A tile is given as an array of its numbers.
-"""
+"""Kernels that look hashes up in bit rows: many go through whole blocks, in order, each touched
+once; one goes through the eight rows of each tile, an array of its numbers."""
 
 from __future__ import annotations
 
@@ -67,12 +64,8 @@ def _append_zones(words, starts, tile, bits, zones, at):
     )
 )
 def find_pairs(blocks, first_block, tile, hashes, out_keys, out_zones, state):
-    """Pair hashes with the zones of a tile that may hold them, as far as there is room.
-
-    ``blocks``, of which the first is number ``first_block``, are all that the hashes fall in.
-    There is room for all zones at least. ``state`` is where to begin in ``hashes``, replaced by
-    where to go on, and then the number of pairs.
-    """
+    """Pair hashes with the zones of a tile that may hold them, as far as there is room (all zones
+    at least); ``state`` is where to go on in ``hashes``, then the number of pairs."""
     starts = np.empty(8, np.uint64)
     bits = np.empty(np.int64(tile[_ROW_WORDS]), np.uint64)
     row_words, num_zones = np.int64(tile[_ROW_WORDS]), np.int64(tile[_NUM_ZONES])
@@ -107,11 +100,8 @@ def plan_rows(hashed, tiles, offsets, sizes):
 
 @kernel(void(uint64[::1], uint64, readonly(uint64, 2), int64[::1], int64[::1]))
 def intersect_rows(pieces, hashed, tiles, out, state):
-    """AND the pieces `plan_rows` asked for, which lie one after another; like `intersect`.
-
-    ``out`` receives zones, those of the tiles counted one after another; ``state`` how many were
-    found, and how many rows are damaged.
-    """
+    """AND the pieces `plan_rows` asked for, in turn; ``out`` receives zones counted over the tiles,
+    ``state`` how many, and how many rows are damaged."""
     numbers, starts = np.empty(8, np.int64), np.empty(8, np.uint64)
     bits = np.empty(np.int64(tiles[:, _ROW_WORDS].max()), np.uint64)
     for word in range(8):

@@ -1,8 +1,7 @@
 """Kernels of the bit-sliced layout: turn filters into bit rows and back, and check rows.
 
-Tiles are handled a run of blocks at a time, a uint64 array, shape ``(blocks, block_words)``.
-Filters lie all over memory, so they are given by address: the caller keeps them alive and has
-checked that every one of them holds the blocks asked for.
+Tiles come a run of blocks at a time, uint64, shape ``(blocks, block_words)``, filters as addresses:
+the caller keeps them alive and has checked that they hold the blocks asked for.
 """
 
 from __future__ import annotations
@@ -104,10 +103,8 @@ def slice_blocks(filters, first_block, row_words, out):
 
 @kernel(void(readonly(uint64, 2), int64, int64, int64, readonly(uint64)))
 def unslice_blocks(blocks, first_block, row_words, first_zone, filters):
-    """Turn bit rows back into a run of blocks of filters: those of zones ``first_zone`` on.
-
-    Of the filters, ``first_block`` is the first written; ``first_zone`` is a multiple of 64.
-    """
+    """Turn bit rows back into blocks of filters: zones from ``first_zone``, a multiple of 64,
+    blocks from ``first_block``."""
     zones, num_blocks = filters.shape[0], blocks.shape[0]
     pieces = np.empty(64 * _PIECE_WORDS, np.uint64)
     stage = np.empty(64 * 4, np.uint64)
@@ -155,10 +152,7 @@ def seal(blocks: np.ndarray, tile: Tile, first_block: int) -> None:
 
 
 def fill_damaged(blocks: np.ndarray, tile: Tile, first_block: int) -> int:
-    """Fill every row of a run of blocks that is not what was written with ones; how many.
-
-    Such a row rules no zone out any more, so nothing is lost.
-    """
+    """Fill rows that are not what was written with ones, which rules no zone out; how many."""
     checks, at = _checks_of(blocks, tile, first_block)
     damaged = np.argwhere(blocks[:, at : at + ROWS_PER_BLOCK] != checks)
     for block, row in damaged.tolist():

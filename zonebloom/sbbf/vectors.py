@@ -64,9 +64,8 @@ def _low_halves(width: int) -> int:
 def _swaps(first: int, *, gather: bool, scatter: bool):
     """Make an intrinsic of three swap steps, of ``first``, ``first / 2`` and ``first / 4`` rows.
 
-    ``(source, source_stride, source_lanes, target, target_stride, target_lanes)``: addresses,
-    and bytes between the eight vectors and between the lanes of one. Lanes lie together
-    unless they are gathered, or scattered.
+    ``(source, source_stride, source_lanes, target, target_stride, target_lanes)``: addresses, and
+    bytes between the eight vectors and between lanes, which lie together or apart.
     """
 
     @intrinsic

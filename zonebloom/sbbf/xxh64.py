@@ -1,7 +1,7 @@
 """XXH64 with seed 0 over Arrow buffers, one 64-bit hash a value (doc/xxhash_spec.md of xxHash).
 
-For a fixed width the branches fold away and LLVM vectorises the loop over values. What lies under
-a null is hashed too: that costs less than a branch, and the caller leaves nulls out.
+For a fixed width LLVM vectorises the loop over values; what lies under a null is hashed too, which
+costs less than a branch.
 """
 
 # Numba promotes uint32 * uint32 to 64 bits and mixes of signed and unsigned to float64:

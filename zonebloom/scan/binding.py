@@ -1,8 +1,5 @@
-"""Filters and projections held against a schema before any row is read.
-
-PyArrow tells an unknown column or a comparison it has no kernel for when it reads, in words of
-its own; a filter that is no condition it may even take for one. Here it is asked over no rows.
-"""
+"""Filters and projections held against a schema over no rows, since PyArrow tells what it cannot do
+only as it reads."""
 
 from __future__ import annotations
 
@@ -37,10 +34,8 @@ class Binding:
         return _no_rows(without_views(self._schema))
 
     def check_filter(self, filter: RowFilter | None, *, is_applied: bool = True) -> None:
-        """Refuse a filter that PyArrow cannot apply to the rows.
-
-        One that is only looked up may compare what PyArrow does not; its columns are to be there.
-        """
+        """Refuse a filter that PyArrow cannot apply to the rows; one only looked up needs its
+        columns alone."""
         # A filter of another engine was made by that engine, for these columns.
         if not isinstance(filter, pc.Expression):
             return

@@ -1,8 +1,5 @@
-"""Running a plan: the kept rows of fragments read in part, pyarrow's scan of the others.
-
-Of a fragment read in part, the columns the filter names are read first, and the rest only for
-the rows that pass: a zone read in vain costs no more than its filter columns.
-"""
+"""Running a plan: the kept rows of fragments read in part, pyarrow's scan of the others. In the
+former the filter's columns come first, the rest only for rows that pass."""
 
 from __future__ import annotations
 
@@ -45,10 +42,8 @@ _EVERY_ROW = RowRanges([(0, MAX_ROWS_PER_FRAGMENT)])
 
 
 class Execution:
-    """One run over the fragments of a plan; ``stats`` says what it read.
-
-    Without a counter pyarrow reads through the file system itself, and nothing counts its bytes.
-    """
+    """One run over the fragments of a plan; ``stats`` says what it read, bytes with a counter
+    alone."""
 
     def __init__(
         self,
@@ -68,22 +63,14 @@ class Execution:
         self._first, self._rest = request.columns_read(source.schema.names)
 
     def batches(self, fragments: Iterable[FragmentPlan]) -> Iterator[pa.RecordBatch]:
-        """The rows that match, in order, as batches that may be empty.
-
-        A fragment whose file is another than it was when the plan was made is read anew as a
-        whole.
-        """
+        """The rows that match, in order, as batches that may be empty; changed files are read anew
+        whole."""
         for is_whole, run in itertools.groupby(fragments, lambda part: part.rows is None):
             yield from (self._read_whole if is_whole else self._read_parts)(list(run))
 
     def located(self, part: FragmentPlan) -> Iterator[Located]:
-        """The rows of one fragment that match, with their offsets in it.
-
-        Raises
-        ------
-        FragmentChanged
-            When its file is not, or no longer, the one the plan was made for.
-        """
+        """The rows of one fragment that match, with their offsets, or `FragmentChanged` since the
+        plan."""
         if part.rows is not None:
             yield from self._matches(part, part.rows)
         else:
@@ -337,10 +324,8 @@ def _is_another(part: FragmentPlan) -> FragmentChanged:
 def _row_groups_with(
     opened: Any, wanted: RowRanges, part: FragmentPlan
 ) -> tuple[Any, RowRanges, RowRanges, int]:
-    """The row groups with a wanted row: opened, the rows wanted of them, and how many they are.
-
-    The rows by their offsets in the file, and counted over those row groups alone.
-    """
+    """The row groups with a wanted row: opened, the rows wanted (offsets in the file, and counted
+    over those row groups alone), and how many."""
     groups: list[int] = []
     offsets: list[tuple[int, int]] = []
     positions: list[tuple[int, int]] = []

@@ -1,8 +1,5 @@
-"""Columns whose value a fragment's path gives (``year=2024/...``): fragments are told apart by it.
-
-Such a value holds for every row of its fragment, so a condition on it is answered exactly, for
-indexed and unindexed fragments alike.
-"""
+"""Columns whose value a fragment's path gives (``year=2024/...``), the same for every row of it: a
+condition on one is answered exactly, for indexed and unindexed fragments alike."""
 
 from __future__ import annotations
 
@@ -52,10 +49,8 @@ class PathValues:
     def rows(
         self, predicate: Equals | IsIn | Compares | IsNull
     ) -> tuple[RowRanges, RowRanges] | None:
-        """Addresses of the rows a condition on one column may be true for, and surely is.
-
-        None when the condition cannot be evaluated.
-        """
+        """Addresses of the rows a condition on one column may be true for, and surely is; None if
+        unknown."""
         name = predicate.column[0]
         if len(predicate.column) > 1 or name not in self._values:
             return None

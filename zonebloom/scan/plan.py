@@ -28,10 +28,8 @@ class Request:
     batch_size: int = DEFAULT_BATCH_ROWS
 
     def columns_read(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Of all columns those the filter names, and the others that are needed.
-
-        All come first where that cannot be told.
-        """
+        """Of all columns those the filter names, and the others that are needed; all first if
+        unknown."""
         needed = set(names)
         if isinstance(self.columns, list):
             needed = set(self.columns)
@@ -50,20 +48,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class FragmentPlan:
-    """What a scan reads of one fragment.
+    """What a scan reads of one fragment: the offsets in ``rows``, or all when None, and ``why``.
 
-    Attributes
-    ----------
-    rows : RowRanges or None
-        Offsets of the rows to read; None reads all.
-    why : str
-        Why all is read, empty otherwise.
-    identity : FileIdentity or None
-        What the file was when the plan was made; set where ``rows`` is.
-    pages : FilePages or None
-        Where its pages lie; None has its footer say.
-    row_groups : tuple of int or None
-        Of a fragment no index covers, the row groups its own filters do not rule out.
+    ``identity`` is the file's when the plan was made, set where ``rows`` is; ``pages`` None has its
+    footer say; ``row_groups`` are those an unindexed file's own filters leave.
     """
 
     fragment: Fragment

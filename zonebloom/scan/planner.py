@@ -45,16 +45,7 @@ _MOST = 0.6
 
 
 class Planner:
-    """Plans scans of one dataset at one catalog version.
-
-    Attributes
-    ----------
-    version : Version
-    loaded : dict of str to LoadedIndex
-        By name; tables are loaded when first searched.
-    page_maps : PageMaps
-    embedded : FragmentFilters
-    """
+    """Plans scans of one dataset at one catalog version; tables are loaded when first searched."""
 
     def __init__(
         self, source: Source, catalog: Catalog, version: Version, embedded_filters: bool = False
@@ -82,10 +73,7 @@ class Planner:
         return SearchResult(rows, at_most=rows, at_least=rows, paths=paths) & search.result
 
     def search_present(self, predicate: Predicate) -> tuple[Coverage, Search]:
-        """The same of the files that are there, for who reads by a listing of their own.
-
-        All of a file that is read whole anyway may be a match.
-        """
+        """The same of the files that are there, for who reads by a listing of their own."""
         coverage = self.coverage()
         return coverage, self._search(predicate, coverage)
 
@@ -218,10 +206,7 @@ class Planner:
         return index.global_filter(leaf, coverage.present)
 
     def plan_rows(self, addresses: np.ndarray) -> tuple[ScanPlan, np.ndarray]:
-        """Say where rows are read, and the addresses in the order in which they come.
-
-        Each row comes once, and fragments in scan order.
-        """
+        """Where rows are read, each once and in scan order, and their addresses as they come."""
         coverage = self.to_read()
         asked = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
         parts: list[FragmentPlan] = []

@@ -106,10 +106,7 @@ class PresentFiles:
             )
 
     def _new_id(self, key: str, identity: FileIdentity) -> int:
-        """The id of a file that is not indexed: another's is never given to it later.
-
-        Rows may be asked for by it when other files have changed or gone.
-        """
+        """The id of an unindexed file, never another's later: rows may be asked for by it."""
         file = key, identity
         if file not in self._given_ids:
             # Threads may come here together: the first to come gives the id.

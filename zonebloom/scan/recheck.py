@@ -20,10 +20,7 @@ _SHOWN_TEXT = 200
 
 
 def recheck(table: pa.Table, filter: RowFilter | None, columns: Columns) -> pa.Table:
-    """Keep the rows a filter is true for, and of them the columns asked for.
-
-    In the rows' own order.
-    """
+    """Keep the rows a filter is true for, in order, and of them the columns asked for."""
     if filter is not None:
         table = rows_of(table, matching_rows(table, filter))
     return project(table, columns)

@@ -1,10 +1,6 @@
-"""From a filter to batches: which rows of which fragments are read, and reading them.
-
-Fragments are scanned in the dataset's order. One the indices say nothing of is read whole,
-by pyarrow's own scanner; of the others only the pages with a kept row are read, cut to the kept
-rows, and the whole filter is applied to those. So the rows and their order are
-those of ``pyarrow.dataset`` with the same filter.
-"""
+"""From a filter to batches: pages with a kept row, cut to the kept rows, and the whole filter
+applied; fragments the indices say nothing of by pyarrow's scanner. Rows and their order are those
+of ``pyarrow.dataset``."""
 
 from __future__ import annotations
 

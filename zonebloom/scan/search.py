@@ -1,8 +1,4 @@
-"""From a predicate to row ranges, over every index that helps.
-
-Each index answers for the fragments its segments cover as they are now; rows of all others
-may match anything.
-"""
+"""From a predicate to row ranges, over every index that helps; rows no index covers may match."""
 
 from __future__ import annotations
 
@@ -41,18 +37,8 @@ class NoIndex(str):
 
 @dataclass(slots=True)
 class Search:
-    """A search and what there is to say about it.
-
-    Attributes
-    ----------
-    result : SearchResult
-    used : dict
-        Views that answered, by index name.
-    by_path : list of (str, RowRanges)
-        Parts of the filter that paths answered, and the rows they leave.
-    unanswered : list of (Predicate, str)
-        Parts of the filter no index took, and why.
-    """
+    """A search: its result, the views that answered by index name, the rows that paths leave by
+    part of the filter, and the parts no index took and why."""
 
     result: SearchResult
     used: dict[str, IndexView] = field(default_factory=dict)
@@ -212,17 +198,8 @@ class Searcher:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What is known of the rows of a condition.
-
-    Attributes
-    ----------
-    rows : callable
-        Finds their bounds, in an index if it must.
-    bounds_true, bounds_false : bool
-        Whether it bounds the rows the condition is true for, and those it is false for.
-    is_free : bool
-        Whether no index is asked.
-    """
+    """The rows of a condition, found in an index if they must be; which of true and false it
+    bounds, and whether it asks no index."""
 
     rows: Callable[[], SearchResult]
     bounds_true: bool

@@ -1,8 +1,5 @@
-"""Delta Lake tables: the files, the schema and the partition values that the log names.
-
-Files are read by the names of their columns, whole but for the zones an index leaves out. A
-table that needs more (deletion vectors, columns under other names in the files) is refused.
-"""
+"""Delta Lake tables: the files, the schema and the partition values that the log names. A table
+that needs more (deletion vectors, mapped column names) is refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""How a source (folder, file, list, glob, URI, pyarrow dataset) becomes fragments.
-
-Discovery is ``pyarrow.dataset``'s own, so that a scan sees what a pyarrow user would see.
-"""
+"""How a source (folder, file, list, glob, URI, pyarrow dataset) becomes fragments, by
+``pyarrow.dataset``'s own discovery."""
 
 from __future__ import annotations
 
@@ -200,11 +198,8 @@ def _not_of_tables(source: Source) -> Source:
 def _with_types_of_files(
     paths: str | list[str], format: str, filesystem: pafs.FileSystem
 ) -> pads.Dataset:
-    """A Hive-partitioned dataset whose files hold columns of their paths as well.
-
-    Some writers keep them, in types that need not be those a path suggests; the files' are
-    taken, and the paths' values.
-    """
+    """A Hive-partitioned dataset whose files hold columns of their paths too: types are the files',
+    values the paths'."""
     import pyarrow.dataset as pads
 
     stored = pads.dataset(paths, format=format, filesystem=filesystem)

@@ -1,7 +1,7 @@
 """Filters inside the Parquet files themselves, for fragments no index covers.
 
-The format has no checksum for them, and a bit that was lost shows only where a value of the data
-is looked up. So they are asked only where the dataset was opened with ``embedded_filters=True``.
+The format has no checksum for them, and a lost bit shows only in a lookup: they are asked only
+where the dataset was opened with ``embedded_filters=True``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ class FragmentFilters:
     def asked(
         self, predicate: Predicate, counter: ReadCounter
     ) -> Callable[[Fragment, FileIdentity], list[int] | None]:
-        """What tells which row groups of a fragment may hold a row a predicate is true for.
-
-        It gives None when that is not known. Writers treat the files of a dataset alike: once
-        a file has no filter that helps with a predicate, others are not opened for it.
-        """
+        """What tells which row groups of a fragment a predicate may be true in, or None if unknown.
+        Once a file has no filter that helps, others are not opened: writers treat a dataset's files
+        alike."""
         if not self._source.is_parquet or all(
             column[0] in self._from_paths for column in columns(predicate)
         ):

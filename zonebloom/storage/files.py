@@ -43,8 +43,8 @@ _TAGS = ("etag", "generation", "versionid", "version_id")
 class FileIdentity(NamedTuple):
     """What a file is known by without reading it.
 
-    The change time is 0 where it is not known, and so is the inode; nobody can set either. The
-    tag is an object store's own name of the content, such as its ETag, or empty.
+    Change time and inode, which nobody can set, are 0 where not known; the tag is an object store's
+    own name of the content, such as its ETag, or empty.
     """
 
     size: int
@@ -186,10 +186,7 @@ def is_local(filesystem: pafs.FileSystem) -> bool:
 
 
 def identities(filesystem: pafs.FileSystem, paths: Iterable[str]) -> list[FileIdentity | None]:
-    """What each file is now, None for one that is not there.
-
-    Nothing is taken from a listing that a file system keeps.
-    """
+    """What each file is now, None for one that is not there, past any listing a file system keeps."""
     paths = list(paths)
     is_slow = getattr(_fsspec(filesystem), "async_impl", False) or _is_object_store(filesystem)
     if len(paths) < 2 or not is_slow:
@@ -298,12 +295,8 @@ def status_identity(status: os.stat_result) -> FileIdentity:
 
 
 def content_digest(path: str) -> str:
-    """XXH3-128 of a local file's size, of its Parquet footer, and of samples evenly spaced before.
-
-    Of a small file it is of all bytes. The footer says where pages lie and how large they are, so
-    files written from other rows differ in it as a rule; files without compression may not, hence
-    the samples. Equal digests of large files are no proof that all their bytes are equal.
-    """
+    """XXH3-128 of a local file's size, Parquet footer, and samples evenly spaced before; of a small
+    file all bytes. Equal digests of large files are no proof of equal bytes."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         return ""
     with open(path, "rb") as file:

@@ -1,6 +1,6 @@
 """Iceberg tables: the files, the schema and the partition values of their current snapshot.
 
-Iceberg ties columns by field id, files are read by name here: so names have to mean the same in
+Iceberg ties columns by field id, files are read by name here: names have to mean the same in
 every file. Tables with rows deleted by delete files are refused.
 """
 
@@ -246,10 +246,8 @@ def _inexact(table: Table, schema: pa.Schema) -> set[str]:
 def _partition_values(
     table: Table, file: IcebergFile, schema: pa.Schema, name: str
 ) -> dict[str, pa.Scalar]:
-    """The partition values of a file that are values of columns, not of functions of them.
-
-    Files that came from elsewhere may lack such columns.
-    """
+    """The partition values of a file that are columns' own; files from elsewhere may lack such
+    columns."""
     values = {}
     for at, column in _identities(table, file.spec_id):
         value, wanted = file.partition[at], schema.field(column).type

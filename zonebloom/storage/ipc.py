@@ -1,7 +1,5 @@
-"""Rows of one Arrow IPC fragment, record batch by record batch.
-
-Files are read at positions: a mapped file that is cut meanwhile would end the process.
-"""
+"""Rows of one Arrow IPC fragment, record batch by record batch, read at positions: a mapped file
+that is cut meanwhile would end the process."""
 
 from __future__ import annotations
 

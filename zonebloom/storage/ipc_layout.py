@@ -37,11 +37,8 @@ class Block(NamedTuple):
 
 
 class BatchHead(NamedTuple):
-    """What the head of a record batch says.
-
-    ``nodes`` has the rows and nulls of each array, ``buffers`` where each buffer begins and ends
-    in the file; int64, shape (n, 2) each.
-    """
+    """What a record batch's head says: rows and nulls of each node, start and stop of each buffer;
+    int64, shape (n, 2)."""
 
     num_rows: int
     nodes: np.ndarray
@@ -144,10 +141,8 @@ def read_head(read: Read, block: Block) -> BatchHead:
 
 
 def flat_places(schema: pa.Schema) -> dict[str, tuple[int, int]]:
-    """Of columns some rows of which can be read: which node and first buffer are theirs.
-
-    Columns after one of a type not known here are left out.
-    """
+    """The node and first buffer of each column some rows of which can be read; an unknown type ends
+    it."""
     places: dict[str, tuple[int, int]] = {}
     node = buffer = 0
     for field in schema:
@@ -198,11 +193,8 @@ def _counts(t: pa.DataType) -> tuple[int, int] | None:
 def flat_rows(
     kind: pa.DataType, head: BatchHead, place: tuple[int, int], spans: Sequence[Span]
 ) -> Generator[list[Any], Sequence[bytes], None]:
-    """Some rows of one column of a record batch.
-
-    Twice it yields what to read and is sent that: validity and values or offsets, then text.
-    Then it yields an array a span, checked through and through.
-    """
+    """Some rows of one column: twice it yields what to read and is sent that (validity with values
+    or offsets, then text), then it yields an array a span, checked through and through."""
     node, first = place
     is_text = _is_text(kind)
     buffers = head.buffers[first : first + 2 + is_text].tolist()

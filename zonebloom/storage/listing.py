@@ -19,10 +19,8 @@ def is_pattern(path: str) -> bool:
 
 
 def matching_files(pattern: str) -> list[str]:
-    """Files whose path matches an absolute pattern, sorted, as ``glob.glob`` finds them.
-
-    That function passes over folders it may not enter, and their rows would be missing.
-    """
+    """Files whose path matches an absolute pattern, sorted, as ``glob.glob`` has them; that passes
+    over folders it may not enter, and their rows would be missing."""
     drive, rest = os.path.splitdrive(pattern)
     parts = [part for part in rest.split(os.sep) if part]
     try:

@@ -1,11 +1,6 @@
-"""Where a file lies, however it is written: by a user, by Spark, in the log of a table.
-
-    /lake/a b.parquet    file:/lake/a b.parquet    file:///lake/a%20b.parquet
-    s3://bucket/a b.parquet    s3a://bucket/a%20b.parquet
-
-Each line is one file. Percent signs stand for themselves, but in what Spark calls ``inputFiles``
-and in logs, which are ``encoded`` as URLs are.
-"""
+"""Where a file lies, as a user, Spark, or the log of a table writes it: ``file:/lake/a b`` and
+``file:///lake/a%20b`` are one; only ``encoded`` paths (logs, Spark's ``inputFiles``) have percent
+signs that stand for other characters."""
 
 from __future__ import annotations
 

@@ -12,10 +12,7 @@ _pread = types.ExternalFunction("pread", int64(types.int32, uint64, uint64, int6
 
 @kernel(int64(int64, readonly(int64), readonly(int64), uint8[::1]))
 def read_pieces(handle, offsets, sizes, out):
-    """Read pieces of a file, one after another; what cannot be read becomes zeros.
-
-    Bytes read.
-    """
+    """Read pieces of a file in turn, zeros for what cannot be read; the number of bytes read."""
     at = total = 0
     for i in range(offsets.shape[0]):
         stop = at + sizes[i]

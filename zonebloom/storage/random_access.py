@@ -34,11 +34,8 @@ _DISK_SECONDS = 10e-6
 
 
 class RandomAccessFile:
-    """A file of an index, read by any number of threads.
-
-    Locally the kernel is told not to read ahead, and may be told beforehand what is wanted: a
-    disk answers hundreds of short reads side by side in the time it takes for a few in turn.
-    """
+    """A file of an index, read by any number of threads; locally without read-ahead, and wanted
+    pieces may be told beforehand, which a disk answers side by side."""
 
     def __init__(self, filesystem: pafs.FileSystem, path: str, counter: ReadCounter | None = None):
         self.counter = counter or ReadCounter()

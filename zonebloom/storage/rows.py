@@ -24,10 +24,7 @@ def open_rows(
     pages: FilePages | None,
     counter: ReadCounter,
 ) -> FragmentRows | None:
-    """Open a fragment to read some of its rows.
-
-    None for a format that is read as a whole.
-    """
+    """Open a fragment to read some of its rows; None for a format that is read as a whole."""
     if isinstance(source, TableSource):
         return TableRows(source.table)
     constants = source.constants(fragment)

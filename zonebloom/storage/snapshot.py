@@ -1,7 +1,4 @@
-"""A source whose files a table format names: what Delta Lake and Iceberg have in common.
-
-A folder may lose a file; a snapshot may not: its rows would be missing without a word.
-"""
+"""A source whose files Delta Lake or Iceberg names: unlike a folder it may not lose a file."""
 
 from __future__ import annotations
 

@@ -75,10 +75,7 @@ class Source:
 
     @property
     def is_parquet(self) -> bool:
-        """Whether fragments are Parquet read with pyarrow's default options.
-
-        Options such as columns read as dictionaries change types; those are left to pyarrow.
-        """
+        """Whether fragments are Parquet read with pyarrow's default options; others change types."""
         return is_plain_parquet(self.format)
 
     @property
@@ -149,10 +146,8 @@ def dataset_columns(
 
 
 def groups_with(rows: RowRanges, counts: Iterable[int]) -> Iterator[tuple[int, int, RowRanges]]:
-    """Of groups of so many rows those with a wanted one: number, first row, and rows from it on.
-
-    No count is asked for after the last wanted row.
-    """
+    """Groups with a wanted row: number, first row, and rows from it on; no count is asked for after
+    the last."""
     first, stop = 0, int(rows.stops[-1]) if rows else 0
     for number, count in enumerate(counts):
         inside = rows.window(first, first + count)

@@ -1,7 +1,5 @@
-"""Folders of tables whose metadata says which of their files count.
-
-Others hold rows deleted or written twice: nothing inside such a folder is opened as plain files.
-"""
+"""Folders of tables whose metadata says which of their files count: others hold rows deleted or
+written twice, so nothing inside is opened as plain files."""
 
 from __future__ import annotations
 

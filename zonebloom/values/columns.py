@@ -67,13 +67,7 @@ def leaf_type(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:
 
 
 def resolve(schema: pa.Schema, path: Sequence[str]) -> pa.DataType:
-    """The type at a path of names.
-
-    Raises
-    ------
-    LookupError
-        There is none, or more than one.
-    """
+    """The type at a path of names, or LookupError when there is none, or more than one."""
     fields: pa.Schema | pa.StructType = schema
     kind: pa.DataType | None = None
     for depth, name in enumerate(path):

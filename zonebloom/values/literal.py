@@ -41,18 +41,11 @@ class Unanswerable(Exception):
 class Literal:
     """A value as written, exact and not yet of any Arrow type.
 
-    Attributes
-    ----------
-    kind : str
-        null, boolean, number, text, bytes, date, timestamp, instant (a timestamp with a zone),
-        time or duration.
-    value
-        Numbers are `Fraction` (`float` for NaN and infinities); dates, timestamps and instants
-        are seconds since 1970, times since midnight, as `Fraction`.
-    bits : int
-        Width of a floating point number, else 0.
-    digits : tuple of int
-        Digits before and behind the point of the decimal that an engine may make of a number.
+    ``kind`` is null, boolean, number, text, bytes, date, timestamp, instant (with a zone), time or
+    duration. Numbers are `Fraction` (`float` for NaN and infinities), dates and timestamps seconds
+    since 1970, times since midnight, as `Fraction`. ``bits`` is the width of a floating point
+    number, else 0; ``digits`` are those before and behind the point of the decimal an engine may
+    make of it.
     """
 
     kind: str
@@ -87,11 +80,8 @@ class Literal:
 
 
 class StoredValue(NamedTuple):
-    """A literal among the values of a type, as the type stores them.
-
-    `value` is the literal itself if `exact`, else the nearest below it; it is None where the
-    literal lies `beyond` the type, above (1) or below (-1) every value the type can hold.
-    """
+    """A literal among the values of a type: itself if `exact`, else the nearest below; None where
+    it lies `beyond`, above (1) or below (-1), all of them."""
 
     value: Any
     exact: bool = True
@@ -115,15 +105,8 @@ def nearest(number: Fraction | float, bits: int) -> float | None:
 
 
 def to_stored(literal: Literal, type_: pa.DataType) -> StoredValue:
-    """Find a literal among the values of a type it is comparable with, without rounding.
+    """Find a literal among the values of a comparable type; Unanswerable where an engine may round.
 
-    Raises
-    ------
-    Unanswerable
-        Engines may round the literal, or the column, to compare the two.
-
-    Examples
-    --------
     >>> to_stored(Literal("number", Fraction("5.5")), pa.int32())
     StoredValue(value=5, exact=False, beyond=0)
     """

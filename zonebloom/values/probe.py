@@ -19,15 +19,8 @@ _MANY = 64
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What to look for in the filters of a column.
-
-    Attributes
-    ----------
-    hashes : uint64 array, shape (n,)
-        A zone may match when its filter may hold one of these; none: no row is equal.
-    maybe : str or None
-        When set, why every zone may match whatever the filters say.
-    """
+    """Hashes of which a zone's filter must hold one, or why every zone may match whatever filters
+    say."""
 
     hashes: np.ndarray
     maybe: str | None = None
@@ -52,10 +45,7 @@ def probe(column: pa.DataType, value: pa.Scalar) -> Probe:
 
 
 def probe_many(column: pa.DataType, values: pa.Array) -> Probe:
-    """Find the hashes for any of several literals, none of them null.
-
-    Values of the column's own bytes are hashed in bulk; others go through `probe`.
-    """
+    """Find the hashes for any of several literals, none of them null; own bytes are hashed in bulk."""
     column = value_type(column)
     if len(values) > _MANY:
         if family(column) == family(values.type) == "integer":

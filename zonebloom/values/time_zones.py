@@ -16,14 +16,7 @@ TIME_ZONE_FUNCTIONS = (
 
 
 def time_zone_trouble(column: pa.DataType, literal: pa.Scalar, form: str) -> tuple[str, str]:
-    """What is wrong with a time beside a column of which one alone has a zone; what to write.
-
-    Examples
-    --------
-    >>> time = pa.scalar(0, pa.timestamp("s"))
-    >>> print(time_zone_trouble(pa.timestamp("s", "Asia/Tokyo"), time, "{!r}")[0])
-    1970-01-01 00:00:00, without a zone, is compared with a column of timestamp[s, tz=Asia/Tokyo]
-    """
+    """What is wrong with a time beside a column of which one alone has a zone; what to write."""
     column, zone = plain(column), getattr(literal.type, "tz", None)
     known = "without a zone" if zone is None else f"of {zone}"
     try:

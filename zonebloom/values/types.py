@@ -110,14 +110,10 @@ def bounds(type_: pa.DataType) -> tuple[int, int]:
 
 
 def widens(source: pa.DataType, target: pa.DataType, *, checked: bool = False) -> bool:
-    """Whether a cast keeps every value, null and difference, and never fails.
-
-    A `checked` cast may fail instead, as PyArrow's does unless told to overflow.
+    """Whether a cast keeps every value, null and difference, and never fails (a `checked` one may).
 
     >>> widens(pa.uint16(), pa.int32()), widens(pa.uint32(), pa.int32())
     (True, False)
-    >>> widens(pa.timestamp("s"), pa.timestamp("ns"), checked=True)
-    True
     """
     if pt.is_null(source) or hash_domain(source) == hash_domain(target):
         return True

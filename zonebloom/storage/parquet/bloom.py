@@ -100,10 +100,8 @@ class EmbeddedFilters:
         return columns
 
     def row_groups(self, predicate: Predicate, schema: pa.Schema) -> list[int] | None:
-        """Which row groups may hold a row for which a predicate is true.
-
-        Ascending; None when the filters cannot help, and none was read.
-        """
+        """Ascending, the row groups a predicate may be true in; None when filters cannot help, and
+        none was read."""
 
         def leaf(node: Leaf) -> _Bounds:
             match node:

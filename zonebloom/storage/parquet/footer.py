@@ -78,12 +78,8 @@ def parse_footer(data: bytes, file_bytes: int) -> FilePages:
 
 
 def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) -> FilePages:
-    """Read and parse the footer of a file, and locate pages as its offset indices say.
-
-    With pages, those of every chunk are found at once, as a build needs them: offset indices lie
-    one after another, so that is one request; a chunk without one is walked from page header to
-    page header.
-    """
+    """Read the footer of a file, and locate pages as its offset indices say, in one request for
+    all; a chunk without one is walked from page header to page header."""
     footer = parse_footer(footer_bytes(file_bytes, read)[0], file_bytes)
     chunks = [chunk for group in footer.row_groups for chunk in group.chunks if chunk.index_bytes]
     first = min((chunk.index_start for chunk in chunks), default=0)

@@ -1,8 +1,5 @@
-"""Page headers: what a page says of itself, and whether that is what its location says.
-
-A page is believed only when header and bytes fill its location and the rows agree: a wrong index
-or a page that claims too much is noticed before anything is allocated for it.
-"""
+"""Page headers: what a page says of itself, believed only when header and bytes fill its location
+and the rows agree, before anything is allocated for it."""
 
 from __future__ import annotations
 
@@ -96,11 +93,8 @@ def check_dictionary(page: Bytes) -> None:
 
 
 def walk_pages(read: ReadRanges, chunk: Chunk, num_rows: int) -> Pages | None:
-    """Find the pages of a chunk by its page headers.
-
-    None when the headers do not say at which rows pages begin: those of version 1 do not for
-    columns with repeated values, whose pages may begin inside a row.
-    """
+    """Find the pages of a chunk by its page headers; None for version 1 ones of columns with
+    repeated values, whose pages may begin inside a row."""
     # Then every row has one value, whatever the schema would allow.
     flat = chunk.num_values == num_rows
     starts, sizes, first_rows = [], [], [0]
@@ -122,11 +116,8 @@ def walk_pages(read: ReadRanges, chunk: Chunk, num_rows: int) -> Pages | None:
 
 
 def whole_chunk(data: memoryview, chunk: Chunk, num_rows: int, repeated: bool) -> list[memoryview]:
-    """A chunk to be decoded whole, held against what the footer says of it.
-
-    Its pages, in as few pieces as leave out data pages without values: pyarrow writes such
-    pages at times, and reads one as the end of its chunk.
-    """
+    """A chunk to be decoded whole, in pieces without the empty data pages that pyarrow writes at
+    times and reads as the end of a chunk."""
     if num_rows > chunk.num_values or (num_rows != chunk.num_values and not repeated):
         raise FragmentUnreadable(f"a chunk of {num_rows} rows has {chunk.num_values} values")
     rows = 0

@@ -65,10 +65,8 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The data pages of one chunk: where they lie, headers included, and their rows.
-
-    ``first_rows`` counts from the row group's first, and ends with its number of rows.
-    """
+    """The data pages of a chunk, headers included; ``first_rows`` counts from the row group's
+    first, and ends with its number of rows."""
 
     starts: np.ndarray
     sizes: np.ndarray

@@ -1,9 +1,6 @@
-"""Reading rows of a row group by touching only the pages that hold them.
-
-The pages that overlap the wanted rows are read in few requests, held against their headers, and
-decoded by pyarrow out of a synthetic file. A chunk without page locations, and a struct whose
-leaves have their pages cut at different rows, is read as if it were one page.
-"""
+"""Reading rows of a row group by touching only the pages that hold them, held against their headers
+and decoded by pyarrow out of a synthetic file. A chunk without page locations, and a struct of
+misaligned leaves, is read as if it were one page."""
 
 from __future__ import annotations
 
@@ -30,10 +27,8 @@ _SLICED_RANGES = 32
 
 @dataclass(frozen=True, slots=True)
 class _PageSelection:
-    """Some of the pages of a chunk: those that hold the wanted rows.
-
-    Columns whose selections have the same ``bounds`` travel in one file.
-    """
+    """The pages of a chunk that hold the wanted rows; columns of the same ``bounds`` travel
+    together."""
 
     pages: np.ndarray
     first_rows: np.ndarray

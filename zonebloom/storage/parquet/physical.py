@@ -83,10 +83,8 @@ class PhysicalLeaf:
 
 
 def leaves_of(metadata: pq.FileMetaData) -> list[PhysicalLeaf]:
-    """The leaf columns of a file, in the order of their chunks.
-
-    A leaf under a list or map has no stored type: its values have no row of their own.
-    """
+    """The leaf columns in the order of their chunks; under a list or map values have no row of
+    their own, so such a leaf has no stored type."""
     schema = metadata.schema
     arrow_leaves = list(_walk(schema.to_arrow_schema()))
     if len(arrow_leaves) != len(schema):
@@ -186,11 +184,8 @@ def _annotated_type(column: Any) -> pa.DataType | None:
 
 
 def witnesses(statistics: Struct | None, leaf: PhysicalLeaf) -> list[int]:
-    """Hashes of values a chunk holds by its statistics, which its filter must hold too.
-
-    Statistics hold values as they are hashed. Only those that are certainly values count:
-    byte strings may be cut, zeros may have lost their sign.
-    """
+    """Hashes of values a chunk surely holds by its statistics, which its filter must hold too: byte
+    strings may be cut, zeros may have lost their sign."""
     width = _WIDTHS.get(leaf.physical_type, leaf.length)
     floating = leaf.physical_type in ("FLOAT", "DOUBLE") or leaf.stored == pa.float16()
     hashes = []

@@ -1,9 +1,5 @@
-"""A small Parquet file in memory that holds some pages of another, for pyarrow to decode.
-
-    | PAR1 | dictionary page, data pages of column 1 | ... of column 2 | footer | PAR1 |
-
-Columns whose pages begin and end at the same rows travel in one such file.
-"""
+"""A small Parquet file in memory that holds some pages of another, for pyarrow to decode; columns
+whose pages begin and end at the same rows travel together."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Thrift's compact protocol, as far as Parquet's footers, page headers and indices need it.
-
-Integers are zigzag varints; a field header is a byte ``delta << 4 | type``, or the type and the
-field's number; a list begins with a byte ``size << 4 | type``, or 0xF and a varint.
-"""
+"""Thrift's compact protocol, as far as Parquet's footers, page headers and indices need it: zigzag
+varints, fields as a byte ``delta << 4 | type`` or the type and a number, lists as ``size << 4 |
+type`` or 0xF and a varint."""
 
 from __future__ import annotations
 
