@@ -77,28 +77,24 @@ def whole(value: object, parameter: str, least: int = 0, most: int = 2**63 - 1) 
 
 
 def flag(value: object, parameter: str) -> bool:
-    """True or False."""
     if not isinstance(value, bool | np.bool_):
         raise InvalidArgument(f"{parameter} is {shown(value)}; give True or False")
     return bool(value)
 
 
 def choice(value: object, parameter: str, among: Sequence[str]) -> str:
-    """One of some texts."""
     if not isinstance(value, str) or value not in among:
         raise InvalidArgument(f"{parameter} is {shown(value)}; it is one of {', '.join(among)}")
     return value
 
 
 def function(value: Any, parameter: str) -> Callable[..., Any] | None:
-    """A function, or None."""
     if value is not None and not callable(value):
         raise InvalidArgument(f"{parameter} is {shown(value)}; give a function, or None")
     return value
 
 
 def of_type(value: object, kind: type[Kind], parameter: str) -> Kind:
-    """An object of a type."""
     if not isinstance(value, kind):
         raise InvalidArgument(f"{parameter} is {shown(value)}; give a {kind.__name__}")
     return value

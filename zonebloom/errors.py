@@ -1,30 +1,4 @@
-"""Every exception and warning zonebloom raises, as one tree.
-
-ZoneBloomError
-├── InvalidArgument (ValueError)        a parameter that cannot be used
-├── FilterError (ValueError)            a filter that cannot be read
-├── ColumnNotFound (KeyError)           no such column in the dataset
-├── UnsupportedType (TypeError)         a column whose type has no Bloom filter
-├── SourceError (OSError)               the data cannot be used as a dataset
-│   ├── NoFragments                     nothing to read where the source points
-│   ├── SchemaMismatch                  a fragment disagrees with the dataset's schema
-│   └── FragmentUnreadable              a file that cannot be opened or decoded
-│       └── FragmentChanged             a file that is another than it was
-├── CatalogError                        the index folder
-│   ├── IndexNotFound (KeyError)        no index of that name
-│   ├── IndexExists                     a name taken, and ``replace=False``
-│   ├── CommitConflict                  another writer changed what this one built on
-│   ├── InvalidState                    an index in a state in which that cannot be done
-│   └── CorruptIndex                    bytes on disk that are not what was written
-├── EngineError (RuntimeError)          a build engine that cannot run
-└── MissingDependency (ImportError)     an optional package is needed
-
-ZoneBloomWarning (UserWarning)
-├── StaleIndexWarning                   fragments changed since they were indexed
-├── MissingFilesWarning                 files are gone, and left out as was asked
-├── HiddenColumnsWarning                files hold columns that the dataset's schema does not
-└── IndexNotUsedWarning                 an index exists and could not be used
-"""
+"""Every exception and warning zonebloom raises, as one tree."""
 
 from __future__ import annotations
 

@@ -102,7 +102,6 @@ class Opened:
         return Column(path, leaf)
 
     def entry(self, name: str) -> IndexEntry:
-        """An index by its name."""
         if arguments.text(name, "name") not in self.version.indices:
             known = ", ".join(self.version.indices) or "none"
             raise IndexNotFound(f"there is no index {arguments.shown(name)}; there is: {known}")

@@ -179,7 +179,6 @@ class _Query:
         return _one_after_another(frames) if frames else self._in_part(plan, ())
 
     def _is_whole(self, part: FragmentPlan) -> bool:
-        """Whether Polars reads a fragment by itself."""
         if part.row_groups is not None:
             return False
         if part.rows is None:
@@ -202,7 +201,6 @@ class _Query:
         return sorted(self._source.constants(part.fragment).items())
 
     def _files(self, paths: list[str], constants: dict[str, Any]) -> pl.LazyFrame:
-        """Files as Polars reads them, with the columns their paths give."""
         import polars as pl
 
         schema = self.schema

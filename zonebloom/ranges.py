@@ -342,7 +342,7 @@ def ranges_text(rows: RowRanges, most: int) -> str:
 
 
 def by_fragment(addresses: RowRanges) -> dict[int, RowRanges]:
-    """Split row addresses, in ranges that cross no fragment, into offsets by ascending fragment id."""
+    """Split row addresses, in ranges that cross no fragment, into offsets by fragment id."""
     ids = addresses.starts >> OFFSET_BITS
     result: dict[int, RowRanges] = {}
     if ids.size == 0:

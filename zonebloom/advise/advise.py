@@ -153,7 +153,6 @@ class _Sample:
         self.zones = self._draw()
 
     def _draw(self) -> list[_Zone]:
-        """Draw zones among the fragments whose rows are counted."""
         items = self._parameters.number_of_items
         present = self._planner.coverage().present
         looked_at = self._counted(present)
@@ -189,11 +188,9 @@ class _Sample:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows and zones of the dataset."""
         return self.num_rows, self.num_zones
 
     def measure(self, columns: Sequence[Column]) -> dict[Column, Advice]:
-        """Read columns, and judge each."""
         advices: dict[Column, Advice] = {}
         paces: dict[Column, _Pace] = {}
         for column in columns:
@@ -213,7 +210,6 @@ class _Sample:
         return advices
 
     def _read(self, names: list[str]) -> pa.Table:
-        """The rows of the zones, one zone after another."""
         source = self._source
         schema = pa.schema([source.schema.field(name) for name in names])
         if not self.zones:

@@ -198,7 +198,6 @@ class Figures:
 
 
 def judge(figures: Figures) -> tuple[str, str]:
-    """The verdict on a column, and why."""
     zones = figures.num_zones
     if zones < 2:
         return FEW_ROWS, f"there {_are(zones)}: there is nothing to skip"

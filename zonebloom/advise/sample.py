@@ -73,7 +73,6 @@ class Overlaps:
 
 
 def overlaps(hashes: list[np.ndarray]) -> Overlaps:
-    """Compare zones."""
     uniques = [np.unique(each, return_counts=True) for each in hashes]
     distinct = np.array([values.size for values, _ in uniques], dtype=np.int64)
     zones = np.repeat(np.arange(len(uniques)), distinct)

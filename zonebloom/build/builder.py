@@ -66,7 +66,6 @@ class _Work:
     alive: frozenset[int] = frozenset()
 
     def refreshed(self, now: IndexEntry) -> Refreshed:
-        """What was done."""
         before = set() if self.before is None else self.before.fragment_ids
         return Refreshed(
             now.name,
@@ -79,8 +78,6 @@ class _Work:
 
 
 class Builder:
-    """Builds the indices of one dataset."""
-
     def __init__(self, opened: Opened):
         self._source = opened.source
         self._catalog = opened.catalog
@@ -238,7 +235,8 @@ class Builder:
     def _train_missing(
         self, prefix: str, work: Sequence[_Work], engine: Engine | None, progress: Progress
     ) -> list[list[tuple[TrainedTask, int]]]:
-        """For each index the tasks and which of their segments is its; one pass for the same files."""
+        """For each index its tasks, and which of their segments is its; files are read once for
+        all."""
         alike: dict[tuple[int, ...], list[int]] = {}
         for number, each in enumerate(work):
             alike.setdefault(tuple(e.fragment_id for e in each.missing), []).append(number)

@@ -23,7 +23,6 @@ _MANY_TABLES = 16
 
 
 def require_layout(layout: str) -> None:
-    """Refuse a layout there is not."""
     arguments.choice(layout, "layout", LAYOUTS)
 
 

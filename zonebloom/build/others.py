@@ -21,7 +21,6 @@ class OtherDatasets:
         self._listed = {fragment.key for fragment in source.fragments}
 
     def fragments(self, version: Version) -> list[KnownFragment]:
-        """Fragments that lie elsewhere."""
         root = posixpath.join(self._source.root, "")
         return [
             known

@@ -42,8 +42,6 @@ class IndexConfig:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """An index as it is to be."""
-
     name: str
     column: Column
     parameters: ZoneParameters
@@ -58,7 +56,6 @@ class IndexSpec:
     def entry(
         self, segments: Sequence[Segment], global_filter: GlobalFilterEntry | None = None
     ) -> IndexEntry:
-        """Its place in the catalog."""
         return IndexEntry(
             self.name,
             self.column.path,
@@ -105,7 +102,6 @@ class IndexRequest:
         self.parameters = _parameters(self.index_type, zones)
 
     def specs(self, opened: Opened) -> list[IndexSpec]:
-        """The indices to be built over the files of a dataset."""
         parameters = self._for_false_zones(opened)
         size = self._global_size(opened)
         return [

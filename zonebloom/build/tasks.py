@@ -35,7 +35,6 @@ class TrainTask:
     fragments: tuple[PresentFragment, ...]
 
     def segment_of(self, spec: int) -> str:
-        """Name of the segment of one of its indices."""
         return f"{self.segment}-{spec}"
 
 

@@ -58,7 +58,6 @@ def train_locally(
 def train_task(
     task: TrainTask, *, threads: int = 1, progress: Progress | None = None
 ) -> TrainedTask:
-    """Train the segments of one task and write them."""
     num_rows: list[int] = []
     with ExitStack() as stack:
         outputs: list[_Output] = []
@@ -154,7 +153,6 @@ class _Output:
         self._joiner = ZoneJoiner(self.spec.parameters)
 
     def extend(self, zones: Iterable[Zones]) -> None:
-        """Take the next zones."""
         for part in zones:
             self._write(self._joiner.add(part))
 
@@ -191,7 +189,6 @@ class _Output:
         )
 
     def part(self) -> Part | None:
-        """Write the part of the global filter."""
         if not self.spec.global_bytes:
             return None
         return self._hashes.write(self._catalog, f"{self._segment}-keys")

@@ -89,7 +89,6 @@ class ZoneTrainer:
 def train(
     arrays: Iterable[pa.Array], parameters: ZoneParameters, first_row: int = 0
 ) -> Iterator[Zones]:
-    """Build the zones of a run of rows; see `ZoneTrainer`."""
     trainer = ZoneTrainer(parameters, first_row)
     for array in arrays:
         yield from trainer.add(array)
@@ -123,7 +122,6 @@ class ZoneJoiner:
         self._part = run.slice(len(run) - 1, len(run))
 
     def finish(self) -> Iterator[Zones]:
-        """Yield what is left."""
         if self._part is not None:
             yield from self._give(self._part)
         if self._whole:

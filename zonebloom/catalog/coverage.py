@@ -16,8 +16,6 @@ from zonebloom.storage.source import Fragment
 
 @dataclass(frozen=True, slots=True)
 class PresentFragment:
-    """A fragment whose file is there."""
-
     fragment: Fragment
     identity: FileIdentity
     # The catalog's when it knows the file as it is, else one nobody has.

@@ -90,7 +90,6 @@ def sync_files(paths: Iterable[str]) -> None:
 
 
 def sync(path: str) -> None:
-    """Bring a local file, or the names in a folder, to disk."""
     if os.name != "posix":
         return
     handle = os.open(path, os.O_RDONLY)
@@ -119,7 +118,7 @@ def make_folder(path: str, like: str) -> None:
 
 
 def make_file(path: str, like: str) -> None:
-    """Make an empty local file with the folder's read permissions, which its owner fills in place."""
+    """Make an empty local file with the folder's read permissions, to be filled by its owner."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     _share(path, os.stat(like), 0o644)
 

@@ -42,7 +42,6 @@ class ZoneParameters:
 
     @property
     def filter_bytes(self) -> int:
-        """Size of one zone's filter, bytes."""
         return size_for(self.number_of_items, self.probability, self.sizing)
 
 
@@ -126,7 +125,6 @@ class IndexEntry:
 
     @property
     def folders(self) -> set[str]:
-        """Names of the folders it needs."""
         return {folder for folder, _ in self.files}
 
     @property
@@ -136,7 +134,6 @@ class IndexEntry:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all tables."""
         return sum(segment.num_bytes for segment in self.segments)
 
     @property
@@ -166,7 +163,6 @@ class Version:
 
     @property
     def folders(self) -> set[str]:
-        """Names of the folders of segments it needs."""
         return {folder for folder, _ in self.files}
 
     def with_indices(

@@ -48,7 +48,6 @@ class PageMaps:
 
 
 def load_page_map(catalog: Catalog, entry: PageMapEntry) -> PageMap:
-    """Read a page map."""
     path = catalog.path(entry.segment, PAGE_MAP_FILE)
     return PageMap(catalog.read(path, entry.num_bytes, entry.checksum), path)
 

@@ -58,8 +58,6 @@ class _NotRead(CorruptIndex):
 
 
 class Catalog:
-    """The index folder of one dataset."""
-
     def __init__(self, filesystem: pafs.FileSystem, folder: str):
         self.filesystem = filesystem
         self.folder = folder
@@ -67,7 +65,6 @@ class Catalog:
         self._log = VersionLog(filesystem, self._versions, _VERSION_KEYS, self.prepare)
 
     def path(self, segment: str, file: str) -> str:
-        """Path of a file of a segment."""
         return posixpath.join(self.folder, "segments", segment, file)
 
     def prepare(self, path: str) -> None:
@@ -81,7 +78,7 @@ class Catalog:
 
     @property
     def _model(self) -> str:
-        """The local folder whose permissions the index takes: the data's, or an index_dir itself."""
+        """The local folder whose permissions the index takes: the data's or the index_dir's."""
         folder = self.folder.rstrip("/")
         if posixpath.basename(folder) == FOLDER:
             folder = posixpath.dirname(folder)
@@ -126,7 +123,6 @@ class Catalog:
         return Version()
 
     def commit(self, change: Callable[[Version], Version]) -> Version:
-        """Put a change on top of the newest version."""
         with writing_to(self.folder):
             return self._commit(change)
 
@@ -165,7 +161,6 @@ class Catalog:
         return {self.path(*place): size for place, size in version.files.items()}
 
     def _has(self, part: Version) -> bool:
-        """Whether all files are there that a version names."""
         return missing(self.filesystem, self.files(part)) is None
 
     def _require(self, files: Mapping[str, int]) -> None:
@@ -226,7 +221,6 @@ class Catalog:
             self._commit(change)
 
     def new_segment_prefix(self) -> str:
-        """A prefix of segment names no other build uses."""
         return uuid.uuid4().hex[:16]
 
     def delete_unnamed(self, prefixes: Iterable[str]) -> Exception | None:
@@ -265,7 +259,6 @@ class Catalog:
             ) from None
 
     def _create(self, version: Version) -> bool:
-        """Write a version unless its number is taken."""
         fragments = listing_of(list(version.fragments.values()))
         checksum = xxhash.xxh3_64_hexdigest(fragments)
         # Named by content: a version can only ever refer to the bytes it was made with.

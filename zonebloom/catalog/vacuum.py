@@ -32,7 +32,6 @@ class Vacuumed:
 
 
 def vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
-    """Delete what the newest version does not name."""
     with writing_to(catalog.folder):
         return _vacuum(catalog, older_than)
 

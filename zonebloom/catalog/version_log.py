@@ -57,11 +57,9 @@ class VersionLog:
         self._prepare = prepare or self._make_folder
 
     def path(self, number: int) -> str:
-        """Path of a document."""
         return posixpath.join(self._folder, f"{number:020d}.json")
 
     def numbers(self) -> list[int]:
-        """Numbers of the documents there are, ascending."""
         selector = pafs.FileSelector(self._folder, allow_not_found=True)
         for last in (False, False, True):
             try:
@@ -85,7 +83,6 @@ class VersionLog:
         return content
 
     def create(self, number: int, content: Any) -> bool:
-        """Write a document, or say that its number is taken."""
         path = self.path(number)
         if not is_local(self._filesystem):
             if self._filesystem.get_file_info(path).type != pafs.FileType.NotFound:
@@ -105,12 +102,10 @@ class VersionLog:
 
 
 def now() -> str:
-    """The time of an entry, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def to_document(content: Any) -> bytes:
-    """The bytes of a document."""
     head = f'{{"format_version": {FORMAT_VERSION}, "checksum": "'.encode()
     tail = f'",\n"content": {json.dumps(content, indent=1)}}}\n'.encode()
     return head + _checksum(head, tail) + tail

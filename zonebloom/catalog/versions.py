@@ -41,7 +41,6 @@ _FIRST_FIELDS = pa.schema(list(_FIELDS)[:5])
 
 
 def to_content(version: Version, listing: str, checksum: str) -> dict[str, Any]:
-    """What the document of a version holds."""
     return {
         "version": version.number,
         "next_fragment_id": version.next_fragment_id,
@@ -117,7 +116,6 @@ def listing_of(fragments: Sequence[KnownFragment]) -> bytes:
 
 
 def listed(data: bytes) -> dict[str, KnownFragment]:
-    """The fragments such a file lists."""
     table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
     table.validate(full=True)
     if table.schema not in (_FIRST_FIELDS, _FIELDS):

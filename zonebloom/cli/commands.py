@@ -236,7 +236,6 @@ def validate(ds: Dataset, names: tuple[str, ...], sample: Any) -> Answer:
 
 
 def _validated(ds: Dataset, name: str, sample: Any) -> dict[str, Any]:
-    """What is said of one index."""
     from zonebloom.errors import CorruptIndex
 
     row = {"name": name, "state": "damaged", "zones": 0, "zones_read": 0}

@@ -84,12 +84,10 @@ def write(folder: str | os.PathLike[str]) -> dict[str, pa.Table]:
 
 
 def write_flights(folder: str | os.PathLike[str]) -> pa.Table:
-    """Write the flights as Parquet files into a folder, made if need be, and return them."""
     return _write(flights, folder, "flights")
 
 
 def write_places(folder: str | os.PathLike[str]) -> pa.Table:
-    """Write the places as Parquet files into a folder, made if need be, and return them."""
     return _write(places, folder, "places")
 
 

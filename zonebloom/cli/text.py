@@ -29,12 +29,10 @@ _CELL_WIDTH = 40
 
 
 def say(line: str) -> None:
-    """Write a line to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def write(text: str) -> None:
-    """Write an answer to stdout."""
     import click
 
     try:
@@ -47,13 +45,12 @@ def write(text: str) -> None:
 
 
 def write_json(document: dict[str, Any]) -> None:
-    """Write one JSON document to stdout."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     write(json.dumps(json_safe(document), indent=2, ensure_ascii=not unicode, allow_nan=False))
 
 
 def json_safe(value: Any) -> Any:
-    """A value as JSON has it: times as ISO 8601, binary as base64, decimals as text, NaN as null."""
+    """A value as JSON has it: times ISO 8601, binary base64, decimals text, NaN null."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -148,7 +145,6 @@ def indices_text(described: list[Any], figures: list[dict[str, Any]] | None = No
 
 
 def embedded_text(embedded: list[Any]) -> str:
-    """A table of the filters inside the files."""
     headers = ["filters in files", "files", "row groups", "size"]
     lines = [
         [each.column, each.num_files, each.num_row_groups, bytes_text(each.num_bytes)]
@@ -158,7 +154,6 @@ def embedded_text(embedded: list[Any]) -> str:
 
 
 def lookups_text(results: list[LookupResult]) -> str:
-    """A table of the demo's lookups."""
     headers = ["", "filter", "rows", "zones kept", "index read", "data read", "no index", "check"]
     lines = [
         [
@@ -185,7 +180,6 @@ def read_text(plan: ScanPlan, stats: ScanStats) -> str:
 
 
 def plan_json(plan: ScanPlan) -> dict[str, Any]:
-    """A plan as JSON has it."""
     return {
         "filter": None if plan.filter is None else str(plan.filter),
         "columns": plan.columns,

@@ -199,7 +199,6 @@ def _gone(source: Source, version: Version, coverage: Coverage) -> list[str]:
 
 
 def _place(source: Source, path: str) -> tuple[str, str]:
-    """The partition and the name of a file."""
     below = posixpath.relpath(path, source.root) if path.startswith(source.root) else path
     return posixpath.dirname(below), posixpath.basename(below)
 
@@ -254,7 +253,6 @@ def _bounds(column: Column, key_range: KeyRange) -> dict[str, Any] | None:
 
 
 def _wrapped(value: Any, kind: pa.DataType, up: bool) -> dict[str, Any] | None:
-    """A bound under the name of Hudi's wrapper for its type."""
     if not value.is_valid:
         return None
     plain: Any = value.as_py()

@@ -24,11 +24,8 @@ _AS_DESCRIBED = (
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:
-    """One index, as `Dataset.describe_indices` lists it.
-
-    Parameters are those it was built with. Rows and fragments indexed are those it covers as they
-    are now; the layout of its filters is "table", "sliced" or "mixed"; times are UTC.
-    """
+    """One index, as `Dataset.describe_indices` lists it: built with these parameters, and the rows
+    and fragments it covers as they are now; times are UTC."""
 
     name: str
     index_type: str
@@ -55,10 +52,7 @@ class IndexDescription:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedDescription:
-    """Filters of one column inside Parquet files, as `Dataset.embedded_filters` lists them.
-
-    Files and row groups are those that have one, bytes those of their blocks.
-    """
+    """Filters of one column inside Parquet files; bytes are those of their blocks."""
 
     column: str
     num_files: int
@@ -67,7 +61,6 @@ class EmbeddedDescription:
 
 
 def describe_embedded(files: Iterable[Iterable[EmbeddedColumn]]) -> list[EmbeddedDescription]:
-    """Add up the filters of several files."""
     totals: dict[str, list[int]] = {}
     for columns in files:
         for column in columns:

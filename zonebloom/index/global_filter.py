@@ -45,7 +45,6 @@ class GlobalSize:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the filter, bytes."""
         names = ("expected_num_items", "global_probability")
         validate_target(self.num_items, self.probability, names)
         try:
@@ -78,14 +77,12 @@ class KeyHashes:
         self._filter: Sbbf | None = None
 
     def add(self, hashes: np.ndarray) -> None:
-        """Take hashes, uint64, shape (n,)."""
         self._hashes.append(hashes)
         self._hashes_bytes += hashes.nbytes
         if self._hashes_bytes >= self._limit:
             self._filter = self._filled(self._filter or Sbbf.from_bytes(bytes(self._limit)))
 
     def absorb(self, other: KeyHashes) -> None:
-        """Take what another one has."""
         if other._filter is not None and self._filter is not None:
             self._filter.merge(other._filter)
         self._filter = self._filter or other._filter
@@ -93,7 +90,6 @@ class KeyHashes:
             self.add(hashes)
 
     def write(self, catalog: Catalog, segment: str) -> Part:
-        """Write them to a folder of their own."""
         if self._filter is not None:
             data = self._filled(self._filter).to_bytes()
         else:
@@ -116,7 +112,6 @@ def merge_parts(
     fragment_ids: Sequence[int],
     base: GlobalFilterEntry | None = None,
 ) -> GlobalFilterEntry:
-    """Write the filter over all keys."""
     bloom = load(catalog, base) if base is not None else Sbbf.from_bytes(bytes(size.num_bytes))
     for part in parts:
         if not part.num_bytes:
@@ -134,7 +129,6 @@ def merge_parts(
 
 
 def load(catalog: Catalog, entry: GlobalFilterEntry) -> Sbbf:
-    """Read a global filter."""
     path = catalog.path(entry.segment, GLOBAL_FILTER_FILE)
     data = catalog.read(path, entry.num_bytes, entry.checksum)
     try:
@@ -147,9 +141,8 @@ def load(catalog: Catalog, entry: GlobalFilterEntry) -> Sbbf:
 class GlobalFilter:
     """One filter over the keys of a column, held against the files as they are now.
 
-    Covered are the fragments there are now whose keys it holds, missing the others: new files, and
-    files that changed. ``type`` is what values are hashed as; the probability is that of a false
-    positive at ``num_items`` distinct keys, for which it was sized.
+    Covered are the fragments there are now whose keys it holds, missing the others. ``type`` is
+    what values are hashed as; the probability is at ``num_items`` distinct keys, its size.
     """
 
     index: str

@@ -44,7 +44,6 @@ def range_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def schema_for(arrow_type: pa.DataType) -> pa.Schema:
-    """The schema of ``ranges.arrow`` for a column."""
     bound = range_type(arrow_type)
     return pa.schema(
         [
@@ -72,7 +71,6 @@ class KeyRange:
         self.num_rows = 0
 
     def add(self, array: pa.Array) -> None:
-        """Widen the bounds by the values of some rows."""
         while isinstance(array, pa.ExtensionArray):
             array = array.storage
         if isinstance(array, pa.DictionaryArray):
@@ -91,7 +89,6 @@ class KeyRange:
         self._bounds += [ends["min"], ends["max"]]
 
     def absorb(self, other: KeyRange) -> None:
-        """Take the rows another one has seen."""
         self._bounds += other._bounds
         self._is_known &= other._is_known
         self._has_nan |= other._has_nan
@@ -118,7 +115,6 @@ class KeyRange:
         return all(pc.call_function("less_equal", list(pair)).as_py() for pair in pairs)
 
     def row(self, fragment_id: int) -> dict[str, Any]:
-        """The fragment's row of ``ranges.arrow``."""
         ends = self._ends()
         if any(_num_bytes(end) > _MAX_VALUE_BYTES for end in ends):
             ends, self._is_known = [pa.scalar(None, self._type)] * 2, False
@@ -143,7 +139,6 @@ def _num_bytes(value: Any) -> int:
 
 
 def ranges_file(rows: list[dict[str, Any]], arrow_type: pa.DataType) -> pa.Buffer:
-    """The bytes of ``ranges.arrow``."""
     return to_file([pa.Table.from_pylist(rows, schema=schema_for(arrow_type))])
 
 

@@ -22,7 +22,6 @@ from zonebloom.index.table import Table, WrittenTable
 def open_table(
     catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None = None
 ) -> Table:
-    """Open the table of a segment, in the layout it has."""
     path = catalog.path(segment.name, TABLE_FILES[segment.layout])
     if segment.layout == SlicedTable.layout:
         return SlicedTable(

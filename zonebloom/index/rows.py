@@ -85,7 +85,6 @@ class RowTable(Table):
         return self._num_blocks
 
     def filter_words(self, zone: int) -> np.ndarray:
-        """The words of one zone's filter, shape ``(8 z,)``."""
         first = int(self.first_words[zone])
         return self.words[first : first + int(self._num_blocks[zone]) * WORDS_PER_BLOCK]
 
@@ -172,7 +171,6 @@ class TableWriter:
         self._num_zones = 0
 
     def write(self, fragment_id: int, zones: Zones) -> None:
-        """Append zones of one fragment."""
         step = max(1, _MAX_BATCH_BYTES // zones.filters.strides[0])
         for at in range(0, len(zones), step):
             part = zones.slice(at, at + step)
@@ -180,7 +178,6 @@ class TableWriter:
         self._num_zones += len(zones)
 
     def close(self) -> WrittenTable:
-        """Finish the file."""
         self._writer.close()
         self._file.close()
         self._sink.close()
@@ -207,5 +204,4 @@ def write_rows(tables: Sequence[Table], filesystem: pafs.FileSystem, path: str) 
 def read_table(
     filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
 ) -> RowTable:
-    """Open a table; the parameters are those of `read_file`."""
     return RowTable(read_file(filesystem, path, num_bytes, checksum), path)

@@ -41,7 +41,7 @@ _RUN_BYTES = 2 << 20
 
 
 class SlicedTable(Table):
-    """A sliced table open for lookups; damage is given to ``report`` once, or raised without one."""
+    """A sliced table open for lookups; damage goes to ``report`` once, or is raised without one."""
 
     layout = "sliced"
 

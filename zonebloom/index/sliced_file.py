@@ -54,7 +54,6 @@ class Directory:
     content: int | None
 
     def to_bytes(self) -> bytes:
-        """The directory and the trailer."""
         runs, tiles = self.runs, self.tiles
         blocks = dict(sorted((tile.group, tile.num_blocks) for tile in tiles))
         counts = self.has_null.size, runs.num_zones.size, len(blocks), len(tiles)

@@ -56,7 +56,6 @@ class Zones:
         return self.starts.size
 
     def slice(self, start: int, stop: int) -> Zones:
-        """Some of the zones, sharing memory."""
         part = slice(start, stop)
         return Zones(self.starts[part], self.lengths[part], self.has_null[part], self.filters[part])
 
@@ -110,7 +109,6 @@ class Runs:
     def of(
         cls, fragment_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray, items: int
     ) -> Runs:
-        """Put zones together to runs."""
         goes_on = np.zeros(starts.size, dtype=bool)
         if 0 < items <= MAX_ZONE_ROWS:
             full = np.uint64(items)
@@ -262,13 +260,11 @@ class Table(ABC):
                 yield int(fragment_ids[first]), zones
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The zones as rows of Lance's schema."""
         schema = table_schema(self.number_of_items, self.probability)
         for fragment_id, zones in self.zones():
             yield to_batch(fragment_id, zones, schema)
 
     def to_table(self) -> pa.Table:
-        """All of them, in memory."""
         schema = table_schema(self.number_of_items, self.probability)
         return pa.Table.from_batches(self.batches(), schema)
 

@@ -100,8 +100,6 @@ def _rows_of(
 
 
 class RowValidation:
-    """What an index says, held against rows of the files."""
-
     def __init__(
         self,
         index: LoadedIndex,
@@ -219,7 +217,6 @@ class RowValidation:
         plain: Sequence[Hashes],
         rows: str,
     ) -> None:
-        """Read the rows through the page map, too."""
         by_map = self._read_by_pages(pages, fragment, zone)
         # What is never read by pages is not read so by way of the file's own footer either.
         if by_map is None and self._read_by_pages(None, fragment, zone) is None:

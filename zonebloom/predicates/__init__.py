@@ -74,9 +74,7 @@ class EngineFilter(Protocol):
         """Top-level columns it reads; None when that cannot be told."""
         ...
 
-    def matching_rows(self, table: pa.Table) -> np.ndarray:
-        """Numbers of the rows it is true for, ascending, int64."""
-        ...
+    def matching_rows(self, table: pa.Table) -> np.ndarray: ...
 
     def __str__(self) -> str:
         """The filter as its user would recognise it."""

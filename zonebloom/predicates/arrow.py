@@ -60,7 +60,6 @@ def translate_arrow(
 
 
 def to_predicate(expression: pc.Expression, schema: pa.Schema) -> ast.Predicate:
-    """What an index can answer of a PyArrow expression."""
     reader = _read(expression, schema)
     return reader if isinstance(reader, ast.Unknown) else reader.predicate
 
@@ -79,8 +78,6 @@ def _read(expression: pc.Expression, schema: pa.Schema) -> _Reader | ast.Unknown
 
 
 class _Reader:
-    """Says what the nodes of one expression mean."""
-
     def __init__(self, expression: pc.Expression, schema: pa.Schema) -> None:
         self._expression = expression
         self._schema = schema
@@ -129,7 +126,6 @@ class _Reader:
         raise Unanswerable(f"the function {name} is not answered by a Bloom filter")
 
     def _condition(self, node: Node) -> ast.Predicate:
-        """Read a node as a condition on rows."""
         meaning = node.meaning
         if isinstance(meaning, _Column):
             meaning = Unanswerable("a boolean column is not indexed")

@@ -196,7 +196,6 @@ def fold(
 
 
 def replaced(predicate: Predicate, leaf: Callable[[Leaf], Predicate]) -> Predicate:
-    """The tree with other leaves."""
     return fold(predicate, leaf, conjunction, disjunction, negation)
 
 
@@ -223,8 +222,6 @@ def _below(node: Predicate) -> tuple[Predicate, ...]:
 
 
 def depth(predicate: Predicate) -> int:
-    """How many nodes lie above the deepest one."""
-
     def above(depths: list[int]) -> int:
         return 1 + max(depths, default=-1)
 

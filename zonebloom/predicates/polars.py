@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def translate_polars(expr: pl.Expr, schema: pa.Schema) -> tuple[PolarsFilter, ast.Predicate]:
-    """Bring a Polars expression to a filter of rows and a predicate."""
     import polars as pl
 
     if not isinstance(expr, pl.Expr):
@@ -28,7 +27,6 @@ def translate_polars(expr: pl.Expr, schema: pa.Schema) -> tuple[PolarsFilter, as
 
 
 def to_predicate(expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
-    """What an index can answer of a Polars expression."""
     return _to_predicate(expr, _read(expr), schema)
 
 
@@ -55,8 +53,6 @@ def filter_of(expr: pl.Expr, schema: pl.Schema) -> PolarsFilter:
 
 
 class PolarsFilter:
-    """A Polars expression as a filter of rows."""
-
     def __init__(
         self, expr: pl.Expr, columns: frozenset[str] | None = None, schema: pl.Schema | None = None
     ):
@@ -66,11 +62,9 @@ class PolarsFilter:
 
     @property
     def columns(self) -> frozenset[str] | None:
-        """Top-level columns it reads."""
         return self._columns
 
     def matching_rows(self, table: pa.Table) -> np.ndarray:
-        """Numbers of the rows it is true for, ascending, int64."""
         import polars as pl
 
         frame = to_frame(table, self._schema)

@@ -66,7 +66,6 @@ class _Column:
 
 
 def to_predicate(root: Any, schema: pa.Schema) -> ast.Predicate:
-    """What an index can answer of an expression that was read."""
     return ast.simplified(_condition(root, schema))
 
 
@@ -106,7 +105,6 @@ def text_of(node: Any) -> str:
 
 
 def _condition(node: Any, schema: pa.Schema) -> ast.Predicate:
-    """Read a node as a condition on rows."""
     try:
         meaning = _meaning(node, schema)
         if isinstance(meaning, _Column):
@@ -369,7 +367,6 @@ def _integer(number: int) -> pa.Scalar:
 
 
 def _type(dtype: Any) -> pa.DataType:
-    """The Arrow type of the values of a Polars type."""
     match dtype:
         case str(name) if name in _TYPES:
             return pa.type_for_alias(_TYPES[name])

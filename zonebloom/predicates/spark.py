@@ -122,14 +122,12 @@ class _Translator(Walker):
         del self.conditions["escape"]
 
     def condition(self, node: Any) -> ast.Predicate:
-        """What a node that is true, false or null for a row comes to."""
         try:
             return super().condition(node)
         except (Unanswerable, FilterError) as reason:
             return self.unknown(self.bare(node), str(reason))
 
     def compare(self, symbol: str, left: Side, right: Side, node: Any) -> ast.Predicate:
-        """What two sides compared come to."""
         if isinstance(left, Literal):
             symbol, left, right = ast.FLIPPED[symbol], right, left
         if isinstance(left, Literal) or not isinstance(right, Literal) or left.path is None:
@@ -137,7 +135,6 @@ class _Translator(Walker):
         return self._comparer.compare(left.path, symbol, right)
 
     def among(self, value: Side, items: list[Side], node: Any) -> ast.Predicate:
-        """What a value looked up in a list comes to."""
         literals = [item for item in items if isinstance(item, Literal)]
         if isinstance(value, Literal) or value.path is None or len(literals) < len(items):
             self.fail(_ONLY_LITERALS, "", node)
@@ -172,5 +169,4 @@ class _Translator(Walker):
         raise Unanswerable("casts are not followed")
 
     def fail(self, what: str, advice: str, node: Any) -> NoReturn:
-        """Say that a node is not followed."""
         raise Unanswerable(what)

@@ -81,8 +81,6 @@ def of_python(value: object) -> Literal:
 
 
 class Comparer:
-    """Compares the columns of a schema."""
-
     def __init__(self, schema: pa.Schema, opaque: frozenset[str], timezone: str | None):
         self.schema = schema
         self._opaque = opaque
@@ -98,7 +96,6 @@ class Comparer:
         return path
 
     def type_of(self, path: ast.ColumnPath) -> pa.DataType:
-        """The type of a column's values."""
         return plain(resolve(self.schema, path))
 
     def compare(self, path: ast.ColumnPath, operator: str, literal: Literal) -> ast.Predicate:
@@ -122,7 +119,6 @@ class Comparer:
         return compared(path, compared_as(type_), operator, stored)
 
     def is_in(self, path: ast.ColumnPath, literals: Sequence[Literal]) -> ast.Predicate:
-        """What ``column IN (...)`` is."""
         type_ = self.type_of(path)
         given = [each for each in literals if each.kind != "null"]
         # The items are brought to one type with the column, and may be rounded together.

@@ -120,13 +120,11 @@ class _Translator(Walker):
         self.text = text
 
     def condition(self, node: Any) -> Predicate:
-        """Translate a node that is true, false or null for a row."""
         if node.key in ("select", "union", "subquery", "command"):
             self.fail("a filter is a condition, not a query", "write the part behind WHERE", node)
         return super().condition(node)
 
     def compare(self, symbol: str, left: Side, right: Side, node: Any) -> Predicate:
-        """What two sides compared come to."""
         if symbol == "!=":
             return ast.negation(self.compare("=", left, right, node))
         if isinstance(left, Literal):
@@ -142,7 +140,6 @@ class _Translator(Walker):
         return self._of(left, predicate, node)
 
     def among(self, value: Side, items: list[Side], node: Any) -> Predicate:
-        """What a value looked up in a list comes to."""
         literals = [item for item in items if isinstance(item, Literal)]
         if isinstance(value, Literal) or len(literals) < len(items):
             return ast.Or(tuple(self.compare("=", value, item, node) for item in items))
@@ -315,7 +312,6 @@ class _Translator(Walker):
         return tuple(path)
 
     def fail(self, what: str, advice: str, node: Any) -> NoReturn:
-        """Refuse a node, and show where it stands."""
         spans = [n.meta for n in node.walk() if "start" in n.meta and "end" in n.meta]
         place = f"  {self.text}"
         if spans:

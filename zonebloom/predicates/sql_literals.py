@@ -234,7 +234,6 @@ def compared(
 
 
 def among(path: ast.ColumnPath, type_: pa.DataType, stored: Sequence[StoredValue]) -> ast.Predicate:
-    """A column looked up in a set."""
     # A literal that is no value of the type equals nothing, and NaN not even itself.
     scalars = [each.scalar(type_) for each in stored if each.exact and each.value == each.value]
     if pt.is_fixed_size_binary(type_):

@@ -89,7 +89,6 @@ class Walker:
         self.fail("this is a value, not a condition", "compare it: id = 42", node)
 
     def unknown(self, node: Any, reason: str, expression: pc.Expression | None = None) -> Unknown:
-        """A condition that no index answers."""
         text = ast.shortened(node.sql(dialect=self.dialect))
         return Unknown(text, reason, expression=expression)
 
@@ -195,7 +194,6 @@ class Walker:
     # Values
 
     def operand(self, node: Any) -> Side:
-        """Translate a node that is a value."""
         node = self.bare(node)
         try:
             return self._operand(node)
@@ -226,7 +224,6 @@ class Walker:
     # Parts
 
     def bare(self, node: Any) -> Any:
-        """What is within parentheses."""
         while node.key == "paren":
             self.only(node, "this")
             node = node.this

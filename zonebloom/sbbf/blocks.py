@@ -74,7 +74,6 @@ def _low(hashed):
 
 @kernel(void(uint32[::1], readonly(uint64)))
 def insert(words, hashes):
-    """Insert hashes, shape ``(n,)``, into one filter, shape ``(8 z,)``."""
     num_blocks = np.uint64(words.shape[0] // WORDS_PER_BLOCK)
     for i in range(hashes.shape[0]):
         _set_block(words, _first_word(hashes[i], num_blocks), _low(hashes[i]))

@@ -71,7 +71,6 @@ class Hashes:
         return self.values[self.is_valid()] if self.null_count else self.values
 
     def is_valid(self) -> np.ndarray:
-        """Which rows are not null, shape ``(n,)``."""
         if not self.null_count:
             return np.ones(len(self.values), dtype=bool)
         bits = np.unpackbits(self.validity, bitorder="little")

@@ -27,7 +27,6 @@ def varint(value: int) -> bytes:
 
 
 def encode_header(num_bytes: int) -> bytes:
-    """Encode the header of a filter whose blocks take ``num_bytes`` bytes."""
     return _SIZE + varint(num_bytes << 1) + _UNIONS
 
 

@@ -85,7 +85,6 @@ def _merge_lane(hashed, lane):
 
 @inlined
 def hash_bytes(address, length, seed):
-    """XXH64 of some bytes in memory."""
     remaining = length
     hashed = seed + PRIME_5
     if length >= _U32:
@@ -124,14 +123,12 @@ def hash_bytes(address, length, seed):
 
 @kernel(void(readonly(uint8), uint64[::1]))
 def hash_width_1(values, out):
-    """Hash each 1-byte value; ``values`` and ``out`` have one shape ``(n,)``."""
     for i in range(values.shape[0]):
         out[i] = _avalanche(_absorb_8(PRIME_5 + _U1, np.uint64(values[i])))
 
 
 @kernel(void(readonly(uint16), uint64[::1]))
 def hash_width_2(values, out):
-    """Hash each 2-byte value; ``values`` and ``out`` have one shape ``(n,)``."""
     for i in range(values.shape[0]):
         value = np.uint64(values[i])
         hashed = _absorb_8(PRIME_5 + _U2, value & np.uint64(0xFF))
@@ -140,14 +137,12 @@ def hash_width_2(values, out):
 
 @kernel(void(readonly(uint32), uint64[::1]))
 def hash_width_4(values, out):
-    """Hash each 4-byte value; ``values`` and ``out`` have one shape ``(n,)``."""
     for i in range(values.shape[0]):
         out[i] = _avalanche(_absorb_32(PRIME_5 + _U4, np.uint64(values[i])))
 
 
 @kernel(void(readonly(uint64), uint64[::1]))
 def hash_width_8(values, out):
-    """Hash each 8-byte value; ``values`` and ``out`` have one shape ``(n,)``."""
     for i in range(values.shape[0]):
         out[i] = _avalanche(_absorb_64(PRIME_5 + _U8, values[i]))
 

@@ -69,7 +69,6 @@ class Binding:
         return dict(columns)
 
     def projected(self, columns: Mapping[str, pc.Expression]) -> pa.Schema:
-        """Schema of computed columns."""
         try:
             return self._stored.scanner(columns=dict(columns)).projected_schema
         except pa.ArrowException as error:
@@ -107,7 +106,6 @@ def _no_rows(schema: pa.Schema) -> Any:
 
 
 def check_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str] | None:
-    """Refuse names of columns that are not there."""
     if columns is None:
         return None
     advice = ""
@@ -120,12 +118,10 @@ def check_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]
 
 
 def require_column(name: str, schema: pa.Schema) -> None:
-    """Refuse the name of a column that is not there."""
     if name not in schema.names:
         raise ColumnNotFound(no_column(name, schema))
 
 
 def no_column(name: str, schema: pa.Schema) -> str:
-    """Say that a column is not there, and which are."""
     known = ", ".join(schema.names[:20]) + (", ..." if len(schema.names) > 20 else "")
     return f"there is no column {arguments.shown(name)}; the dataset has {known}"

@@ -80,7 +80,6 @@ class Execution:
         self._require_unchanged(part)
 
     def _options(self) -> dict[str, Any]:
-        """How pyarrow is to scan."""
         # Of IPC files it crashes when a scan on threads is not read to its end.
         return {"batch_size": self._request.batch_size, "use_threads": not self._source.is_ipc}
 

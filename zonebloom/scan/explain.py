@@ -16,8 +16,6 @@ _SHOWN_RANGES = 3
 
 @dataclass(frozen=True, slots=True)
 class IndexUse:
-    """What one index contributed to a plan."""
-
     name: str
     column: str
     num_zones: int
@@ -129,7 +127,6 @@ def _part_text(part: FragmentPlan) -> str:
 
 
 def analysis_text(plan: ScanPlan, stats: ScanStats) -> str:
-    """A plan and what its run read."""
     lines = [
         str(plan),
         f"  rows found: {stats.rows_found:,}",

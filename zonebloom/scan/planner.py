@@ -64,7 +64,6 @@ class Planner:
         self._last: tuple[Coverage, Searcher] | None = None
 
     def search(self, predicate: Predicate) -> SearchResult:
-        """Bound the rows a predicate is true for, in the files as they are now."""
         coverage = self.to_read()
         search = self._search(predicate, coverage)
         if all(each.num_rows is not None for each in coverage.present):
@@ -127,7 +126,6 @@ class Planner:
         *,
         described: bool = True,
     ) -> ScanPlan:
-        """Say what a scan reads, and if it is to be described what each index contributed."""
         if predicate is None or expression is None:
             present = self.to_read().present
             whole = tuple(FragmentPlan(each.fragment, None, "no index used") for each in present)
@@ -166,7 +164,6 @@ class Planner:
         return {name: index.loaded_bytes for name, index in self.loaded.items()}
 
     def search_many(self, column: str, values: Any) -> Iterator[pa.RecordBatch]:
-        """Pair keys with the zones of an indexed column that may hold them."""
         coverage = self.to_read()
         index, leaf = self._index_on(column, coverage)
         keys = keys_for(values, column, leaf)
@@ -194,13 +191,11 @@ class Planner:
         return index, leaf
 
     def key_ranges(self, column: str) -> pa.Table:
-        """Least and greatest value of an indexed column in each fragment there is."""
         coverage = self.coverage()
         index, leaf = self._index_on(column, coverage)
         return ranges_of(coverage.present, index.key_ranges(leaf), leaf)
 
     def global_filter(self, column: str) -> GlobalFilter | None:
-        """The filter over all keys of an indexed column, if it was built."""
         coverage = self.coverage()
         index, leaf = self._index_on(column, coverage)
         return index.global_filter(leaf, coverage.present)

@@ -27,7 +27,6 @@ def recheck(table: pa.Table, filter: RowFilter | None, columns: Columns) -> pa.T
 
 
 def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
-    """Numbers of the rows a filter is true for, ascending."""
     if not isinstance(filter, pc.Expression):
         return filter.matching_rows(table)
     try:
@@ -43,7 +42,6 @@ def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
 
 
 def project(table: pa.Table, columns: Columns) -> pa.Table:
-    """The columns asked for, named or computed."""
     if columns is None:
         return table
     if isinstance(columns, Mapping):
@@ -58,7 +56,6 @@ def project(table: pa.Table, columns: Columns) -> pa.Table:
 
 
 def rows_of(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Some rows of a table, by ascending number."""
     if rows.size == table.num_rows:
         return table
     if rows.size == 0:

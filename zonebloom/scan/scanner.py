@@ -22,18 +22,7 @@ from zonebloom.storage.source import Source
 
 
 class Scanner:
-    """A filtered read of a dataset, made by `Dataset.scanner`.
-
-    Parameters
-    ----------
-    source : Source
-    request : Request
-    plan : callable
-        Makes the ScanPlan, for people to see or only to run; called for each run, since files
-        may change in between.
-    stats_callback : callable, optional
-        Given the ScanStats when a run ends.
-    """
+    """A filtered read of a dataset, made by `Dataset.scanner`; planned anew for each run."""
 
     def __init__(
         self,
@@ -97,7 +86,6 @@ class Scanner:
         return Scanner(self._source, request, self._plan, self._stats_callback)
 
     def plan(self) -> ScanPlan:
-        """What a run would read."""
         return self._plan(True)
 
     def explain_plan(self) -> str:

@@ -76,7 +76,6 @@ class Searcher:
         return self._views[name]
 
     def search(self, predicate: Predicate) -> Search:
-        """Bound the rows a predicate is true for."""
         found = Search(self._anything)
         answer = fold(
             predicate,

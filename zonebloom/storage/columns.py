@@ -48,7 +48,6 @@ class Column:
 
     @property
     def name(self) -> str:
-        """The path joined by dots, for messages."""
         return ".".join(self.path)
 
 
@@ -72,7 +71,6 @@ class ColumnsReader:
         self._whole = not is_plain_parquet(format)
 
     def runs(self, split: bool) -> list[Run]:
-        """The runs of row groups to read, one after another in row order."""
         metadata = self._metadata = None if self._whole else self._plain_metadata()
         if metadata is None:
             return [Run(0, None, None)]
@@ -178,14 +176,11 @@ class ColumnsReader:
 
 
 class TableColumns:
-    """Reads some columns of a table in memory, as `ColumnsReader` does of a file."""
-
     def __init__(self, table: pa.Table, columns: Sequence[Column]):
         self._table = table
         self._columns = tuple(columns)
 
     def runs(self, split: bool) -> list[Run]:
-        """All rows as one run."""
         return [Run(0, self._table.num_rows, None)]
 
     def read(self, run: Run) -> Iterator[list[pa.Array]]:
@@ -201,7 +196,6 @@ def columns_reader(
     columns: Sequence[Column],
     filesystem: pafs.FileSystem | None = None,
 ) -> ColumnsReader | TableColumns:
-    """What reads some columns of a fragment of a source."""
     if isinstance(source, TableSource):
         return TableColumns(source.table, columns)
     files = source.filesystem if filesystem is None else filesystem
@@ -209,7 +203,6 @@ def columns_reader(
 
 
 def leaf_of(values: pa.Array, path: tuple[str, ...]) -> pa.Array:
-    """The values of a leaf, given those of the top-level column it lies in."""
     for name in path[1:]:
         # Unlike StructArray.field, a null struct makes its leaf null.
         values = pc.struct_field(values, name)  # pyright: ignore[reportAttributeAccessIssue]

@@ -37,14 +37,12 @@ _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
 def is_delta(source: Any) -> bool:
-    """Whether a source is a ``deltalake.DeltaTable``."""
     # Whoever holds one has imported it.
     library = sys.modules.get("deltalake")
     return library is not None and isinstance(source, library.DeltaTable)
 
 
 def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
-    """Make a source of the version of a Delta table that is loaded."""
     from deltalake.exceptions import DeltaError
 
     try:

@@ -43,7 +43,6 @@ def open_source(
     partitioning: Partitioning = "auto",
     schema: Schema = None,
 ) -> Source:
-    """Discover the fragments of a source."""
     # Imported late, as everywhere: it brings pandas in.
     import pyarrow.dataset as pads
 
@@ -76,7 +75,6 @@ def open_source(
 
 
 def require_no_schema(source: Any, schema: Schema) -> None:
-    """Refuse a schema for a source that has one."""
     if schema is not None:
         raise InvalidArgument(
             f"a {type(source).__name__} has a schema of its own; leave schema out"
@@ -89,7 +87,6 @@ def open_files(paths: Sequence[str], filesystem: pafs.FileSystem) -> Source:
 
 
 def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
-    """A file system of pyarrow's, or fsspec's made one."""
     if filesystem is None or isinstance(filesystem, pafs.FileSystem):
         return filesystem
     if not hasattr(filesystem, "open") or not hasattr(filesystem, "info"):
@@ -119,15 +116,12 @@ def _checked(partitioning: Any) -> Partitioning:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """Opens files as a caller asked for them."""
-
     format: str
     filesystem: pafs.FileSystem | None
     partitioning: Partitioning = None
     schema: pa.Schema | None = None
 
     def named(self, paths: list[str]) -> Source:
-        """Files named one by one."""
         where = self.filesystem
         if where is None:
             where, paths = pafs.LocalFileSystem(), [absolute_path(path) for path in paths]
@@ -166,7 +160,6 @@ class _Files:
         return isinstance(self.partitioning, str) and self.partitioning == "auto"
 
     def dataset(self, paths: str | list[str], filesystem: pafs.FileSystem) -> pads.Dataset:
-        """What pyarrow makes of files."""
         import pyarrow.dataset as pads
 
         partitioning = None if self._is_auto else self.partitioning

@@ -50,7 +50,6 @@ class FragmentFilters:
         return row_groups
 
     def columns(self, fragment: Fragment, identity: FileIdentity) -> list[EmbeddedColumn]:
-        """The columns of a fragment that have filters."""
         is_parquet = self._source.is_parquet
         filters = self._of(fragment, identity, ReadCounter()) if is_parquet else None
         return filters.columns() if filters else []

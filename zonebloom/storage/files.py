@@ -92,7 +92,6 @@ class ReadCounter:
         self.num_requests = 0
 
     def add(self, num_bytes: int) -> None:
-        """Count one read."""
         with self._lock:
             self.num_bytes += num_bytes
             self.num_requests += 1
@@ -181,12 +180,11 @@ def counted(filesystem: pafs.FileSystem, counter: ReadCounter) -> pafs.FileSyste
 
 
 def is_local(filesystem: pafs.FileSystem) -> bool:
-    """Whether paths of the file system can be given to ``os``."""
     return isinstance(filesystem, pafs.LocalFileSystem)
 
 
 def identities(filesystem: pafs.FileSystem, paths: Iterable[str]) -> list[FileIdentity | None]:
-    """What each file is now, None for one that is not there, past any listing a file system keeps."""
+    """What each file is now, None for one that is gone, past any listing a file system keeps."""
     paths = list(paths)
     is_slow = getattr(_fsspec(filesystem), "async_impl", False) or _is_object_store(filesystem)
     if len(paths) < 2 or not is_slow:
@@ -290,7 +288,6 @@ def _require_file(path: str, is_file: bool) -> None:
 
 
 def status_identity(status: os.stat_result) -> FileIdentity:
-    """What a local file is, as the system says."""
     return FileIdentity(status.st_size, status.st_mtime_ns, status.st_ctime_ns, "", status.st_ino)
 
 

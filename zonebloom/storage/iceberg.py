@@ -28,14 +28,12 @@ if TYPE_CHECKING:
 
 
 def is_iceberg(source: Any) -> bool:
-    """Whether a source is a ``pyiceberg.table.Table``."""
     # Whoever holds one has imported it.
     library = sys.modules.get("pyiceberg.table")
     return library is not None and isinstance(source, library.Table)
 
 
 def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
-    """Make a source of the current snapshot of an Iceberg table."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.schema import index_name_by_id
 

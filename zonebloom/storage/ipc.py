@@ -41,7 +41,6 @@ class IpcRows:
         self._last: tuple[tuple[int, tuple[int, ...]], pa.RecordBatch] | None = None
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
-        """The batches with a wanted row: number, first row, and the rows counted from it."""
         counts = (self._head(number).num_rows for number in range(len(self._blocks)))
         return groups_with(rows, counts)
 
@@ -52,7 +51,6 @@ class IpcRows:
         return self._heads[number]
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
-        """Some columns at some rows of a batch, with the dataset's types."""
         stored = [name for name in names if self._is_stored(name)]
         flat = [] if self._head(row_group).is_compressed else [n for n in stored if n in self._flat]
         with reading(self._path):
@@ -118,7 +116,6 @@ class IpcRows:
         return pa.PythonFile(_AsFile(self._one, self._file.num_bytes), mode="r")
 
     def close(self) -> None:
-        """Close the file; tables handed out need nothing of it."""
         self._file.close()
 
 

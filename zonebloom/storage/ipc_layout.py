@@ -47,8 +47,6 @@ class BatchHead(NamedTuple):
 
 
 class _Table:
-    """A table of a flatbuffer."""
-
     def __init__(self, data: bytes, at: int):
         self._data = data
         self._at = at
@@ -116,7 +114,6 @@ def read_blocks(read: Read, num_bytes: int) -> tuple[list[Block], bool]:
 
 
 def read_head(read: Read, block: Block) -> BatchHead:
-    """What the head of a record batch says."""
     data = read(block.start, block.body)
     # Files of Arrow before 0.15 lack the mark.
     message = _root(data[8:] if data.startswith(_CONTINUATION) else data[4:])

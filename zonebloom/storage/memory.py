@@ -18,24 +18,19 @@ _KEY = "table"
 
 @dataclass(frozen=True, slots=True)
 class TableSource(Source):
-    """A source whose rows are in memory."""
-
     table: pa.Table
     identity: FileIdentity
 
     def open(self, fragment: Fragment, filesystem: pafs.FileSystem) -> Any:
-        """The table as a pyarrow fragment."""
         return next(iter(self.scan_whole([], filesystem).get_fragments()))
 
     def scan_whole(self, fragments: Sequence[Any], filesystem: pafs.FileSystem) -> Any:
-        """The table as a pyarrow dataset."""
         import pyarrow.dataset as pads
 
         return pads.InMemoryDataset(self.table)
 
     @property
     def is_ipc(self) -> bool:
-        """No."""
         return False
 
     def identities(self, fragments: Sequence[Fragment] | None = None) -> list[FileIdentity | None]:
@@ -44,7 +39,6 @@ class TableSource(Source):
 
 
 def open_table(table: pa.Table) -> TableSource:
-    """Make a source of a table."""
     import pyarrow.dataset as pads
 
     fragment = Fragment(_KEY, _KEY, pads.scalar(True))
@@ -60,17 +54,13 @@ def open_table(table: pa.Table) -> TableSource:
 
 
 class TableRows:
-    """Reads some rows of a table; a chunk of its batches is what a row group is to Parquet."""
-
     def __init__(self, table: pa.Table):
         self._batches = table.to_batches()
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
-        """The batches with a wanted row: number, first row, and the rows counted from it."""
         return groups_with(rows, (batch.num_rows for batch in self._batches))
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
-        """Some columns at some rows of a batch."""
         batch = self._batches[row_group].select(list(names))
         return pa.Table.from_batches([batch.slice(a, b - a) for a, b in rows], batch.schema)
 

@@ -52,7 +52,6 @@ class RandomAccessFile:
             self.num_bytes = self._file.size()
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of some (start, stop) ranges; fewer where the file ends before."""
         if self.is_local or len(ranges) < 2:
             if self.is_local and len(ranges) > 1:
                 self._announce(ranges)
@@ -149,7 +148,6 @@ class FragmentFile(RandomAccessFile):
         return LOCAL_COALESCE if self.is_local else REMOTE_COALESCE
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of some (start, stop) ranges, all of them."""
         with reading(self.path, "try again"):
             pieces = super().read(ranges)
         for (start, stop), data in zip(ranges, pieces, strict=True):

@@ -37,7 +37,6 @@ class SnapshotSource(Source):
         return {name: _python(value) for name, value in self.values[fragment.path].items()}
 
     def identities(self, fragments: Sequence[Fragment] | None = None) -> list[FileIdentity | None]:
-        """What the file of each fragment, or of some, is now."""
         asked = self.fragments if fragments is None else fragments
         found = Source.identities(self, asked)
         for fragment, identity in zip(asked, found, strict=True):

@@ -30,8 +30,6 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A dataset as pyarrow found it."""
-
     schema: pa.Schema
     format: pads.FileFormat
     filesystem: pafs.FileSystem
@@ -67,7 +65,6 @@ class Source:
         return {name for found in keys for name in found}.intersection(self.schema.names)
 
     def constants(self, fragment: Fragment) -> dict[str, Any]:
-        """Columns whose value the fragment's path gives, with that value."""
         import pyarrow.dataset as pads
 
         given = pads.get_partition_keys(fragment.partition)
@@ -75,7 +72,7 @@ class Source:
 
     @property
     def is_parquet(self) -> bool:
-        """Whether fragments are Parquet read with pyarrow's default options; others change types."""
+        """Whether fragments are Parquet read with pyarrow's own options; others change types."""
         return is_plain_parquet(self.format)
 
     @property
@@ -87,7 +84,6 @@ class Source:
 
     @property
     def is_ipc(self) -> bool:
-        """Whether fragments are Arrow IPC files."""
         import pyarrow.dataset as pads
 
         return isinstance(self.format, pads.IpcFileFormat)

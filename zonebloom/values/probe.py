@@ -45,7 +45,7 @@ def probe(column: pa.DataType, value: pa.Scalar) -> Probe:
 
 
 def probe_many(column: pa.DataType, values: pa.Array) -> Probe:
-    """Find the hashes for any of several literals, none of them null; own bytes are hashed in bulk."""
+    """Find the hashes for any of several literals, none null; own bytes are hashed in bulk."""
     column = value_type(column)
     if len(values) > _MANY:
         if family(column) == family(values.type) == "integer":

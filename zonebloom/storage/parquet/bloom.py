@@ -68,8 +68,6 @@ class _Claim:
 
 
 class EmbeddedFilters:
-    """The filters embedded in one Parquet file."""
-
     def __init__(self, file_bytes: int, read: ReadRanges):
         import pyarrow.parquet as pq
 

@@ -59,7 +59,6 @@ def footer_length(tail: bytes, file_bytes: int) -> int:
 
 
 def parse_footer(data: bytes, file_bytes: int) -> FilePages:
-    """Read a FileMetaData."""
     try:
         metadata = Reader(data).struct()
         schema = _schema(data, metadata)

@@ -29,8 +29,6 @@ Bytes = bytes | memoryview
 
 
 class PageHeader(NamedTuple):
-    """What a page says of itself."""
-
     kind: int
     size: int  # bytes of the page, header included
     num_values: int  # nulls and repetitions included; 0 for pages without values
@@ -43,7 +41,6 @@ class PageHeader(NamedTuple):
 
 
 def page_header(page: Bytes) -> PageHeader:
-    """Read the header a page begins with."""
     header = Reader(page).struct()
     kind, size = _size(header, 1), _size(header, 3)
     total = header.stop + size

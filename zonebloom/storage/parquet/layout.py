@@ -41,8 +41,6 @@ class FileSchema:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One column chunk."""
-
     physical_type: int
     codec: int
     encodings: tuple[int, ...]

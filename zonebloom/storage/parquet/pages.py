@@ -93,7 +93,6 @@ class ParquetRows:
             return dataset_columns(self._schema, names, len(rows), self._constants, columns)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -232,7 +231,6 @@ class RowGroupReader:
 
 
 def _select_pages(first_rows: np.ndarray, rows: RowRanges) -> _PageSelection:
-    """The pages that overlap the wanted rows."""
     firsts, stops = first_rows[:-1], first_rows[1:]
     # A page is wanted when a range begins before its end and ends after its start.
     begun = np.searchsorted(rows.starts, stops, side="left")

@@ -37,8 +37,6 @@ _UTC = "UTC"
 
 @dataclass(frozen=True, slots=True)
 class PhysicalLeaf:
-    """A leaf column of a file."""
-
     number: int  # of its column chunks in each row group
     path: tuple[str, ...]
     # What the file's values are read as; None when it is not certain what was hashed.

@@ -46,7 +46,6 @@ class CopiedChunk:
 def synthetic_file(
     schema: FileSchema, fields: tuple[int, ...], chunks: Sequence[CopiedChunk], num_rows: int
 ) -> pa.Buffer:
-    """Put pages behind a footer of their own."""
     parts: list[Bytes] = [MAGIC]
     at = len(MAGIC)
     described = []

@@ -59,12 +59,10 @@ class Reader:
             raise MalformedThrift("the bytes end inside a varint") from None
 
     def zigzag(self) -> int:
-        """A signed integer."""
         value = self.varint()
         return (value >> 1) ^ -(value & 1)
 
     def struct(self, depth: int = 0) -> Struct:
-        """A struct with all its fields."""
         if depth > _MAX_DEPTH:
             raise MalformedThrift("structs are nested too deep")
         result = Struct(self.at)
