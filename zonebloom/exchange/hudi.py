@@ -17,10 +17,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
+from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.columns import Column, columns_reader
 from zonebloom.storage.files import identities
 from zonebloom.storage.source import Fragment, Source
+from zonebloom.values.types import family, unit, widens
 
 if TYPE_CHECKING:
     from zonebloom.dataset import Dataset
@@ -44,7 +45,6 @@ COLUMN_STATS_TYPE = 3
 BLOOM_FILTER_TYPE = 4
 # A Java int widened to the long that XXH64 takes: its sign is carried on.
 _SEED = 0xDABADABA | 0xFFFFFFFF00000000
-_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 # Hudi's name of a wrapper, and the type of its value.
 _WRAPPERS: dict[str, pa.DataType] = {
@@ -58,6 +58,13 @@ _WRAPPERS: dict[str, pa.DataType] = {
     "DecimalWrapper": pa.decimal128(30, 15),
     "TimeMicrosWrapper": pa.int64(),
     "TimestampMicrosWrapper": pa.int64(),
+}
+# Which one takes values of a family; narrow integers and doubles have their own.
+_WRAPPER_OF = {
+    **{"integer": "LongWrapper", "float": "FloatWrapper", "decimal": "DecimalWrapper"},
+    **{"text": "StringWrapper", "bytes": "BytesWrapper", "date": "DateWrapper"},
+    **{"timestamp": "TimestampMicrosWrapper", "instant": "TimestampMicrosWrapper"},
+    "time": "TimeMicrosWrapper",
 }
 _BOUND = pa.struct([(name, pa.struct([("value", kind)])) for name, kind in _WRAPPERS.items()])
 _DELETED = pa.field("isDeleted", pa.bool_(), nullable=False)
@@ -107,8 +114,8 @@ def bloom_filter_key(partition: str, file: str) -> str:
     return _hash64(partition or ".") + base64.b64encode(of_file).decode()
 
 
-def _hash64(text: str) -> str:
-    return base64.b64encode(xxhash.xxh64_digest(text.encode(), seed=_SEED)).decode()
+def _hash64(name: str) -> str:
+    return base64.b64encode(xxhash.xxh64_digest(name.encode(), seed=_SEED)).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,27 +173,47 @@ def export(
     names = dict.fromkeys([record_key or wanted[0], *wanted])
     resolved = [ds.opened.column(name) for name in names]
     instant = datetime.now(UTC).strftime("%Y%m%d%H%M%S%f")[:17]
-    stats: list[dict[str, Any]] = []
-    filters: list[dict[str, Any]] = []
+    stats, filters = [], []
     source = ds.opened.source
+
+    def add(path: str, bloom: bytes, ranges: Mapping[str, Any], is_deleted: bool) -> None:
+        below = posixpath.relpath(path, source.root) if path.startswith(source.root) else path
+        place = partition, file = posixpath.split(below)
+        record = {"type": FILTER_TYPE, "timestamp": instant, "bloomFilter": bloom}
+        filters.append((bloom_filter_key(partition, file), {**record, "isDeleted": is_deleted}))
+        for name in wanted:
+            if name in ranges:
+                record = {"fileName": file, "columnName": name, **ranges[name]}
+                key = column_stats_key(name, *place)
+                stats.append((key, {**record, "isDeleted": is_deleted}))
+
     coverage = ds.opened.planner.coverage()
     for each in coverage.present:
-        place = _place(source, each.fragment.path)
-        bloom, described = _describe(source, each.fragment, resolved, probability)
-        filters.append(_filter_record(place, bloom.to_parquet_bytes(), instant))
-        stats += [
-            _stats_record(place, name, fields) for name, fields in described if name in wanted
-        ]
+        add(each.fragment.path, *_describe(source, each.fragment, resolved, probability), False)
     for path in _gone(source, ds.opened.version, coverage):
-        place = _place(source, path)
-        filters.append(_filter_record(place, b"", instant, is_deleted=True))
-        stats += [_stats_record(place, name, {}, is_deleted=True) for name in wanted]
+        add(path, b"", {name: {} for name in wanted}, True)
     tables = HudiTables(
-        pa.Table.from_pylist(stats, COLUMN_STATS), pa.Table.from_pylist(filters, BLOOM_FILTERS)
+        _records(COLUMN_STATS, COLUMN_STATS_TYPE, stats),
+        _records(BLOOM_FILTERS, BLOOM_FILTER_TYPE, filters),
     )
     if folder is not None:
-        _write(tables, folder, source)
+        import pyarrow.dataset as pads
+
+        for name in ("column_stats", "bloom_filters"):
+            pads.write_dataset(
+                getattr(tables, name),
+                posixpath.join(folder, name),
+                format="parquet",
+                filesystem=source.filesystem,
+                basename_template="part-{i}.parquet",
+                existing_data_behavior="delete_matching",
+            )
     return tables
+
+
+def _records(schema: pa.Schema, kind: int, records: list[tuple[str, dict[str, Any]]]) -> pa.Table:
+    rows = [{"key": key, "type": kind, schema.names[2]: record} for key, record in records]
+    return pa.Table.from_pylist(rows, schema)
 
 
 def _gone(source: Source, version: Version, coverage: Coverage) -> list[str]:
@@ -198,34 +225,29 @@ def _gone(source: Source, version: Version, coverage: Coverage) -> list[str]:
     return [path for path, identity in zip(paths, now, strict=True) if identity is None]
 
 
-def _place(source: Source, path: str) -> tuple[str, str]:
-    below = posixpath.relpath(path, source.root) if path.startswith(source.root) else path
-    return posixpath.dirname(below), posixpath.basename(below)
-
-
 def _describe(
     source: Source, fragment: Fragment, columns: Sequence[Column], probability: float
-) -> tuple[Sbbf, list[tuple[str, dict[str, Any]]]]:
+) -> tuple[bytes, dict[str, dict[str, Any]]]:
     """Read a file once: the filter of the first column, and what is certain of all of them."""
     opened: Any = source.open(fragment, source.filesystem)
     reader = columns_reader(source, fragment.path, columns)
     (run,) = reader.runs(split=False)
     num_rows = opened.count_rows() if run.num_rows is None else run.num_rows
     bloom = Sbbf(max(num_rows, 1), probability)
-    ranges = [KeyRange(column.type) for column in columns]
+    ranges = {column: KeyRange(column.type) for column in columns}
     for arrays in reader.read(run):
         bloom.insert(arrays[0])
-        for key_range, array in zip(ranges, arrays, strict=True):
+        for key_range, array in zip(ranges.values(), arrays, strict=True):
             key_range.add(array)
             key_range.num_rows += len(array)
             key_range.null_count += array.null_count
-    described = [
-        (column.name, {**fields, **_sizes(column.name, opened)})
-        for column, key_range in zip(columns, ranges, strict=True)
-        if (fields := _bounds(column, key_range)) is not None
-    ]
+    described = {
+        column.name: {**bounds, **_sizes(column.name, opened)}
+        for column, key_range in ranges.items()
+        if (bounds := _bounds(column, key_range)) is not None
+    }
     # Few distinct values need less.
-    return bloom.fold(probability), described
+    return bloom.fold(probability).to_parquet_bytes(), described
 
 
 def _bounds(column: Column, key_range: KeyRange) -> dict[str, Any] | None:
@@ -234,49 +256,32 @@ def _bounds(column: Column, key_range: KeyRange) -> dict[str, Any] | None:
     # Readers drop files by these bounds: of a file with NaN, which has none, nothing is said.
     if not row["is_known"] or row["has_nan"]:
         return None
-    ends = row["minimum"], row["maximum"]
-    if not all(end.is_valid for end in ends) and key_range.null_count < key_range.num_rows:
+    low, high, kind = row["minimum"], row["maximum"], range_type(column.type)
+    if not (low.is_valid and high.is_valid) and key_range.null_count < key_range.num_rows:
         return None
     try:
-        low, high = (
-            _wrapped(end, range_type(column.type), up)
-            for end, up in zip(ends, (False, True), strict=True)
-        )
+        ends = {"minValue": _wrapped(low, kind, floor), "maxValue": _wrapped(high, kind, ceil)}
     except (pa.ArrowException, OverflowError, LookupError):
         return None
-    return {
-        "minValue": low,
-        "maxValue": high,
-        "valueCount": key_range.num_rows,
-        "nullCount": key_range.null_count,
-    }
+    return {**ends, "valueCount": key_range.num_rows, "nullCount": key_range.null_count}
 
 
-def _wrapped(value: Any, kind: pa.DataType, up: bool) -> dict[str, Any] | None:
-    if not value.is_valid:
+def _wrapped(bound: Any, kind: pa.DataType, rounded: Any) -> dict[str, Any] | None:
+    if not bound.is_valid:
         return None
-    plain: Any = value.as_py()
-    if pt.is_integer(kind):
-        narrow = kind.bit_width < 32 or pt.is_int32(kind)
-        name = "IntWrapper" if narrow else "LongWrapper"
-    elif pt.is_floating(kind):
-        name = "DoubleWrapper" if pt.is_float64(kind) else "FloatWrapper"
-    elif pt.is_string(kind) or pt.is_large_string(kind):
-        name = "StringWrapper"
-    elif pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind):
-        name = "BytesWrapper"
-    elif pt.is_date32(kind):
-        name, plain = "DateWrapper", value.value
-    elif pt.is_decimal(kind):
-        name, plain = "DecimalWrapper", Decimal(plain)
-    elif pt.is_timestamp(kind) or pt.is_time(kind):
-        name = "TimestampMicrosWrapper" if pt.is_timestamp(kind) else "TimeMicrosWrapper"
-        nanoseconds = value.value * _NANOSECONDS[kind.unit]
-        # Bounds may be wider than the values, never narrower.
-        plain = -(-nanoseconds // 1000) if up else nanoseconds // 1000
-    else:
+    name = "DoubleWrapper" if pt.is_float64(kind) else _WRAPPER_OF[family(kind)]
+    if name == "LongWrapper" and widens(kind, pa.int32()):
+        name = "IntWrapper"
+    if name == "DateWrapper":
+        value = bound.value
+    elif pt.is_date64(kind):
         raise LookupError(kind)
-    return {name: {"value": pa.scalar(plain, _WRAPPERS[name]).as_py()}}
+    elif name.endswith("MicrosWrapper"):
+        # Bounds may be wider than the values, never narrower.
+        value = rounded(bound.value * unit(kind) * 10**6)
+    else:
+        value = bound.as_py()
+    return {name: {"value": pa.scalar(value, _WRAPPERS[name]).as_py()}}
 
 
 def _sizes(column: str, opened: Any) -> dict[str, int]:
@@ -291,47 +296,3 @@ def _sizes(column: str, opened: Any) -> dict[str, int]:
         "totalSize": sum(chunk.total_compressed_size for chunk in chunks),
         "totalUncompressedSize": sum(chunk.total_uncompressed_size for chunk in chunks),
     }
-
-
-def _stats_record(
-    place: tuple[str, str], column: str, fields: dict[str, Any], *, is_deleted: bool = False
-) -> dict[str, Any]:
-    return {
-        "key": column_stats_key(column, *place),
-        "type": COLUMN_STATS_TYPE,
-        "ColumnStatsMetadata": {
-            "fileName": place[1],
-            "columnName": column,
-            **fields,
-            "isDeleted": is_deleted,
-        },
-    }
-
-
-def _filter_record(
-    place: tuple[str, str], data: bytes, instant: str, *, is_deleted: bool = False
-) -> dict[str, Any]:
-    return {
-        "key": bloom_filter_key(*place),
-        "type": BLOOM_FILTER_TYPE,
-        "BloomFilterMetadata": {
-            "type": FILTER_TYPE,
-            "timestamp": instant,
-            "bloomFilter": data,
-            "isDeleted": is_deleted,
-        },
-    }
-
-
-def _write(tables: HudiTables, folder: str, source: Source) -> None:
-    import pyarrow.dataset as pads
-
-    for name in ("column_stats", "bloom_filters"):
-        pads.write_dataset(
-            getattr(tables, name),
-            posixpath.join(folder, name),
-            format="parquet",
-            filesystem=source.filesystem,
-            basename_template="part-{i}.parquet",
-            existing_data_behavior="delete_matching",
-        )
