@@ -20,7 +20,6 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 import zonebloom as zb
-from zonebloom.build.zones import ZoneJoiner
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.rows import RowTable, read_table
 from zonebloom.ranges import RowRanges, by_fragment
@@ -417,9 +416,3 @@ def sql_literal(arrow_type: pa.DataType, raw: Any) -> str | None:
     zone = "" if arrow_type.tz is None else "+00:00"
     day = f"{moment.year:04d}-{moment.month:02d}-{moment.day:02d}"
     return f"TIMESTAMP '{day} {moment.time().isoformat()}{tail}{zone}'"
-
-
-def joined(runs, parameters):
-    """Runs of one fragment put together."""
-    joiner = ZoneJoiner(parameters)
-    return [zones for run in runs for zones in joiner.add(run)] + list(joiner.finish())

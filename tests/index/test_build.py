@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pytest
-from e2e_helpers import array_of, joined, numbered, raw_values, touch_later, write_files
+from e2e_helpers import array_of, numbered, raw_values, touch_later, write_files
 from reference import ReferenceSbbf
 
 import zonebloom as zb
@@ -128,23 +128,6 @@ def test_batches_of_any_cut_train_the_same_zones():
         assert zones.filters.tobytes() == expected.filters.tobytes(), name
         assert zones.has_null.tolist() == expected.has_null.tolist(), name
         assert zones.lengths.tolist() == [64] * 15 + [40], name
-
-
-@pytest.mark.parametrize("cut", [1, 63, 64, 65, 500, 999])
-def test_runs_that_begin_inside_a_zone_are_joined(cut: int):
-    values = pa.array([None if i in (10, 990) else i for i in range(1000)], pa.int64())
-    parameters = ZoneParameters(number_of_items=64)
-    (expected,) = train([values], parameters)
-    runs = [
-        *train([values.slice(0, cut)], parameters),
-        *train([values.slice(cut)], parameters, cut),
-    ]
-    whole = joined(runs, parameters)
-    assert np.concatenate([z.starts for z in whole]).tolist() == expected.starts.tolist()
-    assert np.concatenate([z.lengths for z in whole]).tolist() == expected.lengths.tolist()
-    assert np.concatenate([z.has_null for z in whole]).tolist() == expected.has_null.tolist()
-    filters = np.concatenate([z.filters for z in whole])
-    assert filters.tobytes() == expected.filters.tobytes()
 
 
 def test_progress_tells_every_row_once(tmp_path: Path):

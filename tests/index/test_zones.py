@@ -7,7 +7,6 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from e2e_helpers import joined
 from helpers import PLAIN_TYPES, reference_filter, sample
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,10 +39,10 @@ def listed(runs):
     ]
 
 
-def expected(encoded, parameters, first_row=0):
-    """Zones of a run by the reference: every row in the zone its number says."""
+def expected(encoded, parameters):
+    """Zones of a fragment by the reference: every row in the zone its number says."""
     found = {}
-    for row, data in enumerate(encoded, first_row):
+    for row, data in enumerate(encoded):
         found.setdefault(row // parameters.number_of_items, []).append((row, data))
     num_blocks = parameters.filter_bytes // 32
     return [
@@ -89,24 +88,12 @@ def test_zones_of_encoded_and_sliced_arrays_equal_the_plain_ones(make):
     assert listed(train([make(array)], SMALL)) == listed(train([array], SMALL))
 
 
-@given(rows, st.data(), st.integers(0, 30), st.integers(1, 9), st.sampled_from(["log2", "exact"]))
-def test_any_batches_give_the_zones_of_the_reference(numbers, data, first_row, items, sizing):
+@given(rows, st.data(), st.integers(1, 9), st.sampled_from(["log2", "exact"]))
+def test_any_batches_give_the_zones_of_the_reference(numbers, data, items, sizing):
     parameters = ZoneParameters(items, 0.05, sizing)
     cuts = data.draw(st.lists(st.integers(0, len(numbers)), max_size=6))
     batches = pieces(pa.array(numbers, pa.int64()), cuts)
-    found = listed(train(batches, parameters, first_row))
-    assert found == expected(encode(numbers), parameters, first_row)
-
-
-@given(rows, st.data(), st.integers(1, 9))
-def test_runs_split_anywhere_and_joined_equal_an_unsplit_run(numbers, data, items):
-    parameters = ZoneParameters(items, 0.05)
-    cuts = data.draw(st.lists(st.integers(0, len(numbers)), max_size=8))
-    first, runs = 0, []
-    for piece in pieces(pa.array(numbers, pa.int64()), cuts):
-        runs.extend(train([piece], parameters, first))
-        first += len(piece)
-    assert listed(joined(runs, parameters)) == expected(encode(numbers), parameters)
+    assert listed(train(batches, parameters)) == expected(encode(numbers), parameters)
 
 
 @given(rows, st.integers(1, 5), st.integers(1, 4))
@@ -142,8 +129,6 @@ def test_three_times_ten_thousand_rows():
     found = listed(train(batches, parameters))
     assert [zone[:2] for zone in found] == [(0, 8192), (8192, 8192), (16_384, 8192), (24_576, 5424)]
     assert found == expected(encode(numbers), parameters)
-    runs = [run for i, b in enumerate(batches) for run in train([b], parameters, i * 10_000)]
-    assert listed(joined(runs, parameters)) == found
 
 
 def test_the_last_zone_is_short_and_a_full_one_is_followed_by_none():
@@ -158,8 +143,7 @@ def test_the_last_zone_is_short_and_a_full_one_is_followed_by_none():
 
 def test_zero_rows_give_no_zone():
     assert list(train([], SMALL)) == []
-    assert list(train([pa.array([], pa.int64())], SMALL, 5)) == []
-    assert joined([], SMALL) == []
+    assert list(train([pa.array([], pa.int64())], SMALL)) == []
 
 
 def test_all_null_zones_have_empty_filters():
@@ -171,12 +155,6 @@ def test_all_null_zones_have_empty_filters():
         (False, False),
         (True, True),
     ]
-
-
-def test_joining_keeps_runs_that_do_not_touch_a_zone_together():
-    runs = list(train([pa.array(range(14), pa.int64())], SMALL))
-    runs += list(train([pa.array(range(14, 21), pa.int64())], SMALL, 14))
-    assert [run.starts.tolist() for run in joined(runs, SMALL)] == [[0, 7, 14]]
 
 
 def test_types_are_refused_before_a_zone_is_made():

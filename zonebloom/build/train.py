@@ -4,15 +4,12 @@ zones, key range and key hashes of every column, and writes a segment for each i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-import pyarrow as pa
-
-from zonebloom.build.spec import IndexSpec
 from zonebloom.build.tasks import TrainedTask, TrainTask
-from zonebloom.build.zones import ZoneJoiner, ZoneTrainer
+from zonebloom.build.zones import ZoneTrainer, hashed
 from zonebloom.catalog.model import (
     KEY_RANGES_FILE,
     PAGE_MAP_FILE,
@@ -91,39 +88,34 @@ def _train_fragment(
     threads: int,
     progress: Progress | None,
 ) -> None:
-    """Read a fragment once, and train its zones for all outputs."""
+    """Read a fragment once, and train its zones for all outputs in row order; several runs of its
+    rows are read and hashed side by side."""
     runs = reader.runs(split=threads > 1)
 
-    def train(run: Run, columns: Sequence[_ColumnRun]) -> None:
+    def pieces(run: Run, ranges: Sequence[KeyRange]) -> Iterator[tuple[int, Hashes]]:
         for arrays in reader.read(run):
-            for column, array in zip(columns, arrays, strict=True):
-                column.add(array)
+            for number, array in enumerate(arrays):
+                ranges[number].add(array)
+                for hashes in hashed(array):
+                    yield number, hashes
             if progress is not None:
                 progress(len(arrays[0]))
-        for column in columns:
-            column.finish()
 
-    def train_apart(run: Run) -> tuple[list[_ColumnRun], list[list[Zones]]]:
-        zones: list[list[Zones]] = [[] for _ in outputs]
-        columns = [
-            _ColumnRun(output.spec, run.first_row, part)
-            for output, part in zip(outputs, zones, strict=True)
-        ]
-        train(run, columns)
-        return columns, zones
+    def read_apart(run: Run) -> tuple[list[tuple[int, Hashes]], list[KeyRange]]:
+        ranges = [KeyRange(output.spec.column.type) for output in outputs]
+        return list(pieces(run, ranges)), ranges
 
     if threads > 1 and len(runs) > 1:
         with ThreadPoolExecutor(threads) as pool:
-            for columns, zones in in_order(pool, train_apart, runs, threads + 1):
-                for output, column, part in zip(outputs, columns, zones, strict=True):
-                    output.extend(part)
-                    output.absorb(column)
-    else:
-        for run in runs:
-            columns = [_ColumnRun(output.spec, run.first_row, output) for output in outputs]
-            train(run, columns)
-            for output, column in zip(outputs, columns, strict=True):
-                output.absorb(column)
+            for all_hashes, ranges in in_order(pool, read_apart, runs, threads + 1):
+                for number, hashes in all_hashes:
+                    outputs[number].add(hashes)
+                for output, key_range in zip(outputs, ranges, strict=True):
+                    output.range.absorb(key_range)
+        return
+    for run in runs:
+        for number, hashes in pieces(run, [output.range for output in outputs]):
+            outputs[number].add(hashes)
 
 
 class _Output:
@@ -149,24 +141,22 @@ class _Output:
 
     def begin_fragment(self, fragment_id: int) -> None:
         self._fragment_id = fragment_id
-        self._range = KeyRange(self.spec.column.type)
-        self._joiner = ZoneJoiner(self.spec.parameters)
+        self.range = KeyRange(self.spec.column.type)
+        self._trainer = ZoneTrainer(self.spec.parameters)
 
-    def extend(self, zones: Iterable[Zones]) -> None:
-        for part in zones:
-            self._write(self._joiner.add(part))
-
-    def absorb(self, run: _ColumnRun) -> None:
-        """Take what a run found beside its zones."""
-        self._range.absorb(run.range)
+    def add(self, hashes: Hashes) -> None:
+        """Take the next rows of the fragment."""
+        self.range.num_rows += hashes.values.size
+        self.range.null_count += hashes.null_count
         if self.spec.global_bytes:
-            self._hashes.absorb(run.hashes)
+            self._hashes.add(hashes.valid())
+        self._write(self._trainer.add(hashes))
 
     def end_fragment(self) -> int:
         """Write what is left of a fragment; the number of its rows."""
-        self._write(self._joiner.finish())
-        self._ranges.append(self._range.row(self._fragment_id))
-        return self._range.num_rows
+        self._write(self._trainer.finish())
+        self._ranges.append(self.range.row(self._fragment_id))
+        return self.range.num_rows
 
     def _write(self, zones: Iterable[Zones]) -> None:
         for part in zones:
@@ -192,30 +182,6 @@ class _Output:
         if not self.spec.global_bytes:
             return None
         return self._hashes.write(self._catalog, f"{self._segment}-keys")
-
-
-class _ColumnRun:
-    """One column of one run of rows; its zones go to an output, or to a list."""
-
-    def __init__(self, spec: IndexSpec, first_row: int, zones: _Output | list[Zones]):
-        self.range = KeyRange(spec.column.type)
-        self.hashes = KeyHashes(spec.global_bytes)
-        self._zones = zones
-        self._collects = spec.global_bytes > 0
-        self._trainer = ZoneTrainer(spec.parameters, first_row, self._hashed)
-
-    def add(self, array: pa.Array) -> None:
-        self.range.add(array)
-        self._zones.extend(self._trainer.add(array))
-
-    def finish(self) -> None:
-        self._zones.extend(self._trainer.finish())
-
-    def _hashed(self, hashes: Hashes) -> None:
-        self.range.num_rows += hashes.values.size
-        self.range.null_count += hashes.null_count
-        if self._collects:
-            self.hashes.add(hashes.valid())
 
 
 def _page_map(task: TrainTask) -> tuple[PageMapEntry | None, dict[str, str]]:

@@ -82,13 +82,6 @@ class KeyHashes:
         if self._hashes_bytes >= self._limit:
             self._filter = self._filled(self._filter or Sbbf.from_bytes(bytes(self._limit)))
 
-    def absorb(self, other: KeyHashes) -> None:
-        if other._filter is not None and self._filter is not None:
-            self._filter.merge(other._filter)
-        self._filter = self._filter or other._filter
-        for hashes in other._hashes:
-            self.add(hashes)
-
     def write(self, catalog: Catalog, segment: str) -> Part:
         if self._filter is not None:
             data = self._filled(self._filter).to_bytes()

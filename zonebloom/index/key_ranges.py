@@ -65,7 +65,6 @@ class KeyRange:
         self._type = range_type(arrow_type)
         self._is_floating = pt.is_floating(self._type)
         self._bounds: list[Any] = []
-        self._is_known = True
         self._has_nan = False
         self.null_count = 0
         self.num_rows = 0
@@ -90,10 +89,7 @@ class KeyRange:
 
     def absorb(self, other: KeyRange) -> None:
         self._bounds += other._bounds
-        self._is_known &= other._is_known
         self._has_nan |= other._has_nan
-        self.null_count += other.null_count
-        self.num_rows += other.num_rows
 
     def _ends(self) -> list[Any]:
         bounds = pa.array([bound for bound in self._bounds if bound.is_valid], self._type)
@@ -116,13 +112,14 @@ class KeyRange:
 
     def row(self, fragment_id: int) -> dict[str, Any]:
         ends = self._ends()
-        if any(_num_bytes(end) > _MAX_VALUE_BYTES for end in ends):
-            ends, self._is_known = [pa.scalar(None, self._type)] * 2, False
+        is_known = all(_num_bytes(end) <= _MAX_VALUE_BYTES for end in ends)
+        if not is_known:
+            ends = [pa.scalar(None, self._type)] * 2
         return {
             "fragment_id": fragment_id,
             "minimum": ends[0],
             "maximum": ends[1],
-            "is_known": self._is_known,
+            "is_known": is_known,
             "has_nan": self._has_nan,
             "null_count": self.null_count,
             "num_rows": self.num_rows,
