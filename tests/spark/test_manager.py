@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import run_python
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -31,6 +30,7 @@ from zonebloom.errors import (
 )
 from zonebloom.spark import BFIndexConfig, IndexManager
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.hyperspace.source import num_items_within, open_source
 
 ROWS = 1_000
@@ -85,10 +85,6 @@ def ids(manager, spark, lake):
 
 def state(manager, name="ids"):
     return manager.index(name).first().state
-
-
-def states(manager, name="ids"):
-    return [each.state for each in manager.index(name).first().log]
 
 
 def counts(manager):
@@ -172,11 +168,9 @@ def test_an_index_from_its_making_to_its_end(manager, spark, lake, tmp_path):
 
     # The name is free again.
     manager.create_index(frame, BFIndexConfig("ids", ["id"]))
-    assert states(manager) == [
-        *("CREATING", "ACTIVE", "DELETING", "DELETED", "RESTORING", "ACTIVE"),
-        *("DELETING", "DELETED", "VACUUMING", "DOESNOTEXIST", "CREATING", "ACTIVE"),
-    ]
-    assert manager.index("ids").first().expectedNumItems == 3 * ROWS
+    row = manager.index("ids").first()
+    assert (row.state, row.expectedNumItems) == ("ACTIVE", 3 * ROWS)
+    assert row.createdAt.startswith("20") and row.message == ""
 
 
 def test_transitions_that_are_none_are_refused_and_change_nothing(ids, spark, lake):
@@ -209,16 +203,16 @@ def test_transitions_that_are_none_are_refused_and_change_nothing(ids, spark, la
             action("ids")
     with pytest.raises(IndexExists, match="restore it or vacuum it first"):
         ids.create_index(frame, config)
-    assert states(ids) == ["CREATING", "ACTIVE", "DELETING", "DELETED"]
+    assert state(ids) == "DELETED"
     # Nothing was made in the system folder for names there are not.
-    assert os.listdir(ids._system().path) == ["ids"]
+    assert os.listdir(ids._records().path) == ["ids"]
 
 
 def test_modes_there_are_not(ids):
     for action in (ids.refresh_index, ids.optimize_index):
         with pytest.raises(InvalidArgument, match="mode is 'fast'; it is one of"):
             action("ids", mode="fast")
-    assert states(ids) == ["CREATING", "ACTIVE"]
+    assert ids._records().latest("ids").number == 1
 
 
 # Refresh
@@ -274,7 +268,6 @@ def test_quick_refresh_reads_nothing(ids, lake):
     row = ids.index("ids").first()
     sizes = {each.name: each.stat().st_size for each in lake.glob("*.parquet")}
     assert row.sizeAppendedFiles == sizes["1.parquet"] + sizes["7.parquet"]
-    assert row.log[-1].action == "refresh quick"
 
 
 def test_optimize_merges_segments(ids, lake):
@@ -330,7 +323,7 @@ def test_data_that_is_gone(ids, lake):
 # What goes wrong on the way
 
 
-def test_a_build_that_fails_puts_the_state_back_and_says_why(manager, spark, lake):
+def test_a_build_that_fails_leaves_all_as_it_was(manager, spark, lake):
     frame = spark.read.parquet(str(lake))
     good = (lake / "1.parquet").read_bytes()
     # Its footer is whole, the pages are not.
@@ -341,12 +334,6 @@ def test_a_build_that_fails_puts_the_state_back_and_says_why(manager, spark, lak
         manager.create_index(frame, BFIndexConfig("ids", ["id"]))
     assert manager.indexes().collect() == []
     assert in_catalog(lake) == []
-    history = manager._system().log("ids").history()
-    assert [(str(e.state), e.action) for e in history] == [
-        ("CREATING", "create"),
-        ("DOESNOTEXIST", "create failed"),
-    ]
-    assert "1.parquet" in history[-1].message
 
     (lake / "1.parquet").write_bytes(good)
     manager.create_index(spark.read.parquet(str(lake)), BFIndexConfig("ids", ["id"]))
@@ -354,72 +341,32 @@ def test_a_build_that_fails_puts_the_state_back_and_says_why(manager, spark, lak
     for mode in ("full", "incremental"):
         with pytest.raises(FragmentUnreadable, match=r"1\.parquet"):
             manager.refresh_index("ids", mode=mode)
-    row = manager.index("ids").first()
-    assert row.state == "ACTIVE" and row.log[-1].action == "refresh incremental failed"
-    assert "1.parquet" in row.message
+    assert state(manager) == "ACTIVE"
     (lake / "1.parquet").write_bytes(good)
     manager.refresh_index("ids", mode="incremental")
     assert_right(lake, 3)
 
 
-KILLED = """
-    import os, signal, sys
-    from zonebloom.spark.hyperspace.actions import Actions
-    from zonebloom.spark.hyperspace.log import Record, System
-    from zonebloom.spark.hyperspace.source import open_source
-
-    def die(done, total):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    actions = Actions(System(sys.argv[1]), False)
-    opened, path = open_source(sys.argv[2], None)
-    if sys.argv[3] == "create":
-        record = Record(
-            "ids", path=path, index_dir=opened.index_dir, columns=("id", "Name"),
-            expected_num_items=9, fpp=0.1,
-        )
-        actions.create(opened, record, die)
-    else:
-        actions.refresh_index("ids", sys.argv[3], progress=die)
-"""
-
-
-def kill_within(manager, lake, action):
-    """Have another process begin an action, and kill it while it builds."""
-    with pytest.raises(AssertionError):
-        run_python(KILLED, manager._system().path, lake, action)
-
-
-def test_a_creation_whose_process_was_killed(manager, spark, lake):
-    kill_within(manager, lake, "create")
-    frame = spark.read.parquet(str(lake))
+def test_a_creation_whose_process_died(manager, spark, lake):
+    """Its record is there, and no filter: tests of records kill it at every step."""
+    path = str(lake)
+    wanted = Record("ids", State.ACTIVE, 0, path, f"{path}/_zonebloom", ("id", "Name"), 9, 0.1)
+    manager._records().put(wanted)
+    frame = spark.read.parquet(path)
     assert state(manager) == "CREATING"
-    for action in [
-        lambda: manager.create_index(frame, BFIndexConfig("ids", ["id"])),
-        lambda: manager.delete_index("ids"),
-        lambda: manager.refresh_index("ids"),
-    ]:
-        with pytest.raises(InvalidState, match=r"is CREATING.*cancel\('ids'\) first"):
-            action()
+    with pytest.raises(IndexExists, match=r"being built.*its process died.*cancel\('ids'\)"):
+        manager.create_index(frame, BFIndexConfig("ids", ["id"]))
+    with pytest.raises(IndexNotFound, match="mode='full'"):
+        manager.refresh_index("ids", "incremental")
     manager.cancel("ids")
     assert manager.indexes().collect() == []
     manager.create_index(frame, BFIndexConfig("ids", ["id"]))
     assert_right(lake, 3)
-
-
-@pytest.mark.parametrize("mode", ["full", "incremental"])
-def test_a_refresh_whose_process_was_killed(ids, lake, mode):
-    change(lake)
-    kill_within(ids, lake, mode)
-    assert state(ids) == "REFRESHING"
-    with pytest.raises(InvalidState, match="is REFRESHING"):
-        ids.optimize_index("ids")
-    # What was there before is there still, and right.
-    assert_right(lake, 1)
-    ids.cancel("ids")
-    assert states(ids)[-3:] == ["REFRESHING", "CANCELLING", "ACTIVE"]
-    ids.refresh_index("ids", mode=mode)
+    # Or it is built, by what its record says.
+    manager._records().put(replace(wanted, name="other", columns=("id",)))
+    manager.refresh_index("other")
     assert_right(lake, 3)
+    assert manager.index("other").first().expectedNumItems == 9
 
 
 def test_two_managers_at_once(manager, spark, lake):
@@ -652,7 +599,7 @@ def test_keys_are_read_and_written_in_two_ways(manager, spark):
 def test_values_that_do_not_fit_are_named(manager, spark, key, value):
     spark.conf.set(key, value)
     with pytest.raises(InvalidArgument) as refused:
-        manager.is_enabled()
+        manager.indexes()
     assert key in str(refused.value) and value in str(refused.value)
 
 
@@ -668,7 +615,7 @@ def test_every_key_is_in_the_table_with_its_default():
 def test_the_default_system_path_is_in_the_warehouse(manager, spark):
     spark.conf.unset(SYSTEM_PATH)
     warehouse = spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")
-    assert manager._system().path == f"{warehouse}/zonebloom_indexes"
+    assert manager._records().path == f"{warehouse}/zonebloom_indexes"
     assert not Path(warehouse, "zonebloom_indexes").exists()
 
 

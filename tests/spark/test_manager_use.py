@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,7 +16,6 @@ import zonebloom as zb
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.hyperspace.log import State
 from zonebloom.spark.pruning.file_index import plan_of, set_rule
 
 ROWS = 500
@@ -282,16 +280,6 @@ def test_deleted_and_restored_and_what_a_manager_remembers(changing, spark, conf
     assert files(other, frame) == EVERY
     manager.restore_index("ids")
     assert files(other, frame) == [2]
-
-
-def test_a_refresh_that_never_ended_leaves_the_index_in_use(changing, spark):
-    manager, lake = changing
-    frame = spark.read.parquet(str(lake)).where("id = 2003")
-    log = manager._system().log("ids")
-    latest = log.latest()
-    log.append(replace(latest, state=State.REFRESHING), latest.number)
-    manager = IndexManager(spark)
-    assert files(manager, frame) == [2]
 
 
 # why_not

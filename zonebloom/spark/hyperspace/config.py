@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
-from zonebloom.storage.paths import absolute_path, is_uri, split_path
+from zonebloom.storage.paths import absolute_path, is_uri, plain_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,10 +174,4 @@ def _get(spark: SparkSession, key: str) -> str | None:
 def _system_path(spark: SparkSession) -> str:
     given = _get(spark, SYSTEM_PATH)
     path = given or f"{spark.conf.get('spark.sql.warehouse.dir')}/{_SYSTEM_FOLDER}"
-    scheme, local = split_path(path, encoded=is_uri(path))
-    if scheme:
-        raise InvalidArgument(
-            f"records of indices would be kept in {path}, which is no folder of this machine; set "
-            f"{SYSTEM_PATH} to a local or mounted one (the indices themselves stay beside the data)"
-        )
-    return absolute_path(local)
+    return absolute_path(plain_path(path, encoded=is_uri(path)))

@@ -1,7 +1,7 @@
 """IndexManager: indices of a lake by name, as users of Hyperspace manage theirs.
 
     spark.conf        what is allowed            config
-    system folder     a log of states an index   log, actions
+    system folder     a record of each index     records
     catalog           the filters themselves     beside the data, as `Dataset` makes them
 
 An index of the manager is a name for one index a column in the catalog of the data
@@ -26,10 +26,15 @@ from zonebloom.spark.hyperspace.config import (
     read_settings,
     require_name,
 )
-from zonebloom.spark.hyperspace.log import Record, State, System
+from zonebloom.spark.hyperspace.records import Record, Records
 from zonebloom.spark.hyperspace.report import WhyNot, explain_text, why_not
 from zonebloom.spark.hyperspace.source import num_items_within, open_source, resolve_columns
-from zonebloom.spark.hyperspace.stats import EXTENDED_DDL, SUMMARY_DDL, Statistics
+from zonebloom.spark.hyperspace.stats import (
+    EXTENDED_DDL,
+    NUM_OF_SUMMARY,
+    SUMMARY_DDL,
+    Statistics,
+)
 from zonebloom.spark.hyperspace.use import ManagedLookup
 from zonebloom.spark.pruning.file_index import plan_of, set_rule, with_index
 from zonebloom.spark.session import is_case_sensitive
@@ -98,8 +103,6 @@ class IndexManager(Actions):
         ------
         InvalidArgument, ColumnNotFound, UnsupportedType, IndexExists, NoFragments
             Before anything is read but footers.
-        InvalidState
-            After a creation that never ended.
         FragmentUnreadable, SchemaMismatch, EngineError, CommitConflict
             And nothing is left behind.
         """
@@ -107,7 +110,7 @@ class IndexManager(Actions):
         settings = read_settings(self._spark)
         ds, path = open_source(df, index_dir)
         columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
-        record = Record(
+        wanted = Record(
             config.name,
             path=path,
             index_dir=ds.index_dir,
@@ -115,7 +118,7 @@ class IndexManager(Actions):
             expected_num_items=num_items_within(settings.max_bytes, ds, config),
             fpp=config.fpp,
         )
-        self.create(ds, record, progress)
+        self.create(ds, wanted, progress)
 
     # Figures
 
@@ -126,21 +129,17 @@ class IndexManager(Actions):
         as they are now. A file written anew counts as both.
         """
         statistics = Statistics()
-        rows = [statistics.summary(record) for record in self._latest()]
+        rows = [statistics.row(record)[:NUM_OF_SUMMARY] for record in self._records().all()]
         return self._spark.createDataFrame(rows, SUMMARY_DDL)
 
     def index(self, name: str) -> DataFrame:
-        """The row of one index, with more columns and the log of its states."""
-        log = self._system().log(require_name(name))
-        record = log.latest()
-        if record.state == State.DOESNOTEXIST:
-            raise no_index(name)
-        row = Statistics().extended(record, log.history())
-        return self._spark.createDataFrame([row], EXTENDED_DDL)
+        """The row of one index, with more columns."""
+        return self._spark.createDataFrame([Statistics().row(self._record(name))], EXTENDED_DDL)
 
     def __repr__(self) -> str:
-        names = ", ".join(f"{r.name} ({r.state})" for r in self._latest()) or "no index"
-        return f"<zonebloom.IndexManager {self._system().path}: {names}>"
+        records = self._records()
+        names = ", ".join(f"{r.name} ({r.state})" for r in records.all()) or "no index"
+        return f"<zonebloom.IndexManager {records.path}: {names}>"
 
     # Queries
 
@@ -213,31 +212,19 @@ class IndexManager(Actions):
 
     # Records
 
-    def _system(self) -> System:
-        return System(read_settings(self._spark).system_path)
-
-    def _latest(self) -> list[Record]:
-        records = [log.latest() for log in self._system().logs()]
-        return [record for record in records if record.state != State.DOESNOTEXIST]
+    def _records(self) -> Records:
+        return Records(read_settings(self._spark).system_path)
 
     def _cached(self) -> list[Record]:
-        """Records as queries take them, as they were at most so long ago as the conf allows.
-
-        While an action is under way they are as they were before it.
-        """
+        """Records as queries take them, as they were at most so long ago as the conf allows."""
         settings = read_settings(self._spark)
         now = time.monotonic()
-        if self._records is not None:
-            at, path, records = self._records
+        if self._cache is not None:
+            at, path, records = self._cache
             if path == settings.system_path and now - at < settings.cache_seconds:
                 return records
-        records = []
-        for log in self._system().logs():
-            stable = log.latest_stable()
-            record = stable if stable.state != State.DOESNOTEXIST else log.latest()
-            if record.state != State.DOESNOTEXIST:
-                records.append(record)
-        self._records = now, settings.system_path, records
+        records = Records(settings.system_path).all()
+        self._cache = now, settings.system_path, records
         return records
 
     # As Hyperspace spells them

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zonebloom.spark.hyperspace.log import Record
+from zonebloom.spark.hyperspace.records import Record
 from zonebloom.spark.hyperspace.use import ManagedLookup, is_over
 from zonebloom.spark.pruning.file_index import with_index
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason

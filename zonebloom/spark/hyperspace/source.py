@@ -21,7 +21,7 @@ from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.sizing import size_for
 from zonebloom.spark.hyperspace.config import MAX_BYTES, BFIndexConfig
-from zonebloom.spark.hyperspace.log import Record
+from zonebloom.spark.hyperspace.records import Record
 from zonebloom.spark.relation import leaf_of
 from zonebloom.storage.paths import absolute_path, filesystem_of, plain_path, split_path
 from zonebloom.text import bytes_text
@@ -172,19 +172,17 @@ def measure_drift(ds: Dataset, record: Record, accepted: Collection[str] = ()) -
     appended = [size for mark, size in came.items() if mark not in accepted]
     deleted = [i for mark, i in gone.items() if mark not in accepted]
     sizes = {f.fragment_id: f.identity.size for f in version.fragments.values()}
-    # Of some that went the catalog may have forgotten how large they were.
-    common = sum(same.values())
-    known = covered <= sizes.keys()
-    indexed = sum(sizes[i] for i in covered) if known else max(record.source_bytes, common)
-    forgotten = any(i not in sizes for i in deleted)
+    known = [sizes[i] for i in covered if i in sizes]
+    # The catalog may have forgotten how large some were that went: they count as the others.
+    typical = sum(known) // len(known) if known else 1
     return Drift(
         len(covered),
         sum(file.identity.size for file in present),
         len(appended),
         sum(appended),
         len(deleted),
-        indexed - common if forgotten else sum(sizes[i] for i in deleted),
-        indexed,
+        sum(sizes.get(i, typical) for i in deleted),
+        sum(sizes.get(i, typical) for i in covered),
         (*came, *gone),
     )
 

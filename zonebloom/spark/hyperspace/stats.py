@@ -6,8 +6,8 @@ from typing import Any
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ZoneBloomError
-from zonebloom.spark.hyperspace.log import Record
-from zonebloom.spark.hyperspace.source import Drift, catalog_of, measure_drift, open_recorded
+from zonebloom.spark.hyperspace.records import Record, State
+from zonebloom.spark.hyperspace.source import catalog_of, measure_drift, open_recorded
 
 KIND = "BloomFilter"
 
@@ -19,11 +19,9 @@ SUMMARY_DDL = (
 )
 EXTENDED_DDL = SUMMARY_DDL + (
     ", sourcePath string, expectedNumItems bigint, fpp double, numZones bigint, "
-    "globalFilterBytes bigint, "
-    "createdAt string, updatedAt string, message string, "
-    "log array<struct<number: bigint, state: string, action: string, time: string, "
-    "message: string>>"
+    "globalFilterBytes bigint, createdAt string, message string"
 )
+NUM_OF_SUMMARY = SUMMARY_DDL.count(",") + 1
 
 
 class Statistics:
@@ -32,47 +30,38 @@ class Statistics:
     def __init__(self) -> None:
         self._opened: dict[tuple[str, str], Dataset | str] = {}
 
-    def summary(self, record: Record) -> tuple[Any, ...]:
-        """One row of `SUMMARY_DDL`; null where the data cannot be looked at."""
+    def row(self, record: Record) -> tuple[Any, ...]:
+        """One row of `EXTENDED_DDL`; null where the data cannot be looked at."""
         catalog = catalog_of(record)
         latest = catalog.latest()
-        names = latest.indices.keys() & record.indices.values()
-        files = catalog.files(latest.with_indices({name: latest.indices[name] for name in names}))
-        drift = self._drift(record)
+        entries = [latest.indices[n] for n in record.indices.values() if n in latest.indices]
+        files = catalog.files(latest.with_indices({entry.name: entry for entry in entries}))
+        state = record.state
+        opened = self._open(record)
         changes: tuple[int | None, ...] = (None,) * 6
-        if isinstance(drift, Drift):
+        if isinstance(opened, Dataset):
+            drift = measure_drift(opened, record)
             changes = (
                 *(drift.num_indexed, drift.indexed_bytes, drift.num_appended),
                 *(drift.appended_bytes, drift.num_deleted, drift.deleted_bytes),
             )
-        of_files = (len(files), sum(files.values()), *changes, sorted(files))
-        state = str(record.state)
-        return record.name, list(record.columns), catalog.folder, state, KIND, *of_files
-
-    def extended(self, record: Record, history: list[Record]) -> tuple[Any, ...]:
-        """One row of `EXTENDED_DDL`."""
-        there = catalog_of(record).latest().indices
-        entries = [there[name] for name in record.indices.values() if name in there]
-        drift = self._drift(record)
+            if not entries and state == State.ACTIVE:
+                state = State.CREATING
         return (
-            *self.summary(record),
-            record.path,
-            record.expected_num_items,
-            record.fpp,
+            *(record.name, list(record.columns), catalog.folder, str(state), KIND),
+            *(len(files), sum(files.values()), *changes, sorted(files)),
+            *(record.path, record.expected_num_items, record.fpp),
             sum(segment.num_zones for entry in entries for segment in entry.segments),
             sum(e.global_filter.num_bytes for e in entries if e.global_filter is not None),
-            record.created_at,
-            record.time,
-            drift if isinstance(drift, str) else record.message,
-            [(r.number, str(r.state), r.action, r.time, r.message) for r in history],
+            min((entry.created_at for entry in entries), default=None),
+            opened if isinstance(opened, str) else "",
         )
 
-    def _drift(self, record: Record) -> Drift | str:
-        key = (record.path, record.index_dir)
-        if key not in self._opened:
+    def _open(self, record: Record) -> Dataset | str:
+        place = (record.path, record.index_dir)
+        if place not in self._opened:
             try:
-                self._opened[key] = open_recorded(record)
+                self._opened[place] = open_recorded(record)
             except (ZoneBloomError, OSError) as error:
-                self._opened[key] = f"the data cannot be looked at: {error}"
-        opened = self._opened[key]
-        return opened if isinstance(opened, str) else measure_drift(opened, record)
+                self._opened[place] = f"the data cannot be looked at: {error}"
+        return self._opened[place]

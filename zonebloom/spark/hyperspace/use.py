@@ -2,10 +2,10 @@
 
     relation of the plan -> records over its files, not refused -> catalogs with their indices alone
 
-An index answers while its stable state is ACTIVE and its files are those it was built of, or are
-known to a quick refresh, or hybrid scan allows for what changed besides. A refresh or merge under
-way changes nothing of that: the catalog holds what was there before until it is done. Files an
-index does not hold are read whatever is decided here.
+An index answers while it is ACTIVE and its files are those it was built of, or are known to a quick
+refresh, or hybrid scan allows for what changed besides. A refresh or merge under way changes
+nothing of that: the catalog holds what was there before until it is done. Files an index does not
+hold are read whatever is decided here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zonebloom.spark.hyperspace.config import (
     MAX_DELETED_RATIO,
     Settings,
 )
-from zonebloom.spark.hyperspace.log import Record, State
+from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.hyperspace.source import measure_drift, open_recorded
 from zonebloom.spark.pruning.lookup import Answer, IndexedFiles, ListedFile, Lookup
 from zonebloom.spark.pruning.pruned import Note, Reason

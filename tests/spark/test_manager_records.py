@@ -1,0 +1,531 @@
+"""The records of a manager, whoever writes them, and what a crash leaves of an action."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from helpers import THOROUGH, flipped_bits, rewrite_document, run_python
+
+import zonebloom as zb
+from zonebloom.errors import (
+    CommitConflict,
+    CorruptIndex,
+    IndexExists,
+    IndexNotFound,
+    InvalidArgument,
+    InvalidState,
+    NoFragments,
+    StaleIndexWarning,
+    ZoneBloomWarning,
+)
+from zonebloom.spark.hyperspace.actions import Actions
+from zonebloom.spark.hyperspace.records import Record, Records, State
+
+FIRST = "00000000000000000001.json"
+
+
+def record(state=State.ACTIVE, **fields):
+    return Record("ids", state=state, path="/lake", columns=("id", "a.b"), fpp=0.01, **fields)
+
+
+def test_records_come_back_as_they_were_written(tmp_path):
+    records = Records(str(tmp_path / "not" / "there"))
+    assert records.all() == [] and records.latest("ids") == Record("ids")
+    first = records.put(record(expected_num_items=7, accepted_changes=("ü",)))
+    second = records.put(Record(**{**as_dict(first), "state": State.DELETED}))
+    assert (first.number, second.number) == (1, 2)
+    assert records.latest("ids") == second and records.all() == [second]
+    assert first.expected_num_items == 7 and first.fpp == 0.01
+    assert first.indices == {"id": "ids.id", "a.b": "ids.a.b"}
+    records.put(Record("ids", number=2))
+    assert records.latest("ids") == Record("ids", number=3) and records.all() == []
+
+
+def as_dict(made):
+    return {name: getattr(made, name) for name in Record.__dataclass_fields__}
+
+
+def test_of_many_writers_of_one_record_one_wins(tmp_path):
+    records = Records(str(tmp_path))
+    start = threading.Barrier(8)
+    outcomes = []
+
+    def write(number):
+        start.wait()
+        try:
+            outcomes.append(records.put(record(expected_num_items=number)).expected_num_items)
+        except CommitConflict:
+            outcomes.append(None)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winners = [each for each in outcomes if each is not None]
+    assert len(winners) == 1
+    assert records.latest("ids").expected_num_items == winners[0]
+    # Drafts of the others are gone.
+    assert [path.name for path in (tmp_path / "ids").iterdir()] == [FIRST]
+
+
+def test_names_that_are_no_folder_names(tmp_path):
+    records = Records(str(tmp_path))
+    names = ["a b", "ü%2F", "x.y", "C:\\x"]
+    for name in names:
+        records.put(Record(name, state=State.ACTIVE))
+    assert [each.name for each in records.all()] == sorted(names)
+
+
+@pytest.mark.parametrize("written_as", [1, 2])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document.update(format_version=2),
+        lambda document: document.update(state="ASLEEP"),
+        lambda document: document.update(columns="id"),
+        lambda document: document.update(path=5),
+        lambda document: document.update(fpp="x"),
+        lambda document: document.update(name="other"),
+        lambda document: document.update(more=1),
+        lambda document: document.pop("columns"),
+        lambda document: document.clear(),
+    ],
+)
+def test_what_is_no_record_is_refused(tmp_path, change, written_as):
+    records = Records(str(tmp_path))
+    records.put(record())
+    rewrite_document(tmp_path / "ids" / FIRST, change, written_as)
+    with pytest.raises(CorruptIndex, match=r"0001\.json cannot be read"):
+        records.latest("ids")
+
+
+def test_record_without_a_checksum_is_still_read(tmp_path):
+    records = Records(str(tmp_path))
+    written = records.put(record())
+    path = tmp_path / "ids" / FIRST
+    rewrite_document(path, lambda document: None, written_as=1)
+    assert b"checksum" not in path.read_bytes()
+    assert records.latest("ids") == written
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "manager-1"
+
+
+def test_logs_of_earlier_versions_open():
+    (latest,) = Records(str(GOLDEN)).all()
+    assert latest == Record(
+        *("ids", State.ACTIVE, 4, "/lake", "/lake/_zonebloom", ("id", "st.a"), 3000, 0.01),
+        ("+f89c76e3c8034215", "-1"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kept", "state"), [(1, State.DOESNOTEXIST), (2, State.ACTIVE), (3, State.ACTIVE)]
+)
+def test_an_action_of_an_earlier_version_that_never_ended(tmp_path, kept, state):
+    """What was before it holds, and the next record follows all that are there."""
+    (tmp_path / "ids").mkdir()
+    for path in sorted((GOLDEN / "ids").iterdir())[:kept]:
+        (tmp_path / "ids" / path.name).write_bytes(path.read_bytes())
+    records = Records(str(tmp_path))
+    latest = records.latest("ids")
+    assert (latest.state, latest.number) == (state, kept)
+    assert records.put(record(number=kept)).number == kept + 1
+    assert records.latest("ids").path == "/lake"
+
+
+def test_every_flipped_bit_of_a_record_is_noticed(tmp_path):
+    records = Records(str(tmp_path))
+    records.put(record())
+    path = tmp_path / "ids" / FIRST
+    for damaged in flipped_bits(path.read_bytes()):
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptIndex, match=r"0001\.json cannot be read"):
+            records.latest("ids")
+
+
+def test_torn_record_is_refused(tmp_path):
+    records = Records(str(tmp_path))
+    records.put(record())
+    path = tmp_path / "ids" / FIRST
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(CorruptIndex):
+        records.all()
+
+
+def test_a_folder_that_cannot_be_opened_is_named():
+    with pytest.raises(InvalidArgument, match=r"kept in dbfs://x.*set zonebloom\.system\.path"):
+        Records("dbfs://x/indexes")
+
+
+# What an action did not make it does not remove. Files of the lake are small, so builds are here.
+
+
+@pytest.fixture
+def lake(tmp_path):
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    for number in range(3):
+        ids = np.arange(100) + number * 100
+        pq.write_table(pa.table({"id": ids}), folder / f"{number}.parquet")
+    return folder
+
+
+def actions_in(folder):
+    return Actions(Records(str(folder)), False)
+
+
+def latest_in(folder):
+    return Records(str(folder)).latest("ids")
+
+
+def to_build(lake, **fields):
+    opened = zb.dataset(lake)
+    made = Record(
+        "ids",
+        path=str(lake),
+        index_dir=opened.index_dir,
+        columns=("id",),
+        expected_num_items=300,
+        fpp=0.01,
+        **fields,
+    )
+    return opened, made
+
+
+def in_catalog(lake):
+    return dict(zb.dataset(lake).opened.version.indices)
+
+
+def in_use(lake):
+    return zb.dataset(lake).opened.version.folders
+
+
+def segments(lake):
+    folder = lake / "_zonebloom" / "segments"
+    return {each.name for each in folder.iterdir()} if folder.exists() else set()
+
+
+def once(action):
+    """As progress of a build: something that happens while it is under way."""
+    done = []
+
+    def report(*_):
+        if not done:
+            done.append(True)
+            action()
+
+    return report
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_index_that_another_manager_made_meanwhile(lake, tmp_path, fails):
+    one, other = actions_in(tmp_path / "one"), actions_in(tmp_path / "other")
+    theirs = {}
+
+    def meanwhile():
+        other.create(*to_build(lake))
+        theirs.update(in_catalog(lake))
+        if fails:
+            raise NoFragments("gone")
+
+    with pytest.raises(NoFragments if fails else CommitConflict):
+        one.create(*to_build(lake), once(meanwhile))
+    assert list(theirs) == ["ids.id"] and in_catalog(lake) == theirs
+    assert segments(lake) == in_use(lake)
+    assert zb.dataset(lake).validate_index("ids.id") == 3
+    assert latest_in(tmp_path / "one") == Record(
+        **{**as_dict(latest_in(tmp_path / "one")), "state": State.DOESNOTEXIST, "number": 2}
+    )
+    assert latest_in(tmp_path / "other").state == State.ACTIVE
+    with pytest.raises(IndexExists, match="by hand, or by a manager with another system path"):
+        one.create(*to_build(lake))
+    # What was refused before it began wrote nothing.
+    assert latest_in(tmp_path / "one").number == 2
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_creation_that_is_cancelled_leaves_nothing(lake, tmp_path, again):
+    """Nor does it take what another creation of the name made meanwhile."""
+    actions = actions_in(tmp_path / "system")
+
+    def cancel():
+        with pytest.raises(IndexExists, match=r"being built.*cancel\('ids'\) first"):
+            actions.create(*to_build(lake))
+        actions.cancel("ids")
+        if again:
+            actions.create(*to_build(lake))
+
+    with pytest.raises(CommitConflict):
+        actions.create(*to_build(lake), once(cancel))
+    assert latest_in(tmp_path / "system").state == ("ACTIVE" if again else "DOESNOTEXIST")
+    assert list(in_catalog(lake)) == (["ids.id"] if again else [])
+    assert segments(lake) == in_use(lake)
+
+
+def test_a_full_refresh_of_an_index_that_is_vacuumed_meanwhile(lake, tmp_path):
+    actions = actions_in(tmp_path / "system")
+    actions.create(*to_build(lake))
+
+    def vacuum():
+        actions.delete_index("ids")
+        actions.vacuum_index("ids")
+
+    with pytest.raises(CommitConflict, match="vacuumed while it was built"):
+        actions.refresh_index("ids", "full", progress=once(vacuum))
+    assert in_catalog(lake) == {} and segments(lake) == in_use(lake)
+    actions.create(*to_build(lake))
+
+
+# Crashes
+
+KILLED = """
+    import os, signal, sys, warnings
+    from pathlib import Path
+    import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+    import zonebloom as zb
+    from zonebloom.spark.hyperspace.actions import Actions
+    from zonebloom.spark.hyperspace.records import Record, Records
+
+    CHANGES = ("os.mkdir", "os.link", "os.rename", "os.remove", "os.rmdir")
+
+    def write(lake, number, rows=100):
+        table = pa.table({"id": np.arange(rows) + number * 100})
+        pq.write_table(table, lake / f"{number}.parquet")
+
+    def prepared(folder, action):
+        lake = folder / "lake"
+        lake.mkdir(parents=True)
+        for number in range(3):
+            write(lake, number)
+        actions = Actions(Records(str(folder / "system")), False)
+        ds = zb.dataset(lake)
+        wanted = Record("ids", path=str(lake), index_dir=ds.index_dir, columns=("id",),
+                        expected_num_items=300, fpp=0.01)
+        if action == "create":
+            return lambda: actions.create(ds, wanted)
+        actions.create(ds, wanted)
+        if action in ("full", "incremental", "quick", "optimize"):
+            write(lake, 3)
+            if action == "optimize":
+                actions.refresh_index("ids", "incremental")
+                return lambda: actions.optimize_index("ids", "full")
+            write(lake, 1, rows=50)
+            (lake / "2.parquet").unlink()
+            return lambda: actions.refresh_index("ids", action)
+        if action in ("restore", "vacuum"):
+            actions.delete_index("ids")
+        return lambda: getattr(actions, f"{action}_index")("ids")
+
+    def killed_at(number):
+        left = number
+
+        def hook(event, arguments):
+            nonlocal left
+            writes = event == "open" and isinstance(arguments[2], int) and bool(
+                arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            )
+            if writes or event in CHANGES:
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+
+    warnings.simplefilter("ignore")
+    zb.warmup()
+    folder, action = Path(sys.argv[1]), sys.argv[2]
+    for number in range(0, 200, int(sys.argv[3])):
+        child = os.fork()
+        if not child:
+            run = prepared(folder / str(number), action)
+            killed_at(number)
+            run()
+            os._exit(0)
+        if os.waitpid(child, 0)[1] == 0:
+            break
+"""
+EITHER = {
+    "create": (State.DOESNOTEXIST, State.ACTIVE),
+    "delete": (State.ACTIVE, State.DELETED),
+    "restore": (State.DELETED, State.ACTIVE),
+    "vacuum": (State.DELETED, State.DOESNOTEXIST),
+}
+
+
+@pytest.mark.parametrize(
+    "action", [*EITHER, *("full", "incremental", "quick"), "optimize"], ids=str
+)
+def test_a_process_that_dies_before_any_change_of_a_file(tmp_path, action):
+    """The index is as before the action or after it, what it says is right, and all goes on."""
+    # Of many changes only some, unless asked.
+    step = {"create": 15, "full": 15, "incremental": 15, "optimize": 4}.get(action, 1)
+    run_python(KILLED, tmp_path, action, 1 if os.environ.get(THOROUGH) else step)
+    folders = sorted(tmp_path.iterdir(), key=lambda folder: int(folder.name))
+    assert len(folders) > 2
+    states = [_state_after_crash(folder, action) for folder in folders]
+    before, after = EITHER.get(action, (State.ACTIVE, State.ACTIVE))
+    assert (states[0], states[-1]) == (before, after)
+    assert states == sorted(states, key=(before, after).index)
+
+
+def _state_after_crash(folder, action):
+    lake, actions = folder / "lake", actions_in(folder / "system")
+    state = latest_in(folder / "system").state
+    is_built = "ids.id" in in_catalog(lake)
+    assert is_built or action in ("create", "vacuum")
+    assert not is_built or state != State.DOESNOTEXIST
+    _assert_right(lake)
+    if action == "create" and state == State.ACTIVE and not is_built:
+        actions.cancel("ids")
+    elif state != State.DOESNOTEXIST:
+        with pytest.raises(InvalidState, match="none to cancel"):
+            actions.cancel("ids")
+    if latest_in(folder / "system").state == State.DELETED and not is_built:
+        with pytest.raises(IndexNotFound, match="vacuum it"):
+            actions.restore_index("ids")
+        actions.vacuum_index("ids")
+    now = latest_in(folder / "system").state
+    if now == State.DELETED:
+        actions.restore_index("ids")
+    if now == State.DOESNOTEXIST:
+        actions.create(*to_build(lake))
+    else:
+        actions.refresh_index("ids", "incremental")
+    _assert_right(lake)
+    dataset = zb.dataset(lake)
+    assert dataset.validate_index("ids.id") == len(dataset.files)
+    dataset.vacuum(timedelta(0))
+    assert segments(lake) == in_use(lake)
+    return state
+
+
+def _assert_right(lake):
+    dataset = zb.dataset(lake)
+    there = pa.concat_tables(map(pq.read_table, lake.glob("*.parquet")))["id"].to_pylist()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StaleIndexWarning)
+        for value in (0, 120, 170, 250, 399):
+            assert dataset.count_rows(filter=[("id", "=", value)]) == there.count(value)
+
+
+# Records on an object store
+
+REMOTE = """
+    import sys
+    import zonebloom as zb
+    from zonebloom.spark.hyperspace.actions import Actions
+    from zonebloom.spark.hyperspace.records import Record, Records
+
+    records = Records("s3a://system/folder")
+    assert records.all() == []
+    actions, ds = Actions(records, False), zb.dataset(sys.argv[1])
+    actions.create(ds, Record("a b", path=sys.argv[1], index_dir=ds.index_dir, columns=("id",),
+                              expected_num_items=300, fpp=0.01))
+    actions.refresh_index("a b", "quick")
+    actions.delete_index("a b")
+    print([(each.name, str(each.state), each.number) for each in records.all()])
+    actions.vacuum_index("a b")
+    print(records.all())
+"""
+
+
+def test_records_on_an_object_store(lake):
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(
+        ip_address="127.0.0.1", port=0, verbose=False
+    )
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        keys = {"access_key": "test", "secret_key": "test", "region": "us-east-1"}
+        endpoint = {"endpoint_override": f"{host}:{port}", "scheme": "http"}
+        pafs.S3FileSystem(**keys, **endpoint, allow_bucket_creation=True).create_dir("system")
+        printed = run_python(
+            REMOTE,
+            lake,
+            AWS_ENDPOINT_URL=f"http://{host}:{port}",
+            AWS_ACCESS_KEY_ID="test",
+            AWS_SECRET_ACCESS_KEY="test",
+            AWS_DEFAULT_REGION="us-east-1",
+        )
+        assert printed.splitlines() == ["[('a b', 'DELETED', 3)]", "[]"]
+    finally:
+        server.stop()
+
+
+# Errors on the way back
+
+
+def test_the_first_error_is_the_one_that_is_seen(lake, tmp_path):
+    system = tmp_path / "system"
+    actions = actions_in(system)
+
+    def fail():
+        # Records cannot be written any more.
+        system.rename(tmp_path / "elsewhere")
+        system.write_bytes(b"")
+        raise NoFragments("the cause")
+
+    with pytest.raises(NoFragments, match="the cause") as seen:
+        actions.create(*to_build(lake), once(fail))
+    assert "call cancel('ids')" in "".join(seen.value.__notes__)
+    assert in_catalog(lake) == {}
+
+
+def undeletable(lake, name):
+    """A file where a folder of a segment would be: it cannot be deleted as one."""
+    (lake / "_zonebloom" / "segments" / f"{name}-file").write_bytes(b"")
+
+
+def test_a_vacuum_that_cannot_delete_segments_says_so_and_is_done(lake, tmp_path):
+    actions = actions_in(tmp_path / "system")
+    actions.create(*to_build(lake))
+    for name in segments(lake):
+        undeletable(lake, name)
+    actions.delete_index("ids")
+    with pytest.warns(ZoneBloomWarning, match=r"segments of ids\.id are left in .*vacuum\(\)"):
+        actions.vacuum_index("ids")
+    assert latest_in(tmp_path / "system").state == State.DOESNOTEXIST
+    assert in_catalog(lake) == {}
+
+
+def test_a_build_whose_leftovers_cannot_be_deleted_stands(lake, tmp_path):
+    actions = actions_in(tmp_path / "system")
+    opened, wanted = to_build(lake)
+    before = set()
+
+    def block(done, total):
+        for name in segments(lake) - before:
+            if not name.endswith("-file"):
+                undeletable(lake, name)
+
+    actions.create(opened, wanted, block)
+    assert any(name.endswith("-file") for name in segments(lake))
+    assert list(in_catalog(lake)) == ["ids.id"]
+    assert zb.dataset(lake).validate_index("ids.id") == 3
+    before |= segments(lake)
+    made = in_catalog(lake)
+    actions.refresh_index("ids", "full", progress=block)
+    assert in_catalog(lake) != made and zb.dataset(lake).validate_index("ids.id") == 3
+    # Nor does it hide why a build failed.
+    before |= segments(lake)
+    made = in_catalog(lake)
+
+    def fail(done, total):
+        block(done, total)
+        if segments(lake) - before:
+            raise NoFragments("the cause")
+
+    with pytest.raises(NoFragments, match="the cause"):
+        actions.refresh_index("ids", "full", progress=fail)
+    assert in_catalog(lake) == made
