@@ -48,7 +48,6 @@ def text(value: object, parameter: str) -> str:
 
 
 def path(value: object, parameter: str) -> str:
-    """A path of a file system, as text."""
     if not isinstance(value, str | os.PathLike):
         raise InvalidArgument(f"{parameter} is {shown(value)}; give a path")
     given = text(os.fspath(value), parameter)

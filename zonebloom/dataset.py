@@ -190,7 +190,7 @@ class DatasetOptimizer:
 
         Raises
         ------
-        IndexNotFound, InvalidArgument, SchemaMismatch, FragmentUnreadable
+        SchemaMismatch, FragmentUnreadable
         CorruptIndex
             When a segment that is kept is damaged; build that index again.
         """
@@ -198,7 +198,15 @@ class DatasetOptimizer:
         require_progress(progress)
         if index_names is not None:
             index_names = arguments.names(index_names, "index_names")
-        return self._dataset._optimize(index_names, layout, spark, progress)
+        ds = self._dataset
+        ds._renew()
+        builder = Builder(ds.opened)
+        names = builder.own_indices() if index_names is None else index_names
+        work = {name: ds.opened.entry(name) for name in names}
+        indices = [(entry, ds.opened.indexed_column(entry)) for entry in work.values()]
+        version, refreshed = builder.refresh(indices, layout, _engine(spark), progress)
+        ds.opened = ds.opened.at(version)
+        return refreshed
 
 
 class Dataset:
@@ -210,6 +218,11 @@ class Dataset:
         What it is called where it is shown.
     opened : Opened
         Its files, its index folder, the version of that in use, and what answers over them.
+
+    Raises
+    ------
+    InvalidArgument, ColumnNotFound, FilterError, IndexNotFound
+        Of all methods, when there is no such value, column or index, or a filter cannot be read.
     """
 
     def __init__(
@@ -386,17 +399,6 @@ class Dataset:
         """Bringing indices up to date, as Lance names it: ``ds.optimize.optimize_indices()``."""
         return DatasetOptimizer(self)
 
-    def _optimize(
-        self, names: Sequence[str] | None, layout: str, spark: Any, progress: Any
-    ) -> list[Refreshed]:
-        self._renew()
-        builder = Builder(self.opened)
-        entries = map(self.opened.entry, builder.own_indices() if names is None else names)
-        work = {entry.name: (entry, self.opened.indexed_column(entry)) for entry in entries}
-        version, done = builder.refresh(list(work.values()), layout, _engine(spark), progress)
-        self.opened = self.opened.at(version)
-        return done
-
     def validate_index(self, name: str, *, sample: int | Literal["all"] = 16) -> ValidatedIndex:
         """Read an index whole, and hold it against its checksums and the rows of the files.
 
@@ -420,7 +422,6 @@ class Dataset:
 
         Raises
         ------
-        IndexNotFound, InvalidArgument
         CorruptIndex
             Naming what is damaged, or the rows whose values the index denies.
         FragmentUnreadable, SchemaMismatch
@@ -433,12 +434,7 @@ class Dataset:
         return validate(opened.catalog, entry, opened.version, opened.source, coverage, sample)
 
     def drop_index(self, name: str) -> None:
-        """Forget an index. Its segments stay on disk for readers of older versions until `vacuum`.
-
-        Raises
-        ------
-        IndexNotFound
-        """
+        """Forget an index; its segments stay on disk for older readers until `vacuum`."""
         self.opened.entry(name)
 
         def change(latest: Version) -> Version:
@@ -466,12 +462,7 @@ class Dataset:
         number_of_items: int = DEFAULT_ITEMS,
         probability: float = DEFAULT_PROBABILITY,
     ) -> Advices:
-        """Say which columns are worth an index, from a sample; see `zonebloom.advise`.
-
-        Raises
-        ------
-        ColumnNotFound, InvalidArgument, FragmentUnreadable
-        """
+        """Say which columns are worth an index, from a sample, as `Advices` tell it."""
         from zonebloom.advise.advise import advise
 
         return advise(
@@ -508,12 +499,7 @@ class Dataset:
         ]
 
     def index_statistics(self, name: str) -> dict[str, Any]:
-        """Coverage, size, real fill and estimated false positive probability of an index.
-
-        Raises
-        ------
-        IndexNotFound
-        """
+        """Coverage, size, real fill and estimated false positive probability of an index."""
         entry = self.opened.entry(name)
         described = next(each for each in self.describe_indices() if each.name == name)
         return index_statistics(described, entry, self.opened.planner.loaded[name].tables())
@@ -535,32 +521,15 @@ class Dataset:
             and changed files, and where no bounds were kept: any value may be there),
             ``has_nan`` bool, ``null_count`` and ``num_rows`` int64 (null where not known).
             Bounds may be wider than the values.
-
-        Raises
-        ------
-        IndexNotFound
-            When there is no index on the column.
         """
         return self.opened.planner.key_ranges(column)
 
     def global_filter(self, column: str) -> GlobalFilter | None:
-        """The filter over all keys of a column, None when its index was built without.
-
-        Raises
-        ------
-        IndexNotFound
-            When there is no index on the column.
-        CorruptIndex
-        """
+        """The filter over all keys of a column, None when its index was built without."""
         return self.opened.planner.global_filter(column)
 
     def prewarm_index(self, name: str) -> None:
-        """Bring an index into memory, and compile or load the kernels that search it.
-
-        Raises
-        ------
-        IndexNotFound
-        """
+        """Bring an index into memory, and compile or load the kernels that search it."""
         self.opened.entry(name)
         import zonebloom.sbbf.blocks  # noqa: F401
 
@@ -575,7 +544,6 @@ class Dataset:
 
         Raises
         ------
-        IndexNotFound, MissingDependency
         CorruptIndex
             When a segment is damaged.
         """
@@ -603,10 +571,6 @@ class Dataset:
         -------
         SearchResult
             "AtMost" ranges: rows outside them cannot match.
-
-        Raises
-        ------
-        FilterError
         """
         _, predicate = self.opened.translate(filter, is_applied=False)
         return self.opened.planner.search(predicate)
@@ -636,8 +600,6 @@ class Dataset:
 
         Raises
         ------
-        IndexNotFound
-            When there is no index on the column.
         InvalidArgument
             When keys are no list, or of a type that is not compared with the column's.
         """
@@ -668,10 +630,6 @@ class Dataset:
             False reads everything.
         scan_stats_callback : callable, optional
             Given a `ScanStats` at the end of each run.
-
-        Raises
-        ------
-        ColumnNotFound, FilterError, InvalidArgument
         """
         if limit is not None:
             limit = arguments.whole(limit, "limit")
@@ -737,12 +695,7 @@ class Dataset:
     # Other libraries
 
     def to_polars(self) -> pl.LazyFrame:
-        """A Polars LazyFrame whose filters skip zones; see `zonebloom.polars.scan`.
-
-        Raises
-        ------
-        MissingDependency
-        """
+        """A Polars LazyFrame whose filters skip zones; see `zonebloom.polars.scan`."""
         from zonebloom.polars import scan
 
         return scan(self)

@@ -26,7 +26,6 @@ from zonebloom.values.types import hash_domain, require_indexable
 
 
 def beside(source: Source, index_dir: str | None) -> tuple[Source, Catalog]:
-    """Files with the folder of their index."""
     if index_dir is None and source.root in ("", "/"):
         raise SourceError(
             "the files share no folder but the root, so the index has no place beside them; "
@@ -58,13 +57,11 @@ class Opened:
         version: Version | None = None,
         embedded_filters: bool = False,
     ) -> Opened:
-        """Some files with a version of their index, the newest by default."""
         version = catalog.latest() if version is None else version
         planner = Planner(source, catalog, version, embedded_filters)
         return cls(source, catalog, version, planner, Binding(source.schema))
 
     def at(self, version: Version) -> Opened:
-        """The same files with another version of their index."""
         return Opened.of(self.source, self.catalog, version, self.planner.asks_embedded)
 
     def renewed(self, source: Source, catalog: Catalog) -> Opened:
@@ -82,7 +79,6 @@ class Opened:
         return Opened.of(source, self.catalog, version, self.planner.asks_embedded)
 
     def column(self, name: str, ignore_case: bool = False) -> Column:
-        """A column that can be indexed."""
         path = column_path(self.source.schema, name, ignore_case)
         if len(path) == 1:
             require_column(path[0], self.source.schema)
@@ -120,7 +116,6 @@ class Opened:
     def translate(
         self, filter: Any, *, is_applied: bool = True
     ) -> tuple[RowFilter | None, Predicate]:
-        """A filter as what is applied to rows, and what an index can answer of it."""
         expression, predicate = translate(filter, self.source.schema)
         # What an index can answer of a SQL text, PyArrow can apply.
         if not isinstance(filter, str) or unknowns(predicate):

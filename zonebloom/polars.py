@@ -123,15 +123,12 @@ def scan(source: Any, *, index_dir: str | None = None, **options: Any) -> pl.Laz
 
 
 class _Query:
-    """Makes the query of a scan over one state of its dataset, each time anew."""
-
     def __init__(self, opened: Opened):
         self.opened = opened
         self._source = opened.source
 
     @functools.cached_property
     def schema(self) -> pl.Schema:
-        """Names and types as Polars reads them."""
         import polars as pl
 
         types = dict(to_frame(self._source.schema.empty_table()).schema)
@@ -225,7 +222,6 @@ class _Query:
         return frame.with_columns(given).select(schema.names())
 
     def _in_part(self, plan: ScanPlan, run: Sequence[FragmentPlan] | Any) -> pl.LazyFrame:
-        """Rows of fragments that are read in part, as a source of Polars'."""
         from polars.io.plugins import register_io_source
 
         fragments = tuple(run)

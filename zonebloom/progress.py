@@ -16,7 +16,6 @@ Report = Callable[[int], None]
 
 
 def require_progress(progress: object) -> None:
-    """Refuse what progress cannot be reported to."""
     if progress is not None and not isinstance(progress, bool) and not callable(progress):
         raise InvalidArgument(
             f"progress is {arguments.shown(progress)}; give True, False or a function"

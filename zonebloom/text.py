@@ -67,7 +67,6 @@ def _cell_text(cell: object) -> str:
 def table_html(
     headers: Sequence[str], rows: Sequence[Sequence[object]], above: str = "", below: str = ""
 ) -> str:
-    """The same table for Jupyter, with a line above and one below."""
     head = "".join(f"<th>{html.escape(header)}</th>" for header in headers)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(_cell_text(cell))}</td>" for cell in row) + "</tr>"
@@ -79,5 +78,4 @@ def table_html(
 
 
 def lines_html(text: str) -> str:
-    """Text whose lines matter, for Jupyter."""
     return f"<pre>{html.escape(text)}</pre>"

@@ -24,7 +24,6 @@ def in_order(
     items: Iterable[Item],
     window: int,
 ) -> Iterator[Result]:
-    """Results in order, with at most ``window`` of them under way or waiting."""
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:

@@ -183,7 +183,6 @@ class _Sample:
         return [present[i] for i in np.unique(places).tolist()]
 
     def _reads_parts(self) -> bool:
-        """Whether some rows of a fragment can be read without the others."""
         return self._parquet or self._source.is_ipc or isinstance(self._source, TableSource)
 
     @property
@@ -224,7 +223,6 @@ class _Sample:
         return pa.Table.from_batches(batches).select(names)
 
     def _pace(self, column: Column) -> _Pace:
-        """Measure how quickly a column is read and trained."""
         if not self.zones:
             return _Pace(0.0, 0.0)
         path = self.zones[0].fragment.fragment.path
@@ -286,7 +284,6 @@ class _Sample:
         return [values.slice(start, size) for start, size in zip(starts, sizes, strict=False)]
 
     def _false_positives(self, overlap: Overlaps) -> float:
-        """Mean false positive probability of the zones' filters, filled as they would be."""
         size = self._parameters.filter_bytes
         probabilities = [false_positive_probability(int(count), size) for count in overlap.distinct]
         return float(np.mean(probabilities)) if probabilities else 0.0
@@ -332,7 +329,6 @@ def _measure_pace(reader: ColumnsReader | TableColumns, parameters: ZoneParamete
 
 
 def _hashes(values: pa.ChunkedArray) -> np.ndarray:
-    """Hashes of the values that are not null."""
     hashes = [hash_array(chunk).valid() for chunk in values.chunks]
     return np.concatenate(hashes) if hashes else np.empty(0, dtype=np.uint64)
 

@@ -184,8 +184,6 @@ def _zones_text(zones: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the verdict on an indexable column rests on; see `Advice`."""
-
     num_zones: int
     null_share: float
     distinct: int

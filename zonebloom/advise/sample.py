@@ -20,7 +20,6 @@ _NO_HASHES = np.empty(0, dtype=np.uint64)
 
 
 def draw_zones(num_zones: int, wanted: int, seed: int = 0) -> np.ndarray:
-    """Zones to sample, ascending."""
     if num_zones <= wanted:
         return np.arange(num_zones, dtype=np.int64)
     groups = max(1, min(_GROUPS, wanted // 2))
@@ -63,7 +62,6 @@ class Overlaps:
 
     @property
     def num_keys(self) -> int:
-        """Distinct values of all sampled zones together."""
         return int(self.keys.max()) + 1 if self.keys.size else 0
 
     def zone_counts(self, among: np.ndarray) -> np.ndarray:
@@ -132,7 +130,6 @@ def zones_holding(
 def _by_distance(
     shares: np.ndarray, weights: np.ndarray, positions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances between sampled zones, and the share of keys held so far away."""
     one, other = np.nonzero(~np.eye(positions.size, dtype=bool))
     distances = np.abs(positions[one] - positions[other])
     # Distances of one power of two count as one: few pairs are as far apart as each other.

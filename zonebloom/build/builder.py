@@ -124,7 +124,6 @@ class Builder:
         engine: Engine | None,
         progress: Progress,
     ) -> tuple[Version, list[Refreshed]]:
-        """Index what indices do not cover, forget what is gone, and arrange their segments."""
         base, coverage = self._now()
         work = [self._outdated(entry, column, base, coverage) for entry, column in indices]
 
@@ -146,7 +145,6 @@ class Builder:
     def _outdated(
         self, entry: IndexEntry, column: Column, base: Version, coverage: Coverage
     ) -> _Work:
-        """What is to be done to bring an index up to date."""
         alive = coverage.live | self._others.unchanged(base, entry.fragment_ids)
         items = entry.parameters.number_of_items
         zones = {k.fragment_id: -(-k.num_rows // items) for k in base.fragments.values()}
@@ -170,7 +168,6 @@ class Builder:
         seen_again: Sequence[KnownFragment] = (),
         prefix: str = "",
     ) -> Version:
-        """Train what is missing, arrange segments, and commit what that made of the indices."""
         prefix = prefix or self._catalog.new_segment_prefix()
         with self._new_segments(prefix):
             trained = self._train_missing(prefix, work, engine, progress)
@@ -286,7 +283,6 @@ class Builder:
 
 
 def _warn_of_hidden(columns: Mapping[str, str]) -> None:
-    """Say which columns of later files the first file's schema leaves out."""
     if columns:
         shown = ", ".join(f"{name!r} of {path}" for name, path in sorted(columns.items())[:3])
         more = f", and {len(columns) - 3:,} more" if len(columns) > 3 else ""

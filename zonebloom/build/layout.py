@@ -42,7 +42,6 @@ def arrange(
     layout: str,
     most_tables: int | None = None,
 ) -> tuple[Segment, ...]:
-    """Bring the segments of an index to a layout, and many of them to one."""
     wanted = layout_for(layout, segments)
     alike = all(segment.layout == wanted for segment in segments)
     if alike and len(segments) <= (1 if wanted == "sliced" else most_tables or _MANY_TABLES):
@@ -67,7 +66,6 @@ def arrange(
 
 
 def _merge_ranges(catalog: Catalog, name: str, segments: Sequence[Segment]) -> tuple[int, str]:
-    """Put the key ranges of all segments into one file of a new one."""
     tables = []
     for segment in segments:
         if segment.ranges_bytes:

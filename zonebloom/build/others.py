@@ -33,7 +33,6 @@ class OtherDatasets:
         return self._unchanged(self._unlisted(version), covered)
 
     def refuse(self, names: Iterable[str], version: Version) -> None:
-        """Refuse to replace an index of another dataset, whose files are still there."""
         taken = [version.indices[name] for name in names if name in version.indices]
         others = self.fragments(version) if taken else []
         for entry in taken:

@@ -50,7 +50,6 @@ class IndexSpec:
 
     @property
     def global_bytes(self) -> int:
-        """Size of its global filter; 0 for none."""
         return 0 if self.global_size is None else self.global_size.num_bytes
 
     def entry(

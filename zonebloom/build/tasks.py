@@ -40,8 +40,6 @@ class TrainTask:
 
 @dataclass(frozen=True, slots=True)
 class TrainedTask:
-    """What a task wrote: a segment, and a part of the global filter, for each index."""
-
     segments: tuple[Segment, ...]
     parts: tuple[Part | None, ...]
     # As they were while they were read.

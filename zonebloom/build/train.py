@@ -119,8 +119,6 @@ def _train_fragment(
 
 
 class _Output:
-    """The segment of one index in the making."""
-
     def __init__(self, task: TrainTask, number: int):
         self._catalog = task.catalog
         self._segment = task.segment_of(number)
@@ -163,7 +161,6 @@ class _Output:
             self.writer.write(self._fragment_id, part)
 
     def close(self) -> Segment:
-        """Write all but the part of the global filter."""
         catalog, name = self._catalog, self._segment
         written = self.writer.close()
         ranges = ranges_file(self._ranges, self.spec.column.type)

@@ -64,7 +64,6 @@ class ZoneTrainer:
                 yield from self.finish()
 
     def finish(self) -> Iterator[Zones]:
-        """Yield what is left."""
         if not self._rows:
             return
         count = -(-self._rows // self._items)

@@ -30,7 +30,6 @@ class PresentFragment:
 
     @property
     def is_known(self) -> bool:
-        """Whether the file is as it was when it was indexed."""
         return self.num_rows is not None
 
 
@@ -46,7 +45,6 @@ class Coverage:
 
     @property
     def live(self) -> frozenset[int]:
-        """Ids of the fragments the catalog knows as they are."""
         return frozenset(each.fragment_id for each in self.present if each.is_known)
 
     def universe(self, count_rows: Callable[[PresentFragment], int]) -> RowRanges:

@@ -143,7 +143,6 @@ def _share(path: str, like: os.stat_result, allowed: int) -> None:
 
 @contextlib.contextmanager
 def writing_to(folder: str) -> Iterator[None]:
-    """Say of what keeps an index folder from being written what to do about it."""
     try:
         yield
     except ZoneBloomError:

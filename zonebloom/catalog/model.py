@@ -22,8 +22,6 @@ DEFAULT_PROBABILITY = 0.00057
 
 @dataclass(frozen=True, slots=True)
 class ZoneParameters:
-    """Parameters of a BLOOMFILTER index."""
-
     # Rows a zone, and the distinct values its filter is sized for.
     number_of_items: int = DEFAULT_ITEMS
     probability: float = DEFAULT_PROBABILITY
@@ -47,8 +45,6 @@ class ZoneParameters:
 
 @dataclass(frozen=True, slots=True)
 class KnownFragment:
-    """A fragment as it was when it was indexed."""
-
     fragment_id: int
     key: str
     identity: FileIdentity
@@ -78,8 +74,6 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class GlobalFilterEntry:
-    """One filter over all keys of a column, of these fragments and perhaps others."""
-
     segment: str
     num_bytes: int
     checksum: str
@@ -91,8 +85,6 @@ class GlobalFilterEntry:
 
 @dataclass(frozen=True, slots=True)
 class PageMapEntry:
-    """One file that says where the pages of some Parquet files lie."""
-
     segment: str
     num_bytes: int
     checksum: str
@@ -101,8 +93,6 @@ class PageMapEntry:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """One index: a column, what its values are hashed as, and its segments."""
-
     name: str
     column: tuple[str, ...]
     domain: str
@@ -113,7 +103,6 @@ class IndexEntry:
 
     @property
     def files(self) -> dict[tuple[str, str], int]:
-        """Folder and name of each file it needs, with its size."""
         files = {}
         for segment in self.segments:
             files[segment.name, TABLE_FILES[segment.layout]] = segment.num_bytes
@@ -129,7 +118,6 @@ class IndexEntry:
 
     @property
     def fragment_ids(self) -> set[int]:
-        """Fragments it has filters of, as they were indexed."""
         return {i for segment in self.segments for i in segment.fragment_ids}
 
     @property
@@ -155,7 +143,6 @@ class Version:
 
     @property
     def files(self) -> dict[tuple[str, str], int]:
-        """Folder and name of each file of a segment it needs, with its size."""
         files = {(entry.segment, PAGE_MAP_FILE): entry.num_bytes for entry in self.page_maps}
         for index in self.indices.values():
             files |= index.files

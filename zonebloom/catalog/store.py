@@ -87,11 +87,9 @@ class Catalog:
         return folder or "."
 
     def read(self, path: str, num_bytes: int, checksum: str | None) -> pa.Buffer:
-        """The bytes of a file of a segment, verified."""
         return read_file(self.filesystem, path, num_bytes, checksum)
 
     def write(self, path: str, data: Any) -> tuple[int, str]:
-        """Write a file of a segment; its size and checksum."""
         self.prepare(path)
         with self.filesystem.open_output_stream(path) as sink:
             sink.write(data)
@@ -157,7 +155,6 @@ class Catalog:
         )
 
     def files(self, version: Version) -> dict[str, int]:
-        """The files of segments that a version names, with their sizes."""
         return {self.path(*place): size for place, size in version.files.items()}
 
     def _has(self, part: Version) -> bool:

@@ -24,8 +24,6 @@ _ASIDE = "."
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What `vacuum` deleted."""
-
     num_versions: int
     num_segments: int
     num_bytes: int

@@ -112,7 +112,6 @@ def to_document(content: Any) -> bytes:
 
 
 def from_document(data: bytes, first_keys: Set[str]) -> tuple[int, Any]:
-    """The format of a document, and its content."""
     parts = _PARTS.fullmatch(data)
     if parts is not None:
         if parts[2] != _checksum(parts[1], parts[3]):
@@ -129,7 +128,6 @@ def from_document(data: bytes, first_keys: Set[str]) -> tuple[int, Any]:
 
 
 def _checksum(head: bytes, tail: bytes) -> bytes:
-    """Of the bytes before and after it."""
     return xxhash.xxh3_128_hexdigest(head + tail).encode()
 
 

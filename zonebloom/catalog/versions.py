@@ -104,7 +104,6 @@ def plain_name(name: Any) -> str:
 
 
 def listing_of(fragments: Sequence[KnownFragment]) -> bytes:
-    """The bytes of the file that lists the fragments of a version."""
     columns = []
     for name, kind in zip(_FIELDS.names, _FIELDS.types, strict=True):
         owners = [f.identity if name in _OF_FILE else f for f in fragments]

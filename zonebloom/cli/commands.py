@@ -47,8 +47,6 @@ def _options(*options: Callable) -> Callable[[Callable], Callable]:
 
 
 def _answers(command: Callable[..., Answer]) -> Callable[..., int]:
-    """Write what a command answers, as ``--output`` says."""
-
     @click.option("--output", type=click.Choice(["text", "json"]), default="text", help=_JSON_HELP)
     @functools.wraps(command)
     def run(output: str, **given: Any) -> int:
@@ -69,8 +67,6 @@ def _answers(command: Callable[..., Answer]) -> Callable[..., int]:
 
 
 def _on_dataset(command: Callable[..., Answer]) -> Callable[..., int]:
-    """Open the dataset that a command is about, and write what it answers."""
-
     @functools.wraps(command)
     def run(
         path: str,
@@ -465,7 +461,6 @@ class _Run:
 
 
 def _given(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Those that are not left to their defaults."""
     return {name: value for name, value in parameters.items() if value is not None}
 
 

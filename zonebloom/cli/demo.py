@@ -206,7 +206,6 @@ def run(folder: str | os.PathLike[str], lookup: Lookup, table: pa.Table) -> Look
 
 
 def _timed(path: str, filter: str, use_scalar_index: bool) -> tuple[pa.Table, ScanStats, float]:
-    """Open the dataset and look up: what a script that runs once would wait for."""
     seen: list[ScanStats] = []
     started = time.perf_counter()
     table = dataset(path).to_table(

@@ -47,7 +47,6 @@ def java_version() -> tuple[int, ...] | None:
 
 
 def missing_for_spark(master: str = "local[*]") -> str | None:
-    """What Spark lacks here to start on a master, None when it can."""
     if find_spec("pyspark") is None:
         return "pyspark is not installed"
     if _is_connect(master):
@@ -63,7 +62,6 @@ def missing_for_spark(master: str = "local[*]") -> str | None:
 
 
 def spark_session(master: str = "local[*]", app_name: str = "zonebloom") -> SparkSession:
-    """The active session, or a new quiet one."""
     missing = missing_for_spark(master)
     if missing is not None:
         raise _cannot_run(missing)
@@ -119,7 +117,6 @@ def _cannot_run(missing: str) -> EngineError:
 
 
 def _is_connect(master: str) -> bool:
-    """Whether the JVM is a Spark Connect server's, elsewhere."""
     return master.startswith("sc://")
 
 

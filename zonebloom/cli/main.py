@@ -21,7 +21,6 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, this process's by default, to its exit code."""
     try:
         import click
     except ImportError:
@@ -53,7 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _noticing_interrupts() -> Iterator[list[int]]:
-    """Keep the signals by which the user asked to stop."""
     seen: list[int] = []
 
     def notice(number: int, frame: object) -> None:

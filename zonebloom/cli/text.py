@@ -124,7 +124,6 @@ def _cut(text: str) -> str:
 
 
 def indices_text(described: list[Any], figures: list[dict[str, Any]] | None = None) -> str:
-    """A table of indices, with measured figures if there are any."""
     headers = ["index", "column", "zones", "rows", "files covered", "size"]
     lines: list[list[object]] = [
         [
@@ -170,7 +169,6 @@ def lookups_text(results: list[LookupResult]) -> str:
 
 
 def read_text(plan: ScanPlan, stats: ScanStats) -> str:
-    """What a lookup read, in one line."""
     zones = " and ".join(map(str, plan.indices))
     rows = f"{stats.rows_found:,} {'row' if stats.rows_found == 1 else 'rows'}"
     return (

@@ -181,7 +181,6 @@ def _require_disjoint(tables: Sequence[Table]) -> None:
 
 
 def _require_whole_fragments(tables: Sequence[Table], dataset: Any) -> set[int]:
-    """Ids of the fragments indexed, all of whose rows must be: Lance takes the others as absent."""
     rows = {each.fragment_id: each.physical_rows for each in dataset.get_fragments()}
     indexed: set[int] = set()
     for table in tables:

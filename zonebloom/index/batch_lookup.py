@@ -61,7 +61,6 @@ def _array(values: Any, column_type: pa.DataType) -> pa.Array | pa.ChunkedArray:
 
 
 def _from_text(keys: pa.Array) -> pa.Array:
-    """The bytes of UUIDs given as text."""
     try:
         read = [None if key is None else uuid.UUID(key).bytes for key in keys.to_pylist()]
     except ValueError:

@@ -72,7 +72,6 @@ def describe_embedded(files: Iterable[Iterable[EmbeddedColumn]]) -> list[Embedde
 
 
 def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> list[IndexDescription]:
-    """Describe indices against the files as they are."""
     rows = {known.fragment_id: known.num_rows or 0 for known in coverage.present if known.is_known}
     descriptions = []
     for entry in entries:

@@ -29,8 +29,6 @@ _PROBABILITY_OF_MANY = 0.01
 
 @dataclass(frozen=True, slots=True)
 class GlobalSize:
-    """How many distinct keys a global filter is to hold, and its false positives at that many."""
-
     num_items: int
     probability: float = DEFAULT_PROBABILITY
 
@@ -154,5 +152,4 @@ class GlobalFilter:
 
     @property
     def estimated_fpp(self) -> float:
-        """False positive probability as it is filled."""
         return self.sbbf.estimated_fpp

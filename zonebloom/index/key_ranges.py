@@ -30,7 +30,6 @@ _MAX_VALUE_BYTES = 256
 
 
 def range_type(arrow_type: pa.DataType) -> pa.DataType:
-    """The type a column's bounds are kept as: one Arrow can order, that holds every value."""
     leaf = value_type(arrow_type)
     if pt.is_float16(leaf):
         return pa.float32()
@@ -140,7 +139,6 @@ def ranges_file(rows: list[dict[str, Any]], arrow_type: pa.DataType) -> pa.Buffe
 
 
 def to_file(tables: Sequence[pa.Table]) -> pa.Buffer:
-    """The bytes of one ``ranges.arrow`` for the fragments of several, all of one column."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, tables[0].schema) as writer:
         for table in tables:
@@ -149,7 +147,6 @@ def to_file(tables: Sequence[pa.Table]) -> pa.Buffer:
 
 
 def read_ranges(buffer: pa.Buffer, where: str, arrow_type: pa.DataType | None = None) -> pa.Table:
-    """Read ``ranges.arrow`` of a column, or in the type it was written in."""
     try:
         table = pa.ipc.open_file(buffer).read_all()
         table.validate(full=True)

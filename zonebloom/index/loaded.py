@@ -31,7 +31,6 @@ def open_table(
 
 
 def write_table(catalog: Catalog, name: str, layout: str, tables: Sequence[Table]) -> WrittenTable:
-    """Write tables of one index as the one table of a segment, in a layout."""
     path = catalog.path(name, TABLE_FILES[layout])
     catalog.prepare(path)
     if layout == SlicedTable.layout:
@@ -54,7 +53,6 @@ class LoadedIndex:
 
     @property
     def loaded_bytes(self) -> int:
-        """Bytes of its files brought into memory so far."""
         return sum(table.loaded_bytes for table in self._tables or ())
 
     def tables(self) -> list[Table]:

@@ -153,8 +153,6 @@ def _places(batch: pa.RecordBatch, buffer: pa.Buffer) -> np.ndarray:
 
 
 class TableWriter:
-    """Write a table zone run by zone run; memory is one run's."""
-
     def __init__(
         self,
         filesystem: pafs.FileSystem,
@@ -189,7 +187,6 @@ class TableWriter:
 
 
 def write_rows(tables: Sequence[Table], filesystem: pafs.FileSystem, path: str) -> WrittenTable:
-    """Write tables of one index as one in the row layout: the file a build would have written."""
     writer = TableWriter(filesystem, path, tables[0].number_of_items, tables[0].probability)
     try:
         for table in tables:

@@ -191,7 +191,6 @@ class SlicedTable(Table):
         return words, places[zones.start - first :] - np.uint64(start * BYTES_PER_BLOCK)
 
     def _damaged(self, what: str) -> None:
-        """Report damage met by a lookup."""
         if self._report is None:
             raise self._corrupt(what)
         if not self._has_reported:

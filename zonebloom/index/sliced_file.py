@@ -93,7 +93,6 @@ class Directory:
 
 
 def directory_bytes(trailer: bytes, num_bytes: int) -> int:
-    """Length of the directory before a trailer, of a file of a size."""
     if len(trailer) != TRAILER.size:
         raise ValueError("it is too short")
     size, _, version, _, magic = TRAILER.unpack(trailer)

@@ -87,7 +87,6 @@ def merge(
 
 
 def _tiles_of(runs: list[FilterRun], tile_zones: int) -> Iterator[list[FilterRun]]:
-    """The filters of each tile, ``tile_zones`` zones in all but the last."""
     of_tile: list[FilterRun] = []
     room = tile_zones
     for run in runs:

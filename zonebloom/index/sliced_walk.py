@@ -76,7 +76,6 @@ def _runs(file: RandomAccessFile, tiles: Sequence[Tile], hashes: np.ndarray) -> 
 
 
 def _pairs_of(run: _Run, blocks: np.ndarray) -> Iterator[Pairs]:
-    """The pairs of one run, as many at a time as there is room for."""
     from zonebloom.sbbf import slice_search
 
     tile, state = np.array(run.tile, dtype=np.uint64), np.zeros(2, dtype=np.int64)

@@ -87,8 +87,6 @@ class HashingFile(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class WrittenTable:
-    """What was written: enough to find damage later."""
-
     num_bytes: int
     checksum: str
     num_zones: int
@@ -243,7 +241,6 @@ class Table(ABC):
                     yield memory.reshape(-1)[first : first + size]
 
     def zones(self) -> Iterator[tuple[int, Zones]]:
-        """The zones in their order, with their fragment, some of one fragment at a time."""
         fragment_ids, num_blocks = self.fragment_ids, self.num_blocks
         changes = (np.diff(fragment_ids) != 0) | (np.diff(num_blocks) != 0)
         filters = {size: self._filters(size) for size in np.unique(num_blocks).tolist()}

@@ -66,7 +66,6 @@ def validate(
     coverage: Coverage,
     sample: int | str = DEFAULT_SAMPLE,
 ) -> ValidatedIndex:
-    """Read every byte of an index, and hold it against rows of the files it covers."""
     if isinstance(sample, str):
         arguments.choice(sample, "sample", ("all",))
     else:

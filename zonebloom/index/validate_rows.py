@@ -43,7 +43,6 @@ class _Zone:
 def _sampled(
     tables: Sequence[Table], known: Sequence[PresentFragment], sample: int | None
 ) -> Iterator[tuple[PresentFragment, list[_Zone]]]:
-    """The zones to read of each fragment, in the order of their rows, one table after another."""
     places = {fragment.fragment_id: place for place, fragment in enumerate(known)}
     zones = sorted(
         (places[fragment_id], at, start, number)
@@ -148,7 +147,6 @@ class RowValidation:
                 self._check_pages(pages, fragment, zone, hashes, rows)
 
     def _look_up(self) -> None:
-        """Prove that the table denies none of the hashes taken since."""
         if not self._pending:
             return
         sizes = [hashes.size for _, hashes, _ in self._pending]

@@ -47,7 +47,6 @@ class IndexView:
             yield from part.pairs(hashes)
 
     def zones(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Fragment and first row of the zones that may hold any of some hashes."""
         parts = [np.empty(0, dtype=np.int64), *(part.matches(hashes)[0] for part in self._parts)]
         firsts = np.concatenate(parts).astype(np.uint64)
         return firsts >> np.uint64(OFFSET_BITS), firsts & np.uint64((1 << OFFSET_BITS) - 1)

@@ -118,7 +118,6 @@ def _written(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
 
 
 def columns_of(filter: RowFilter) -> set[str] | None:
-    """Names of the top-level columns a filter reads, None when that cannot be told."""
     if isinstance(filter, pc.Expression):
         return referenced_columns(filter)
     return None if filter.columns is None else set(filter.columns)

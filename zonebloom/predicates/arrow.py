@@ -52,7 +52,6 @@ class _Column(NamedTuple):
 def translate_arrow(
     expression: pc.Expression, schema: pa.Schema
 ) -> tuple[pc.Expression, ast.Predicate]:
-    """Bring a PyArrow expression to the one that is applied to rows, and a predicate."""
     reader = _read(expression, schema)
     if isinstance(reader, ast.Unknown):
         return expression, reader
@@ -89,7 +88,6 @@ class _Reader:
         self.predicate = ast.simplified(self._condition(self._nodes[-1]))
 
     def _understand(self, node: Node) -> None:
-        """Find the meaning of a node whose arguments have theirs."""
         try:
             if node.path:
                 node.meaning = _Column(node.path, resolve(self._schema, node.path))

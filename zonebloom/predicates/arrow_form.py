@@ -180,7 +180,6 @@ def parse(entries: list[_Entry]) -> list[Node]:
 
 
 def part(form: Form, node: Node) -> pc.Expression:
-    """A node as an expression of its own."""
     entries: list[_Entry] = []
     literals: list[pa.Array] = []
     deep = 0
@@ -203,7 +202,6 @@ def part(form: Form, node: Node) -> pc.Expression:
 
 
 def too_deep(most: int) -> FilterError:
-    """Why a filter is not applied, whose nesting PyArrow's stack may not hold."""
     return FilterError(f"the filter is nested more than {most:,} levels deep; {SHORTER}")
 
 
@@ -216,7 +214,6 @@ def expression_text(expression: pc.Expression) -> str:
 
 
 def referenced_columns(expression: pc.Expression) -> set[str] | None:
-    """Names of the top-level columns an expression reads, None when that cannot be told."""
     try:
         message = _message(expression.__reduce__()[1][0])
         entries = read(expression).entries if message is None else _outline(message)[0]

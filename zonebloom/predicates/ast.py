@@ -107,8 +107,6 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """Every term is true."""
-
     terms: tuple[Predicate, ...]
 
     def __str__(self) -> str:
@@ -117,8 +115,6 @@ class And:
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """At least one term is true."""
-
     terms: tuple[Predicate, ...]
 
     def __str__(self) -> str:
@@ -200,7 +196,6 @@ def replaced(predicate: Predicate, leaf: Callable[[Leaf], Predicate]) -> Predica
 
 
 def walk(predicate: Predicate) -> list[Predicate]:
-    """Every node of the tree, parents before children, left to right."""
     return _nodes(predicate, reverse=True)
 
 
@@ -318,7 +313,6 @@ def _united(terms: list[Predicate]) -> list[Predicate]:
 
 
 def negation(predicate: Predicate) -> Predicate:
-    """NOT of a predicate, without two of them in a row."""
     if isinstance(predicate, Not):
         return predicate.term
     if isinstance(predicate, Constant):
@@ -332,7 +326,6 @@ def columns(predicate: Predicate) -> set[ColumnPath]:
 
 
 def unknowns(predicate: Predicate) -> list[Unknown]:
-    """Return the parts the index cannot answer, in the order they are written."""
     return [node for node in walk(predicate) if isinstance(node, Unknown)]
 
 
@@ -365,7 +358,6 @@ def value_text(value: pa.Scalar) -> str:
 
 
 def shortened(text: str) -> str:
-    """A text that people read, cut where it is long."""
     return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
 
 

@@ -94,7 +94,6 @@ def _leaf(leaf: ast.Leaf, resolve: Resolve) -> _Form:
 
 
 def joined(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
-    """Terms joined by AND or OR, which are few enough for PyArrow to apply."""
     if len(terms) > _MOST_TERMS:
         raise FilterError(
             f"the filter joins more than {_MOST_TERMS:,} conditions that are no equalities of one "
@@ -189,7 +188,6 @@ def _is_in(path: ast.ColumnPath, values: pa.Array, null_matches: bool, resolve: 
 def _sides(
     path: ast.ColumnPath, value: pa.Scalar, resolve: Resolve
 ) -> tuple[pc.Expression, pa.Scalar]:
-    """A column and a value as PyArrow compares them exactly."""
     column, type_ = comparable(*resolve(path))
     value = value.cast(compared_as(value.type))
     _check_zones(path, type_, value)

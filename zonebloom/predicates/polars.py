@@ -98,7 +98,6 @@ class PolarsFilter:
 
 
 def _by_filtering(frame: pl.DataFrame, expr: pl.Expr) -> np.ndarray:
-    """Numbers of the rows that are left of a frame."""
     name = "row"
     while name in frame.columns:
         name += "_"
@@ -168,7 +167,6 @@ def _inputs(expr: pl.Expr) -> list[pl.Expr]:
 
 
 def _read(expr: pl.Expr) -> Any:
-    """The tree of an expression in JSON, None where it cannot be read."""
     try:
         return polars_expression.read(expr.meta.serialize(format="json"))
     except Exception:  # noqa: BLE001 - whatever it is, all zones are read

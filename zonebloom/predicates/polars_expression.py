@@ -70,7 +70,6 @@ def to_predicate(root: Any, schema: pa.Schema) -> ast.Predicate:
 
 
 def read(text: str) -> Any:
-    """Read an expression's JSON, however deep its chains are."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -94,7 +93,6 @@ def read(text: str) -> Any:
 
 
 def text_of(node: Any) -> str:
-    """A node as Polars shows it."""
     import polars as pl
 
     try:
@@ -124,7 +122,6 @@ def _condition(node: Any, schema: pa.Schema) -> ast.Predicate:
 
 
 def _meaning(node: Any, schema: pa.Schema) -> Any:
-    """Say what a node means: a predicate, a `_Column`, or a `pa.Scalar`."""
     match node:
         case {"Column": str(name)}:
             return _column((name,), schema)
@@ -380,7 +377,6 @@ def _type(dtype: Any) -> pa.DataType:
 
 
 def _set(node: Any) -> pa.Array:
-    """The values of a set that others are looked up in."""
     match node:
         case {"Alias": [inner, _]}:
             return _set(inner)

@@ -97,7 +97,6 @@ def _parse(text: str) -> Any:
 
 
 def _names(node: Any, schema: pa.Schema) -> frozenset[str] | None:
-    """Top-level columns a filter names, None when one of them is not found."""
     names: set[str] = set()
     for each in node.walk():
         if each.key in ("select", "lambda", "star", "placeholder", "parameter"):
@@ -141,7 +140,6 @@ class _Translator(Walker):
         return self._comparer.is_in(value.path, literals)
 
     def value(self, node: Any) -> Side:
-        """A column, a number, or a literal of a type that is written with it."""
         if node.key == "literal":
             return read_number(node.this)
         if node.key in ("cast", "trycast") and node.this.key == "literal":

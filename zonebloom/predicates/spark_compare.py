@@ -68,7 +68,6 @@ def read_text(text: str, kind: str) -> Literal:
 
 
 def of_python(value: object) -> Literal:
-    """Read a literal as Python holds it, of the type of its column."""
     if value is None:
         return Literal("null")
     try:
@@ -200,7 +199,6 @@ def _stored_number(literal: Literal, type_: pa.DataType) -> StoredValue:
 
 
 def _in_zone(local: str, timezone: str | None) -> str:
-    """A time of the session's zone, with its offset."""
     if timezone is None:
         raise Unanswerable(
             "the time zone of the session is not known here; write one: +00:00, or give the "

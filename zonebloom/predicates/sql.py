@@ -154,7 +154,6 @@ class _Translator(Walker):
         return found if len(stored) == len(items) else ast.Or((found, Constant(None)))
 
     def _of(self, operand: Operand, predicate: Predicate, node: Any) -> Predicate:
-        """What is said of a column, which of what is computed no index answers."""
         if operand.path is not None:
             return predicate
         expression = write(predicate, lambda _: (operand.expression, operand.type), True)
@@ -215,7 +214,6 @@ class _Translator(Walker):
     # Values
 
     def value(self, node: Any) -> Side:
-        """A column, a number, a cast, an interval, or the truth of a condition."""
         match node.key:
             case "column" | "dot":
                 return self._column(node)
@@ -283,7 +281,6 @@ class _Translator(Walker):
         return Operand(pc.field(*path), resolve(self.schema, path), path)
 
     def _path(self, names: list[str], node: Any) -> ast.ColumnPath:
-        """Find a column: literally "a.b", then the struct a with the field b, then by case."""
         joined = ".".join(names)
         if joined in self.schema.names or (
             not alike(self.schema.names, names[0]) and alike(self.schema.names, joined)

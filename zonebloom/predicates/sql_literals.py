@@ -147,7 +147,6 @@ def _double(value: Fraction | float) -> Fraction | float:
 
 
 def uuid_bytes(text: str) -> Literal:
-    """The 16 bytes that a UUID's text stands for."""
     try:
         return Literal("bytes", uuid.UUID(text).bytes)
     except ValueError:
@@ -170,7 +169,6 @@ def is_uuid_of_bytes(text: str, column: pa.DataType) -> bool:
 
 
 def number(text: str) -> Literal:
-    """Read a number exactly: digits, a fraction, an exponent."""
     if not _NUMBER.fullmatch(text.strip()):
         raise Unanswerable(f"{text!r} is no number", "write a number such as -1.5 or 2e10")
     value = Decimal(text.strip())
@@ -181,7 +179,6 @@ def number(text: str) -> Literal:
 
 
 def timestamp(text: str) -> Literal:
-    """Read a date, a timestamp, or an instant where a zone is written."""
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None:
         raise Unanswerable(f"{text!r} is no date or timestamp", _ADVICE["timestamp"])
@@ -204,7 +201,6 @@ def timestamp(text: str) -> Literal:
 
 
 def time_of_day(text: str) -> Literal:
-    """Read ``HH:MM[:SS[.fraction]]``, to any precision."""
     match = _CLOCK.fullmatch(text.strip())
     if match is not None:
         hour, minute, second = int(match["h"]), int(match["m"]), Fraction(match["s"] or 0)

@@ -74,7 +74,6 @@ class Walker:
     # Conditions
 
     def condition(self, node: Any) -> Predicate:
-        """Translate a node that is true, false or null for a row."""
         node = self.bare(node)
         if method := self.conditions.get(node.key):
             return method(node)
@@ -230,7 +229,6 @@ class Walker:
         return node
 
     def only(self, node: Any, *known: str) -> None:
-        """Refuse a node that carries more than is looked at."""
         extra = [name for name, value in node.args.items() if value and name not in known]
         if extra:
             self.fail(f"{extra[0].upper()} is not understood here", ELSEWHERE, node)

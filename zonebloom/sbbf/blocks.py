@@ -48,8 +48,6 @@ def _set_block(typing_context, words, word, low):
 
 @intrinsic
 def _has_block(typing_context, words, word, low):
-    """Whether the eight bits of ``low`` are set in the block that begins at ``words[word]``."""
-
     def generate(context, builder, signature, arguments):
         pointer = _block_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
         block = builder.load(pointer, align=4)

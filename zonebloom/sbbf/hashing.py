@@ -67,7 +67,6 @@ class Hashes:
     null_count: int
 
     def valid(self) -> np.ndarray:
-        """The hashes of the rows that are not null, shape ``(n - null_count,)``."""
         return self.values[self.is_valid()] if self.null_count else self.values
 
     def is_valid(self) -> np.ndarray:

@@ -17,7 +17,6 @@ _HEADER = re.compile(_SIZE + rb"([\x80-\xff]{0,4}[\0-\x7f])" + re.escape(_UNIONS
 
 
 def varint(value: int) -> bytes:
-    """An unsigned integer as Thrift's compact protocol writes it."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -43,7 +43,6 @@ def _is_private(folder: str) -> bool:
 
 
 def _lock_path() -> str | None:
-    """Where the lock lies; None when this user has no place for it."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     user = str(os.geteuid()) if os.name == "posix" else "user"
     folders = (f"{cache}/zonebloom", f"{tempfile.gettempdir()}/zonebloom-{user}")

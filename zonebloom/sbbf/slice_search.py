@@ -25,7 +25,6 @@ def _block(hashed, tile):
 
 @inlined
 def _row(hashed, word):
-    """Number of the row in its block that word ``word`` of a filter asks for."""
     low = np.uint32(hashed & np.uint64(0xFFFFFFFF))
     return word * BITS_PER_WORD + np.int64(np.uint32(low * SALT[word]) >> np.uint32(27))
 

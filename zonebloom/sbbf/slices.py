@@ -34,7 +34,6 @@ _U0, _U8, _U32, _U64 = map(np.uint64, (0, 8, 32, 64))
 
 @inlined
 def address_of(array):
-    """Where an array begins in memory."""
     return np.uint64(array.ctypes.data)
 
 
@@ -127,7 +126,6 @@ def unslice_blocks(blocks, first_block, row_words, first_zone, filters):
 
 @kernel(void(readonly(uint64, 2), int64, uint64, uint64, uint64[:, ::1]))
 def _checks(blocks, row_words, seed, seed_step, out):
-    """The check of every row of a run of blocks, shape ``(blocks, 256)``."""
     size = np.uint64(row_words * 8)
     for block in range(blocks.shape[0]):
         at = address_of(blocks[block])

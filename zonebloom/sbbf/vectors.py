@@ -127,8 +127,6 @@ copy_64_bytes = _copier(_STRIP)
 
 @intrinsic
 def trailing_zeros(typing_context, value):
-    """Number of the lowest bit set; 64 when there is none."""
-
     def generate(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 

@@ -25,8 +25,6 @@ _U0, _U1, _U2, _U4, _U8, _U16, _U24, _U32 = map(np.uint64, (0, 1, 2, 4, 8, 16, 2
 
 
 def _loader(bits: int):
-    """Make an intrinsic that reads an unaligned little-endian integer at an address."""
-
     @intrinsic
     def load(typing_context, address):
         def generate(context, builder, signature, arguments):
@@ -149,7 +147,6 @@ def hash_width_8(values, out):
 
 @kernel(void(uint64, uint64, uint64[::1]))
 def hash_stride(address, width, out):
-    """Hash ``out.size`` values of ``width`` bytes each, lying one after another."""
     if width == _U16:
         for i in range(out.shape[0]):
             at = address + np.uint64(i) * _U16

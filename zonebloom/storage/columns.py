@@ -41,8 +41,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a dataset: its path of names, and its type in the dataset's schema."""
-
     path: tuple[str, ...]
     type: pa.DataType
 
@@ -52,8 +50,6 @@ class Column:
 
 
 class ColumnsReader:
-    """Reads some columns of one file, all of them in one pass."""
-
     def __init__(
         self,
         format: pads.FileFormat,
@@ -88,7 +84,6 @@ class ColumnsReader:
         return runs
 
     def read(self, run: Run) -> Iterator[list[pa.Array]]:
-        """The values of a run in row order, an array for each column."""
         with reading(self._path, _ADVICE):
             batches = self._fragment() if run.row_groups is None else self._row_groups(run)
             while (batch := next(batches, None)) is not None:
@@ -149,7 +144,6 @@ class ColumnsReader:
             ]
 
     def _is_stored(self, schema: pa.Schema, column: Column) -> bool:
-        """Whether the file has a column, or a leaf."""
         fields: pa.Schema | pa.StructType = schema
         for name in column.path[:-1]:
             if name not in fields.names:

@@ -63,7 +63,6 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
 
 
 def _require_plain(table: DeltaTable, name: str) -> None:
-    """Refuse a table whose files are not its rows, column by name."""
     protocol = table.protocol()
     features = {each.lower() for each in protocol.reader_features or ()}
     unknown = features - _READER_FEATURES
@@ -107,7 +106,6 @@ def _renamed(node: Any) -> Iterator[str]:
 def _partition_values(
     found: pa.Table, column: str, schema: pa.Schema, name: str
 ) -> list[pa.Scalar]:
-    """The value of a partition column for each file, with the table's type."""
     wanted = schema.field(column).type
     if not _is_in_log(wanted):
         # Writers do not agree on how bytes are written in the log.

@@ -82,7 +82,6 @@ def require_no_schema(source: Any, schema: Schema) -> None:
 
 
 def open_files(paths: Sequence[str], filesystem: pafs.FileSystem) -> Source:
-    """Make a source of Parquet files named one by one, whatever table they may be of."""
     return _from_dataset(_Files("parquet", filesystem).dataset(list(paths), filesystem), None)
 
 
@@ -130,7 +129,6 @@ class _Files:
         return _not_of_tables(source)
 
     def at(self, path: str) -> Source:
-        """A folder, a file, or what matches a pattern."""
         where = self.filesystem
         if where is None and is_uri(path):
             with reading(arguments.shown(path), "correct the URI, or give filesystem", "open"):
@@ -208,8 +206,6 @@ def _with_types_of_files(
 
 
 def _united(source: Source) -> Source:
-    """The same with every column of every file, each in a type that all of its files widen to."""
-
     def stored(fragment: Fragment) -> pa.Schema:
         with reading(f"the schema of {fragment.path}"):
             return source.open(fragment, source.filesystem).physical_schema

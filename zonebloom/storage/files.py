@@ -84,8 +84,6 @@ def reading(
 
 
 class ReadCounter:
-    """Bytes and requests of every read of a scan; threads may add to it together."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.num_bytes = 0
@@ -114,8 +112,6 @@ def _wait_for_readers() -> None:
 
 
 class _CountedFile:
-    """A Python file over a native one, for ``pyarrow.PythonFile``."""
-
     def __init__(self, native: pa.NativeFile, counter: ReadCounter):
         self._native = native
         self._counter = counter
@@ -175,7 +171,6 @@ class _CountingHandler(pafs.FileSystemHandler):
 
 
 def counted(filesystem: pafs.FileSystem, counter: ReadCounter) -> pafs.FileSystem:
-    """Wrap a file system so that what is read through it is added to a counter."""
     return pafs.PyFileSystem(_CountingHandler(filesystem, counter))
 
 
@@ -202,7 +197,6 @@ def opened_identity(
 
 
 def forget_listings(filesystem: pafs.FileSystem) -> None:
-    """Have a file system list anew what it would answer from memory."""
     fsspec = _fsspec(filesystem)
     if fsspec is not None:
         fsspec.invalidate_cache()

@@ -75,7 +75,6 @@ def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
 
 
 def _data_files(table: Table, name: str) -> list[IcebergFile]:
-    """The files of the current snapshot, when they are its rows and nothing else."""
     from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent
 
     snapshot = table.current_snapshot()
@@ -264,7 +263,6 @@ def _partition_values(
 def _places(
     table: Table, locations: Sequence[str], filesystem: pafs.FileSystem | None, name: str
 ) -> tuple[pafs.FileSystem, str, list[str]]:
-    """The file system, the table's folder in it, and the files' paths."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     io = table.io

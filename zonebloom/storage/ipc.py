@@ -120,8 +120,6 @@ class IpcRows:
 
 
 class _AsFile(io.RawIOBase):
-    """The file for pyarrow, which never gets fewer bytes than there were."""
-
     def __init__(self, read: Callable[[int, int], bytes], num_bytes: int):
         self._read = read
         self._num_bytes = num_bytes

@@ -37,9 +37,6 @@ class Block(NamedTuple):
 
 
 class BatchHead(NamedTuple):
-    """What a record batch's head says: rows and nulls of each node, start and stop of each buffer;
-    int64, shape (n, 2)."""
-
     num_rows: int
     nodes: np.ndarray
     buffers: np.ndarray
@@ -62,19 +59,16 @@ class _Table:
         return self._at + offset if offset else 0
 
     def number(self, slot: int, format: str) -> int:
-        """A number; 0 by default."""
         at = self.place(slot)
         return _number(format, self._data, at) if at else 0
 
     def table(self, slot: int) -> _Table:
-        """A table that must be there."""
         at = self.place(slot)
         if not at:
             raise ValueError("a part of its description is missing")
         return _Table(self._data, at + _number("<I", self._data, at))
 
     def structs(self, slot: int, dtype: np.dtype) -> np.ndarray:
-        """A vector of structs; empty by default."""
         at = self.place(slot)
         if not at:
             return np.empty(0, dtype=dtype)

@@ -14,7 +14,6 @@ _GLOB_CHARACTERS = frozenset("*?[")
 
 
 def is_pattern(path: str) -> bool:
-    """Whether a path has characters that stand for others."""
     return not _GLOB_CHARACTERS.isdisjoint(path)
 
 

@@ -17,7 +17,6 @@ _ALIASES = {"s3a": "s3", "s3n": "s3"}
 
 
 def is_uri(path: str) -> bool:
-    """Whether a path begins with a scheme."""
     return _SCHEME.match(path) is not None
 
 

@@ -23,8 +23,6 @@ Values: TypeAlias = Mapping[str, pa.Scalar]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSource(Source):
-    """A source of which a table format knows the files and their partition values."""
-
     name: str  # of the table and its snapshot, for messages
     values: Mapping[str, Values]  # by path, as the table's metadata says
 
@@ -55,7 +53,6 @@ def snapshot_source(
     root: str,
     files: Sequence[tuple[str, Values]],
 ) -> SnapshotSource:
-    """Make a source of the Parquet files of a snapshot, given by path and values."""
     import pyarrow.dataset as pads
 
     if not files:

@@ -93,7 +93,6 @@ class Source:
         fragments: Sequence[tuple[Fragment, tuple[int, ...] | None]],
         filesystem: pafs.FileSystem,
     ) -> Any:
-        """Fragments, or row groups of them, as a pyarrow dataset."""
         import pyarrow.dataset as pads
 
         opened = []
@@ -105,7 +104,6 @@ class Source:
         return pads.FileSystemDataset(opened, self.schema, self.format, filesystem)
 
     def identities(self, fragments: Sequence[Fragment] | None = None) -> list[FileIdentity | None]:
-        """What the file of each fragment, or of some, is now; None where it is gone."""
         asked = self.fragments if fragments is None else fragments
         return identities(self.filesystem, (fragment.path for fragment in asked))
 

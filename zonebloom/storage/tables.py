@@ -64,7 +64,6 @@ def _is_of_table(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> bool:
 
 
 def _above(folders: Iterable[str]) -> set[str]:
-    """Some folders and all above them."""
     above: set[str] = set()
     for folder in folders:
         while folder.strip("/") and folder not in above:

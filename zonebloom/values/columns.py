@@ -30,7 +30,6 @@ def find_column(names: Iterable[str], name: str, ignore_case: bool = True) -> st
 def find_leaf(
     schema: pa.Schema, names: Sequence[str], ignore_case: bool = True
 ) -> tuple[str, ...] | None:
-    """The path of the column, or leaf of structs, that names mean one below the other."""
     fields: pa.Schema | pa.StructType | None = schema
     path: list[str] = []
     for name in names:
@@ -59,7 +58,6 @@ def column_path(schema: pa.Schema, text: str, ignore_case: bool = False) -> tupl
 
 
 def leaf_type(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:
-    """The type at a path of names, None where there is none or it is ambiguous."""
     try:
         return resolve(schema, path)
     except LookupError:

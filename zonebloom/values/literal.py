@@ -55,7 +55,6 @@ class Literal:
 
     @classmethod
     def of(cls, scalar: pa.Scalar) -> Literal | None:
-        """The literal that an Arrow value is, None for types of which none is read."""
         while isinstance(scalar, pa.ExtensionScalar | pa.DictionaryScalar):
             scalar = scalar.value  # pyright: ignore[reportAttributeAccessIssue]
         kind: Any = scalar.type

@@ -32,7 +32,6 @@ def hash_bytes(data: bytes) -> int:
 
 
 def probe(column: pa.DataType, value: pa.Scalar) -> Probe:
-    """Find the hashes under which rows equal to a literal were inserted."""
     literal = Literal.of(value)
     if literal is None or family(column) == "boolean" or not is_comparable(column, value.type):
         reason = f"a {value.type} literal against a {column} column is not compared exactly"

@@ -99,7 +99,6 @@ def unit(type_: pa.DataType) -> Fraction:
 
 
 def bounds(type_: pa.DataType) -> tuple[int, int]:
-    """The first and the last step of a number line."""
     if pt.is_decimal(type_):
         most = 10**type_.precision - 1
         return -most, most
@@ -157,7 +156,6 @@ def nulls_are_elsewhere(type_: pa.DataType) -> bool:
 
 
 def is_flat(type_: pa.DataType) -> bool:
-    """Whether values are in one array, as they are."""
     return not (pt.is_nested(type_) or pt.is_null(type_) or nulls_are_elsewhere(type_))
 
 
@@ -180,7 +178,6 @@ def hash_domain(type_: pa.DataType) -> str:
 
 
 def require_indexable(type_: pa.DataType, column: str) -> None:
-    """Refuse a column whose type cannot carry a Bloom filter index."""
     why = why_not_indexable(type_, column)
     if why is not None:
         raise UnsupportedType(f"column {column!r} has type {type_}, which cannot be indexed: {why}")
