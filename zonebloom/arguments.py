@@ -33,10 +33,15 @@ def shown(value: object) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
+def refusal(value: object, parameter: str, advice: str) -> InvalidArgument:
+    """What is raised of a value of another kind, and what to give instead."""
+    return InvalidArgument(f"{parameter} is {shown(value)}; {advice}")
+
+
 def text(value: object, parameter: str) -> str:
     """Text that can be written as UTF-8."""
     if not isinstance(value, str):
-        raise InvalidArgument(f"{parameter} is {shown(value)}; give text")
+        raise refusal(value, parameter, "give text")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -49,7 +54,7 @@ def text(value: object, parameter: str) -> str:
 
 def path(value: object, parameter: str) -> str:
     if not isinstance(value, str | os.PathLike):
-        raise InvalidArgument(f"{parameter} is {shown(value)}; give a path")
+        raise refusal(value, parameter, "give a path")
     given = text(os.fspath(value), parameter)
     if not given or "\0" in given:
         raise InvalidArgument(f"{parameter} is {shown(given)}, which names no file; give a path")
@@ -59,43 +64,40 @@ def path(value: object, parameter: str) -> str:
 def names(value: object, parameter: str, advice: str = "") -> list[str]:
     """A list of texts; text alone would be taken for the list of its characters."""
     if isinstance(value, str | bytes):
-        advice = advice or f"give a list: [{shown(value)}]"
-        raise InvalidArgument(f"{parameter} is {shown(value)}; {advice}")
+        raise refusal(value, parameter, advice or f"give a list: [{shown(value)}]")
     if isinstance(value, Mapping) or not isinstance(value, Iterable):
-        raise InvalidArgument(f"{parameter} is {shown(value)}; give a list of names")
+        raise refusal(value, parameter, "give a list of names")
     return [text(each, f"an item of {parameter}") for each in value]
 
 
 def whole(value: object, parameter: str, least: int = 0, most: int = 2**63 - 1) -> int:
     """A whole number from ``least``; of one beyond ``most``, that."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InvalidArgument(
-            f"{parameter} is {shown(value)}; give a whole number of at least {least}"
-        )
+        raise refusal(value, parameter, f"give a whole number of at least {least}")
     return min(int(value), most)
 
 
 def flag(value: object, parameter: str) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise InvalidArgument(f"{parameter} is {shown(value)}; give True or False")
+        raise refusal(value, parameter, "give True or False")
     return bool(value)
 
 
 def choice(value: object, parameter: str, among: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in among:
-        raise InvalidArgument(f"{parameter} is {shown(value)}; it is one of {', '.join(among)}")
+        raise refusal(value, parameter, f"it is one of {', '.join(among)}")
     return value
 
 
 def function(value: Any, parameter: str) -> Callable[..., Any] | None:
     if value is not None and not callable(value):
-        raise InvalidArgument(f"{parameter} is {shown(value)}; give a function, or None")
+        raise refusal(value, parameter, "give a function, or None")
     return value
 
 
 def of_type(value: object, kind: type[Kind], parameter: str) -> Kind:
     if not isinstance(value, kind):
-        raise InvalidArgument(f"{parameter} is {shown(value)}; give a {kind.__name__}")
+        raise refusal(value, parameter, f"give a {kind.__name__}")
     return value
 
 
@@ -112,9 +114,7 @@ def whole_numbers(
         return np.empty(0, dtype=np.int64)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or int(numbers.min()) < least:
         bound = ", 0 or more" if least == 0 else ""
-        raise InvalidArgument(
-            f"{parameter} is {shown(values)}; give a list of whole numbers{bound}"
-        )
+        raise refusal(values, parameter, f"give a list of whole numbers{bound}")
     if int(numbers.max()) > most:
         raise InvalidArgument(f"{parameter} holds {int(numbers.max())}; the most is {most}")
     return numbers
@@ -130,7 +130,7 @@ def array(values: Any, parameter: str) -> pa.Array | pa.ChunkedArray:
         )
     # In what a set or a dictionary holds there is no order to answer in.
     if isinstance(values, Mapping | Set) or not isinstance(values, Iterable):
-        raise InvalidArgument(f"{parameter} is {shown(values)}; give a list or an array")
+        raise refusal(values, parameter, "give a list or an array")
     try:
         return pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

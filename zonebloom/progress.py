@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from zonebloom import arguments
-from zonebloom.errors import InvalidArgument
 
 Progress: TypeAlias = bool | Callable[[int, int], Any] | None
 Report = Callable[[int], None]
@@ -17,9 +16,7 @@ Report = Callable[[int], None]
 
 def require_progress(progress: object) -> None:
     if progress is not None and not isinstance(progress, bool) and not callable(progress):
-        raise InvalidArgument(
-            f"progress is {arguments.shown(progress)}; give True, False or a function"
-        )
+        raise arguments.refusal(progress, "progress", "give True, False or a function")
 
 
 @contextmanager

@@ -50,9 +50,7 @@ class RowRanges:
         try:
             pairs = [(start, stop) for start, stop in ranges]
         except (TypeError, ValueError):
-            raise InvalidArgument(
-                f"ranges is {arguments.shown(ranges)}; give pairs: [(start, stop), ...]"
-            ) from None
+            raise arguments.refusal(ranges, "ranges", "give pairs: [(start, stop), ...]") from None
         whole = RowRanges.from_arrays([each[0] for each in pairs], [each[1] for each in pairs])
         self.starts, self.stops = whole.starts, whole.stops
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom import arguments
-from zonebloom.advise.judge import FROM_PATHS, NOT_INDEXABLE, Advice, Advices, Figures, judge
+from zonebloom.advise.judge import FROM_PATHS, NOT_INDEXABLE, Advice, Advices, judged
 from zonebloom.advise.sample import (
     Overlaps,
     draw_zones,
@@ -251,32 +251,25 @@ class _Sample:
             if by_range is None
             else zones_holding(by_range, overlap.sizes, positions, self.num_zones)
         )
-        figures = Figures(
-            self.num_zones,
-            float(null_share),
-            distinct,
-            holding + fpp * (self.num_zones - holding),
-            per_zone * self.num_zones / max(distinct, 1),
-            with_ranges,
-            self._parquet,
-            pace.row_group_rows / self._parameters.number_of_items,
-        )
-        return Advice(
+        advice = Advice(
             column.name,
             str(column.type),
-            *judge(figures),
+            "",
+            "",
             *self.size,
-            figures.null_share,
-            distinct,
-            per_zone,
-            self._index_bytes("log2"),
-            self._index_bytes("exact"),
-            pace.seconds * self.num_rows / cores(),
-            figures.zones_with_index,
-            with_ranges,
-            figures.zones_per_value,
-            fpp * self.num_zones,
+            null_share=float(null_share),
+            distinct=distinct,
+            distinct_per_zone=per_zone,
+            index_bytes=self._index_bytes("log2"),
+            index_bytes_exact=self._index_bytes("exact"),
+            build_seconds=pace.seconds * self.num_rows / cores(),
+            zones_with_index=holding + fpp * (self.num_zones - holding),
+            zones_with_key_ranges=with_ranges,
+            zones_per_value=per_zone * self.num_zones / max(distinct, 1),
+            zones_if_absent=fpp * self.num_zones,
         )
+        row_group_zones = pace.row_group_rows / self._parameters.number_of_items
+        return judged(advice, self._parquet, row_group_zones)
 
     def _cut(self, values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
         sizes = [zone.stop - zone.start for zone in self.zones]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zonebloom.text import bytes_text, lines_html, table_html, table_text
 
@@ -152,7 +152,8 @@ _HEADERS = [
 
 def _cells(each: Advice) -> list[object]:
     if each.distinct is None:
-        return [each.column, each.type, *["-"] * (len(_HEADERS) - 3), _short(each.verdict)]
+        verdict = each.verdict.partition(":")[0]
+        return [each.column, each.type, *["-"] * (len(_HEADERS) - 3), verdict]
     return [
         each.column,
         each.type,
@@ -167,10 +168,6 @@ def _cells(each: Advice) -> list[object]:
     ]
 
 
-def _short(verdict: str) -> str:
-    return verdict.partition(":")[0]
-
-
 def _rounded(count: int) -> int:
     """Three figures: an estimate has no more."""
     return count if count < 1000 else round(count, 3 - len(str(count)))
@@ -182,33 +179,29 @@ def _zones_text(zones: float | None) -> str:
     return f"{zones:,.1f}" if zones < 9.95 else f"{zones:,.0f}"
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    num_zones: int
-    null_share: float
-    distinct: int
-    zones_with_index: float
-    zones_per_value: float
-    zones_with_key_ranges: float | None
-    # Whether the files keep minima and maxima, and how many zones a row group of them has.
-    in_parquet: bool
-    row_group_zones: float
+def judged(advice: Advice, in_parquet: bool, row_group_zones: float) -> Advice:
+    """The advice with a verdict on its figures; whether the files keep minima and maxima, and how
+    many zones a row group of them has."""
+    verdict, why = _verdict(advice, in_parquet, row_group_zones)
+    return replace(advice, verdict=verdict, why=why)
 
 
-def judge(figures: Figures) -> tuple[str, str]:
+def _verdict(figures: Advice, in_parquet: bool, row_group_zones: float) -> tuple[str, str]:
     zones = figures.num_zones
     if zones < 2:
-        return FEW_ROWS, f"there {_are(zones)}: there is nothing to skip"
+        are = "is one zone" if zones == 1 else "are no rows"
+        return FEW_ROWS, f"there {are}: there is nothing to skip"
     if figures.null_share == 1:
         return ONLY_NULLS, "no row looked at has a value: there is no key to look up"
-    read, every = figures.zones_with_index, f"{zones:,} zones"
-    values = f"{_rounded(figures.distinct):,} distinct {_plural('value', figures.distinct)}"
+    read, every = figures.zones_with_index or 0, f"{zones:,} zones"
     if read > _MOST * zones:
-        if figures.zones_per_value < _RARE * zones:
+        per_value, distinct = figures.zones_per_value or 0, figures.distinct or 0
+        if per_value < _RARE * zones:
             return INDEX, (
-                f"for rare values: a value is in {_zones_text(figures.zones_per_value)} of {every} "
-                f"on average, that of a row drawn at random in {_zones_text(read)}"
+                f"for rare values: a value is in {_zones_text(per_value)} of {every} on average, "
+                f"that of a row drawn at random in {_zones_text(read)}"
             )
+        values = f"{_rounded(distinct):,} distinct value{'s' if distinct != 1 else ''}"
         return FEW_VALUES, f"{values}; that of a row is in {_zones_text(read)} of {every}"
     ranges = figures.zones_with_key_ranges
     finding = f"a lookup reads {_zones_text(read)} of {every}"
@@ -217,25 +210,13 @@ def judge(figures: Figures) -> tuple[str, str]:
     left = f"key ranges alone leave {_zones_text(ranges)}"
     if ranges > max(_AS_GOOD * read, read + _FEW_MORE):
         return INDEX, f"{finding}; {left}"
-    if not figures.in_parquet:
+    if not in_parquet:
         return INDEX, f"{finding}; {left}, but the files keep no key ranges"
     how = "sorted" if ranges < 3 else "clustered"
-    return KEY_RANGES, f"{how}: {left} of {every}{_by_row_groups(figures)}"
-
-
-def _by_row_groups(figures: Figures) -> str:
-    """What is read where only row groups are skipped, if that is much more."""
-    if figures.row_group_zones < 2 * (figures.zones_with_key_ranges or 0):
-        return ", and Parquet keeps them"
-    return (
-        ", and Parquet keeps them; readers that skip row groups alone read about "
-        f"{_zones_text(figures.row_group_zones)}, so keep row groups small"
+    kept = f"{how}: {left} of {every}, and Parquet keeps them"
+    if row_group_zones < 2 * ranges:
+        return KEY_RANGES, kept
+    return KEY_RANGES, (
+        f"{kept}; readers that skip row groups alone read about {_zones_text(row_group_zones)}, "
+        "so keep row groups small"
     )
-
-
-def _are(zones: int) -> str:
-    return "is one zone" if zones == 1 else "are no rows"
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"

@@ -121,9 +121,7 @@ class IndexRequest:
         if parameters.probability != DEFAULT_PROBABILITY:
             raise InvalidArgument("give probability or max_false_zones, not both")
         if isinstance(most, bool) or not isinstance(most, int | float) or not most > 0:
-            raise InvalidArgument(
-                f"max_false_zones is {arguments.shown(most)}; give a number above 0"
-            )
+            raise arguments.refusal(most, "max_false_zones", "give a number above 0")
         zones = sum(-(-rows // parameters.number_of_items) for rows in _row_counts(opened)) or 1
         # A filter that lets half through is hardly one.
         return replace(parameters, probability=min(min(most, zones) / zones, 0.5))
@@ -169,9 +167,7 @@ def _parameters(index_type: str | IndexConfig, given: dict[str, Any]) -> ZonePar
         given = {**given, **more}
         index_type = index_type.index_type
     if not isinstance(index_type, str) or index_type.upper() != INDEX_TYPE:
-        raise InvalidArgument(
-            f"index_type is {arguments.shown(index_type)}; zonebloom builds {INDEX_TYPE!r}"
-        )
+        raise arguments.refusal(index_type, "index_type", f"zonebloom builds {INDEX_TYPE!r}")
     known = [each.name for each in fields(ZoneParameters)]
     unknown = [name for name in given if name not in known]
     if unknown:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from zonebloom import arguments
-from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.sizing import SIZINGS, size_for
 from zonebloom.storage.files import FileIdentity
 
@@ -31,10 +30,8 @@ class ZoneParameters:
 
     def __post_init__(self) -> None:
         if isinstance(self.number_of_items, int) and self.number_of_items > 1 << 32:
-            raise InvalidArgument(
-                f"number_of_items is {arguments.shown(self.number_of_items)}; a fragment has at "
-                "most 2**32 rows"
-            )
+            advice = "a fragment has at most 2**32 rows"
+            raise arguments.refusal(self.number_of_items, "number_of_items", advice)
         arguments.flag(self.fold, "fold")
         size_for(self.number_of_items, self.probability, self.sizing)
 

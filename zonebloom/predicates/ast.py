@@ -231,8 +231,10 @@ def simplified(predicate: Predicate) -> Predicate:
 
 
 def bounded(predicate: Predicate) -> Predicate:
-    """The predicate with what lies too deep for a search to follow made `Unknown`."""
-    return predicate if depth(predicate) <= DEEPEST else _cut(predicate, DEEPEST)
+    """The predicate, `Unknown` where it is too deep for a search to follow."""
+    if depth(predicate) <= DEEPEST:
+        return predicate
+    return Unknown("...", f"the filter is nested more than {DEEPEST} levels deep")
 
 
 def flattened(predicate: Predicate) -> Predicate:
@@ -262,14 +264,6 @@ def _chain(outer: And | Or) -> Iterator[Predicate]:
             stack += reversed(_below(node))
         else:
             yield node
-
-
-def _cut(predicate: Predicate, left: int) -> Predicate:
-    if isinstance(predicate, And | Or | Not) and left == 0:
-        return Unknown("...", f"the filter is nested more than {DEEPEST} levels deep")
-    if isinstance(predicate, And | Or):
-        return type(predicate)(tuple(_cut(term, left - 1) for term in predicate.terms))
-    return Not(_cut(predicate.term, left - 1)) if isinstance(predicate, Not) else predicate
 
 
 def conjunction(terms: Iterable[Predicate]) -> Predicate:

@@ -219,4 +219,4 @@ def _bytes(data: Any) -> memoryview:
     try:
         return memoryview(data).cast("B")
     except TypeError:
-        raise InvalidArgument(f"data is {arguments.shown(data)}; give bytes") from None
+        raise arguments.refusal(data, "data", "give bytes") from None

@@ -14,7 +14,7 @@ from math import exp, lgamma, log
 
 import numpy as np
 
-from zonebloom.arguments import choice, shown
+from zonebloom.arguments import choice, refusal, shown
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.spec import (
     BITS_PER_BLOCK,
@@ -62,14 +62,10 @@ def validate_target(
 ) -> None:
     """Refuse an ndv or a probability no filter can be made for, by what the caller calls them."""
     if isinstance(ndv, bool) or not isinstance(ndv, int) or not 1 <= ndv < 1 << 63:
-        raise InvalidArgument(
-            f"{names[0]} is {shown(ndv)}; give a whole number of at least 1, and below 2**63"
-        )
+        raise refusal(ndv, names[0], "give a whole number of at least 1, and below 2**63")
     is_number = isinstance(probability, int | float) and not isinstance(probability, bool)
     if not is_number or not 0.0 < probability < 1.0:
-        raise InvalidArgument(
-            f"{names[1]} is {shown(probability)}; give a number between 0 and 1, both excluded"
-        )
+        raise refusal(probability, names[1], "give a number between 0 and 1, both excluded")
 
 
 def size_for(ndv: int, probability: float, sizing: str = "log2") -> int:

@@ -52,9 +52,7 @@ def open_source(
     arguments.choice(format, "format", _FORMATS)
     is_union = isinstance(schema, str) and schema == "union"
     if not (schema is None or is_union or isinstance(schema, pa.Schema)):
-        raise InvalidArgument(
-            f'schema is {arguments.shown(schema)}; give a pyarrow.Schema, "union" or None'
-        )
+        raise arguments.refusal(schema, "schema", 'give a pyarrow.Schema, "union" or None')
     given = schema if isinstance(schema, pa.Schema) else None
     files = _Files(format, as_arrow_filesystem(filesystem), _checked(partitioning), given)
     if isinstance(source, str | os.PathLike):
@@ -107,10 +105,8 @@ def _checked(partitioning: Any) -> Partitioning:
         return arguments.choice(partitioning, "partitioning", _PARTITIONINGS)
     if isinstance(partitioning, list) and partitioning:
         return arguments.names(partitioning, "partitioning")
-    raise InvalidArgument(
-        f"partitioning is {arguments.shown(partitioning)}; give 'auto', 'hive', a list of column "
-        "names, a pyarrow.dataset.Partitioning, or None"
-    )
+    advice = "give 'auto', 'hive', a list of column names, a pyarrow.dataset.Partitioning, or None"
+    raise arguments.refusal(partitioning, "partitioning", advice)
 
 
 @dataclass(frozen=True, slots=True)
