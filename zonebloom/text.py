@@ -77,5 +77,17 @@ def table_html(
     return f"<div>{above}{table}{below}</div>"
 
 
+class Lines:
+    """What shows itself as the lines of its `str`, in Jupyter too."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return lines_html(str(self))
+
+
 def lines_html(text: str) -> str:
     return f"<pre>{html.escape(text)}</pre>"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.ranges import ranges_text
 from zonebloom.scan.plan import FragmentPlan, ScanStats
-from zonebloom.text import bytes_text, lines_html
+from zonebloom.text import Lines, bytes_text
 
 _SHOWN_FRAGMENTS = 5
 _SHOWN_RANGES = 3
@@ -28,8 +28,8 @@ class IndexUse:
         return f"{self.kept_zones:,} of {self.num_zones:,} zones kept by {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class ScanPlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class ScanPlan(Lines):
     """A scan before it runs; `str` and HTML show it.
 
     Attributes
@@ -104,11 +104,6 @@ class ScanPlan:
             lines += _first_few(whole, "whole")
         lines += [f"  not answered by an index: {text} ({why})" for text, why in self.unanswered]
         return "\n".join(lines)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return lines_html(str(self))
 
 
 def _first_few(parts: Sequence[FragmentPlan], how: str) -> list[str]:

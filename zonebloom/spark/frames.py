@@ -16,7 +16,7 @@ from zonebloom.spark.load import Load, Options
 from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.session import parallelism, quoted, time_zone
 from zonebloom.storage.paths import absolute_path
-from zonebloom.text import bytes_text, lines_html
+from zonebloom.text import Lines, bytes_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,8 +132,8 @@ def scan(
     return Indexed(path, columns, filter, index_dir).frame(spark)
 
 
-@dataclass(frozen=True)
-class SparkPlan:
+@dataclass(frozen=True, repr=False)
+class SparkPlan(Lines):
     """What a scan is going to read; `str` and HTML show it.
 
     Attributes
@@ -157,11 +157,6 @@ class SparkPlan:
             f"{self.scan}\n  Spark: {tasks}, about {bytes_text(self.num_bytes)} of "
             f"{bytes_text(self.all_bytes)} read, all columns counted"
         )
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return lines_html(str(self))
 
 
 def plan(

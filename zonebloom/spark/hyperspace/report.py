@@ -13,7 +13,7 @@ from zonebloom.spark.hyperspace.records import Record
 from zonebloom.spark.hyperspace.use import ManagedLookup, is_over
 from zonebloom.spark.pruning.file_index import with_index
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
-from zonebloom.text import bytes_text, lines_html, table_html, table_text
+from zonebloom.text import Lines, bytes_text, table_html, table_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,8 +99,8 @@ class WhyNotRow:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class WhyNot:
+@dataclass(frozen=True, slots=True, repr=False)
+class WhyNot(Lines):
     """Why indices are not used for a query; `str` and HTML show it.
 
     Attributes
@@ -136,10 +136,8 @@ class WhyNot:
             return "there is no index; make one with create_index"
         return table_text(*self._table())
 
-    __repr__ = __str__
-
     def _repr_html_(self) -> str:
-        return table_html(*self._table()) if self.rows else lines_html(str(self))
+        return table_html(*self._table()) if self.rows else Lines._repr_html_(self)
 
 
 def why_not(

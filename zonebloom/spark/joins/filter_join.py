@@ -17,7 +17,7 @@ from zonebloom.spark.joins.global_filter import fitted, may_hold, whole_filter, 
 from zonebloom.spark.joins.key_origin import StepAside, require_own_column
 from zonebloom.spark.joins.side import Index, Side, collected, why_keys_differ
 from zonebloom.spark.load import keys_text
-from zonebloom.text import bytes_text, lines_html
+from zonebloom.text import Lines, bytes_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,8 +31,8 @@ _MAY_LOSE: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class JoinPlan:
+@dataclass(frozen=True, repr=False)
+class JoinPlan(Lines):
     """A join and what was done to it; `str` and HTML show it.
 
     Attributes
@@ -58,11 +58,6 @@ class JoinPlan:
         lines += [f"  {sentence}" for sentence in self.used or ["as Spark joins: no rule is used"]]
         lines += [f"  not used: {sentence}" for sentence in self.not_used]
         return "\n".join(lines)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return lines_html(str(self))
 
 
 def filter_join(

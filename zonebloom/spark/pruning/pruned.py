@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from zonebloom.text import bytes_text
+from zonebloom.text import Lines, bytes_text
 
 
 class Reason(Enum):
@@ -122,8 +122,8 @@ class PrunedRelation:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class PrunePlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class PrunePlan(Lines):
     """What `zonebloom.spark.prune` does to a frame; `str` and HTML show it.
 
     Attributes
@@ -156,10 +156,3 @@ class PrunePlan:
         for each in self.relations:
             lines += [f"  {line}" for line in str(each).splitlines()]
         return "\n".join(lines)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from zonebloom.text import lines_html
-
-        return lines_html(str(self))
