@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reference import ReferenceSbbf
 
 from zonebloom.sbbf import blocks, lookup, sizing
-from zonebloom.sbbf.lookup import NumpyBudget
+from zonebloom.sbbf.numpy_budget import NumpyBudget
 from zonebloom.sbbf.spec import SALT
 
 BLOCK_COUNTS = [1, 2, 3, 5, 31, 64, 604, 1024]

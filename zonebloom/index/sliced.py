@@ -18,7 +18,7 @@ from zonebloom.errors import CorruptIndex
 from zonebloom.index.sliced_file import TRAILER, Directory, directory_bytes, read_directory
 from zonebloom.index.sliced_walk import find_pairs, load_blocks
 from zonebloom.index.table import FilterRun, Pairs, Table
-from zonebloom.sbbf.lookup import NUMPY
+from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.sbbf.slice_layout import ROWS_PER_BLOCK, Tile, intersect, row_numbers, set_bits
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, block_numbers
 from zonebloom.storage.files import ReadCounter

@@ -7,7 +7,7 @@ from llvmlite import ir
 from numba import boolean, uint8, uint32, uint64, void
 
 from zonebloom.sbbf.jit import inlined, intrinsic, kernel, readonly
-from zonebloom.sbbf.lookup import NUMPY
+from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
 
 _WORD = ir.IntType(32)

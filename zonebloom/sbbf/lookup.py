@@ -4,30 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.sbbf.spec import WORDS_PER_BLOCK, block_numbers, holds
 
 # What a call takes beside its checks.
 _CHECKS_PER_CALL = 100
-
-
-class NumpyBudget:
-    """How many checks of a block NumPy may do before the kernels are loaded: the one choice."""
-
-    def __init__(self, checks: int):
-        self._checks = checks
-
-    def spend(self, checks: int) -> bool:
-        """Whether NumPy is to do so many checks; once it is not, it is no more."""
-        self._checks -= checks
-        return self._checks >= 0
-
-    def end(self) -> None:
-        """The kernels are loaded; said by `zonebloom.sbbf.blocks`."""
-        self._checks = -1
-
-
-# NumPy takes about as long for so many checks of a block as Numba takes to load.
-NUMPY = NumpyBudget(1 << 20)
 
 
 def check_any(
