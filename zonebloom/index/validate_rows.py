@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 
@@ -40,6 +41,23 @@ class _Zone:
     stop: int
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """The values of one zone as its file holds them."""
+
+    fragment: PresentFragment
+    zone: _Zone
+    arrays: Sequence[pa.Array]
+
+    @cached_property
+    def hashes(self) -> list[Hashes]:
+        return [hash_array(array) for array in self.arrays]
+
+    def __str__(self) -> str:
+        start, stop = self.zone.start, self.zone.stop
+        return f"rows {start:,} to {stop:,} of {self.fragment.fragment.path}"
+
+
 def _sampled(
     tables: Sequence[Table], known: Sequence[PresentFragment], sample: int | None
 ) -> Iterator[tuple[PresentFragment, list[_Zone]]]:
@@ -68,7 +86,7 @@ def _sampled(
 
 def _rows_of(
     reader: ColumnsReader | TableColumns, fragment: PresentFragment, zones: Sequence[_Zone]
-) -> Iterator[tuple[_Zone, list[pa.Array]]]:
+) -> Iterator[_Rows]:
     """The values of each zone, zones being in the order of their rows."""
     done, arrays = 0, []
     for run in reader.runs(split=True):
@@ -85,7 +103,7 @@ def _rows_of(
                 arrays.append(array.slice(first - at, last - first))
                 if zone.stop > end:
                     break
-                yield zone, arrays
+                yield _Rows(fragment, zone, arrays)
                 done, arrays = done + 1, []
             at = end
             if done == len(zones):
@@ -138,13 +156,11 @@ class RowValidation:
         # A column that the path gives is not read from the file.
         if page_map is not None and self._column.path[0] not in self._source.partition_columns():
             pages = page_map.file(fragment.fragment_id, fragment.identity.size)
-        for zone, arrays in _rows_of(reader, fragment, zones):
-            rows = f"rows {zone.start:,} to {zone.stop:,} of {fragment.fragment.path}"
-            hashes = self._check_filters(fragment, zone, arrays, rows)
-            nulls = sum(part.null_count for part in hashes)
-            self._check_ranges(ranges, fragment, arrays, nulls, rows)
+        for rows in _rows_of(reader, fragment, zones):
+            self._check_filters(rows)
+            self._check_ranges(ranges, rows)
             if pages is not None:
-                self._check_pages(pages, fragment, zone, hashes, rows)
+                self._check_pages(pages, rows)
 
     def _look_up(self) -> None:
         if not self._pending:
@@ -167,78 +183,58 @@ class RowValidation:
             "build the index again"
         )
 
-    def _check_filters(
-        self, fragment: PresentFragment, zone: _Zone, arrays: Sequence[pa.Array], rows: str
-    ) -> list[Hashes]:
-        parts = [hash_array(array) for array in arrays]
-        hashes = np.concatenate([part.valid() for part in parts])
-        if any(part.null_count for part in parts) and not zone.table.has_null[zone.number]:
-            raise self._denied(rows, "the null flag", "a null")
+    def _check_filters(self, rows: _Rows) -> None:
+        zone, of_all = rows.zone, self._global
+        hashes = np.concatenate([part.valid() for part in rows.hashes])
+        if any(part.null_count for part in rows.hashes) and not zone.table.has_null[zone.number]:
+            raise self._denied(str(rows), "the null flag", "a null")
         is_other = self._pending and zone.table is not self._pending[0][0].table
         if is_other or self._count >= _HASHES:
             self._look_up()
-        self._pending.append((zone, hashes, rows))
+        self._pending.append((zone, hashes, str(rows)))
         self._count += hashes.size
-        of_all = self._global
-        if (
-            of_all is not None
-            and fragment.fragment_id in of_all.covered
-            and not of_all.sbbf.check_hashes(hashes).all()
-        ):
-            raise self._denied(rows, "the filter over all keys")
-        return parts
+        is_covered = of_all is not None and rows.fragment.fragment_id in of_all.covered
+        if is_covered and not of_all.sbbf.check_hashes(hashes).all():
+            raise self._denied(str(rows), "the filter over all keys")
 
-    def _check_ranges(
-        self,
-        ranges: pa.Table,
-        fragment: PresentFragment,
-        arrays: Sequence[pa.Array],
-        nulls: int,
-        rows: str,
-    ) -> None:
+    def _check_ranges(self, ranges: pa.Table, rows: _Rows) -> None:
         values = KeyRange(self._column.type)
-        for array in arrays:
+        nulls = sum(part.null_count for part in rows.hashes)
+        for array in rows.arrays:
             is_dictionary = isinstance(array, pa.DictionaryArray)
             values.add(array.dictionary_decode() if is_dictionary else array)
         for row in range(len(ranges)):
             stored = {name: ranges[name][row] for name in ranges.column_names}
-            are_right = stored["num_rows"].as_py() == fragment.num_rows
+            are_right = stored["num_rows"].as_py() == rows.fragment.num_rows
             are_right &= stored["null_count"].as_py() >= nulls
             if not are_right or not values.is_within(stored):
-                raise self._denied(rows, "the key range")
+                raise self._denied(str(rows), "the key range")
 
-    def _check_pages(
-        self,
-        pages: FilePages,
-        fragment: PresentFragment,
-        zone: _Zone,
-        plain: Sequence[Hashes],
-        rows: str,
-    ) -> None:
-        by_map = self._read_by_pages(pages, fragment, zone)
+    def _check_pages(self, pages: FilePages, rows: _Rows) -> None:
+        """Read the rows through the page map, too."""
+        by_map = self._read_by_pages(pages, rows)
         # What is never read by pages is not read so by way of the file's own footer either.
-        if by_map is None and self._read_by_pages(None, fragment, zone) is None:
+        if by_map is None and self._read_by_pages(None, rows) is None:
             return
-        if by_map is None or not all(map(np.array_equal, _comparable(by_map), _comparable(plain))):
+        plain = _comparable(rows.hashes)
+        if by_map is None or not all(map(np.array_equal, _comparable(by_map), plain)):
             raise CorruptIndex(
                 f"index {self._index.entry.name!r}: {rows} read through the page map are not what "
                 "the file holds; build the index again"
             )
 
-    def _read_by_pages(
-        self, pages: FilePages | None, fragment: PresentFragment, zone: _Zone
-    ) -> list[Hashes] | None:
+    def _read_by_pages(self, pages: FilePages | None, rows: _Rows) -> list[Hashes] | None:
         """Rows read by pages; None when they cannot be read so."""
-        name = self._column.path[0]
-        opened = self._source, fragment.fragment, fragment.identity, pages, ReadCounter()
+        name, known = self._column.path[0], rows.fragment
+        wanted = RowRanges([(rows.zone.start, rows.zone.stop)])
         try:
-            reader = open_rows(*opened)
+            reader = open_rows(self._source, known.fragment, known.identity, pages, ReadCounter())
             if reader is None:
                 return None
             with closing(reader):
                 return [
                     hash_array(leaf_of(part, self._column.path))
-                    for number, _, inside in reader.row_groups(RowRanges([(zone.start, zone.stop)]))
+                    for number, _, inside in reader.row_groups(wanted)
                     for part in reader.read(number, [name], inside)[name].chunks
                 ]
         except FragmentChanged:
