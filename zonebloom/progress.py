@@ -21,8 +21,7 @@ def require_progress(progress: object) -> None:
 
 @contextmanager
 def reporting(progress: Progress, total: int, title: str) -> Iterator[Report | None]:
-    """Hand out a function given how many more rows are done, for a bar (`rich`, else a line) or a
-    callable given rows done and in all."""
+    """Hand out a function given how many more rows are done."""
     if not progress:
         yield None
     elif callable(progress):

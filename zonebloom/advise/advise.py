@@ -1,6 +1,4 @@
-"""advise(): which columns are worth an index, from a sample of whole zones: what their filters
-would hold is exact, what the others hold is estimated (`zonebloom.advise.sample`). The build's pace
-is measured on one batch a column."""
+"""advise(): which columns are worth an index, from a sample of zones and a timed batch each."""
 
 from __future__ import annotations
 
@@ -327,8 +325,7 @@ def _hashes(values: pa.ChunkedArray) -> np.ndarray:
 
 
 def _range_shares(parts: list[pa.ChunkedArray]) -> np.ndarray | None:
-    """Share of the keys of one zone within the bounds of the other, shape (s, s); None without
-    order."""
+    """Share of one zone's keys within the bounds of the other, shape (s, s); None without order."""
     if not parts:
         return None
     try:

@@ -1,5 +1,4 @@
-"""Building indices, and bringing them up to date: train -> segments -> a layout -> one commit.
-Segments of a build that fails are deleted."""
+"""Building indices, and bringing them up to date: train -> segments -> a layout -> one commit."""
 
 from __future__ import annotations
 
@@ -93,8 +92,7 @@ class Builder:
         progress: Progress,
         prefix: str = "",
     ) -> Version:
-        """Index every fragment in one pass, and commit all indices at once; `prefix` names
-        segments."""
+        """Index every fragment in one pass, and commit all indices at once."""
         base, coverage = self._now()
         names = [spec.name for spec in specs]
 
@@ -232,7 +230,7 @@ class Builder:
     def _train_missing(
         self, prefix: str, work: Sequence[_Work], engine: Engine | None, progress: Progress
     ) -> list[list[tuple[TrainedTask, int]]]:
-        """For each index its tasks, and which of their segments is its; files are read once for
+        """For each index its tasks, and which of their segments is its; a file is read once for
         all."""
         alike: dict[tuple[int, ...], list[int]] = {}
         for number, each in enumerate(work):

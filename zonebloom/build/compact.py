@@ -55,8 +55,7 @@ def _merged(
 
 
 def drop_for_good(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:
-    """Drop indices, or those with segments of the prefix, in one commit, and delete their segments;
-    what cannot be deleted is warned of."""
+    """Drop indices, or those with segments of a build, in one commit, and delete their segments."""
     doomed = set(names)
     folders: set[str] = set() if build is None else {build}
 

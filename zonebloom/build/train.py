@@ -1,5 +1,4 @@
-"""What a task of a build runs, in this process or on a Spark worker: one pass over a file trains
-zones, key range and key hashes of every column, and writes a segment for each index."""
+"""What a task of a build runs, in this process or on a Spark worker: one pass over each file."""
 
 from __future__ import annotations
 
@@ -182,8 +181,8 @@ class _Output:
 
 
 def _page_map(task: TrainTask) -> tuple[PageMapEntry | None, dict[str, str]]:
-    """Note where the pages of the task's files lie, and what their footers name and the schema does
-    not; a file that cannot be mapped is left out."""
+    """Where the pages of the task's files lie, and the columns in them that the schema does not
+    have."""
     hidden: dict[str, str] = {}
     if not task.source.is_parquet:
         return None, hidden

@@ -67,8 +67,7 @@ def cover(
     version: Version,
     new_id: Callable[[str, FileIdentity], int] | None = None,
 ) -> Coverage:
-    """Match the files of a dataset with a catalog version; one that is not what was indexed gets a
-    new id."""
+    """Match files with a catalog version; one that is not what was indexed gets a new id."""
     present: list[PresentFragment] = []
     vanished: list[str] = []
     in_order = itertools.count(version.next_fragment_id)

@@ -57,8 +57,7 @@ def read_file(
 def write_whole(
     path: str, data: bytes, prepare: Callable[[str], None], place: Callable[[str, str], None]
 ) -> bool:
-    """Write a local file, on disk before `os.link` or `os.replace` names it; whether the name was
-    free."""
+    """Write a local file that is on disk before `place` names it; whether the name was free."""
     draft = os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}")
     try:
         prepare(draft)

@@ -54,8 +54,7 @@ class KnownFragment:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One table over a set of fragments; checksums are XXH3-64, of a sliced table that of its
-    directory."""
+    """One table over a set of fragments; checksums are XXH3-64, of a sliced one its directory's."""
 
     name: str
     num_bytes: int

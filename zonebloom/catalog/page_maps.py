@@ -30,8 +30,8 @@ class PageMaps:
         self.read_bytes = 0
 
     def pages(self, fragment_id: int, file_bytes: int) -> FilePages | None:
-        """Where the pages of a fragment lie; None has the footer say, as for a damaged map
-        (reported once)."""
+        """Where a fragment's pages lie; None has the footer say, as for a damaged map, reported
+        once."""
         entry = self._entries.get(fragment_id)
         if entry is None:
             return None

@@ -221,8 +221,7 @@ class Catalog:
         return uuid.uuid4().hex[:16]
 
     def delete_unnamed(self, prefixes: Iterable[str]) -> Exception | None:
-        """Delete segments of finished builds that the newest version does not name; why some are
-        left."""
+        """Delete segments of finished builds that the newest version does not name; why not all."""
         starts = tuple(prefixes)
         base = posixpath.join(self.folder, "segments")
         try:

@@ -70,8 +70,7 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
 
 
 def _delete(catalog: Catalog, names: Iterable[str]) -> list[str]:
-    """Delete segments, those too that a vacuum before left renamed, unless the newest version needs
-    them."""
+    """Delete segments, those left renamed too, unless the newest version needs them."""
     base = posixpath.join(catalog.folder, "segments")
     asides: dict[str, str] = {}
     for name in names:

@@ -1,5 +1,4 @@
-"""A version of the catalog as its document has it, and its fragments as an Arrow file has them,
-with sizes, ids and names checked."""
+"""A version of the catalog as its document and its listing of fragments have it, checked."""
 
 from __future__ import annotations
 
@@ -81,8 +80,7 @@ def from_content(content: Any, fragments: dict[str, KnownFragment]) -> Version:
 
 
 def _old_page_maps(content: Any) -> list[Any]:
-    """The page maps of formats 1 and 2, segments of layout "pages" there; those of most files
-    first."""
+    """The page maps of formats 1 and 2, segments of layout "pages" there; the largest first."""
     page_maps = []
     for entry in content["indices"]:
         for segment in entry["segments"]:

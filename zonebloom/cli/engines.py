@@ -1,5 +1,5 @@
-"""Where a build runs, for the command line: on Spark, local mode too, or where Java or pyspark is
-missing on threads of this process."""
+"""Where a build runs, for the command line: Spark, or this process where Java or pyspark is
+missing."""
 
 from __future__ import annotations
 
@@ -122,8 +122,7 @@ def _is_connect(master: str) -> bool:
 
 @contextmanager
 def _stderr_aside() -> Iterator[Callable[[], str]]:
-    """Give a JVM started meanwhile a file for its stderr: Spark and Java print there before any log
-    level holds."""
+    """Give a JVM a file for its stderr: Spark and Java print there before any log level holds."""
     with tempfile.TemporaryFile() as aside:
         sys.stderr.flush()
         before = os.dup(2)

@@ -1,6 +1,4 @@
-"""The command ``zonebloom``: its entry, its exit codes, and how it writes. Exit codes: 0 done, 1 an
-error said in one line on stderr, 2 a command line that makes no sense, 3 a lookup that found no
-row, 130 interrupted, 141 nobody reads the output any more."""
+"""The command ``zonebloom``: its entry, its exit codes (see README), and how it writes."""
 
 from __future__ import annotations
 

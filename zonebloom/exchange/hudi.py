@@ -217,8 +217,7 @@ def _records(schema: pa.Schema, kind: int, records: list[tuple[str, dict[str, An
 
 
 def _gone(source: Source, version: Version, coverage: Coverage) -> list[str]:
-    """Paths of files the catalog knows that are in the file system no more; others may be those of
-    another dataset that shares the index."""
+    """Paths of files the catalog knows that are gone, not just another dataset's."""
     present = {each.fragment.key for each in coverage.present}
     paths = [source.path_of(key) for key in version.fragments if key not in present]
     now = identities(source.filesystem, paths)

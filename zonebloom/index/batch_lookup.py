@@ -81,8 +81,7 @@ def _advice(column_type: pa.DataType, key_type: pa.DataType) -> str:
 def search_many(
     view: IndexView, column: pa.DataType, keys: pa.Array, uncovered: np.ndarray
 ) -> Iterator[pa.RecordBatch]:
-    """Pair keys of `keys_for` with the zones that may hold them, each pair once, in bounded memory;
-    those of the column's own type are hashed in bulk."""
+    """Pair keys of `keys_for` with the zones that may hold them, each once, in bounded memory."""
     items = np.uint64(view.index.entry.parameters.number_of_items)
     present, bulk = _without_null(value_type(column), keys)
     for fragment_id in uncovered.tolist():

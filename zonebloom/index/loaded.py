@@ -56,8 +56,7 @@ class LoadedIndex:
         return sum(table.loaded_bytes for table in self._tables or ())
 
     def tables(self) -> list[Table]:
-        """The tables that are what was written, as far as known: bit rows are verified as they are
-        read."""
+        """The tables that are what was written; bit rows are verified as they are read."""
         if self._tables is None:
             tables = []
             for segment in self.entry.segments:

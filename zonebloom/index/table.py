@@ -1,5 +1,4 @@
-"""What every table of zones can do, however its bits lie: `Table`, and Lance's schema of its rows,
-five columns that are never null."""
+"""What every table of zones can do, however its bits lie, and Lance's schema of its rows."""
 
 from __future__ import annotations
 
@@ -94,8 +93,7 @@ class WrittenTable:
 
 @dataclass(frozen=True)
 class Runs:
-    """Zones as few runs of them, uint64, shape ``(runs,)`` each: all of a run have ``items`` rows
-    but the last."""
+    """Zones as runs, uint64, shape ``(runs,)`` each: all have ``items`` rows but a run's last."""
 
     fragment_ids: np.ndarray
     first_rows: np.ndarray
@@ -283,8 +281,7 @@ def table_schema(number_of_items: int, probability: float) -> pa.Schema:
 def to_batch(
     fragment_id: int, zones: Zones, schema: pa.Schema, fold_to: float | None = None
 ) -> pa.RecordBatch:
-    """Lay out zones of one fragment as rows of the table, folded to a false positive probability if
-    given."""
+    """Lay out zones of one fragment as rows, folded to a false positive probability if given."""
     count = len(zones)
     filters = np.ascontiguousarray(zones.filters)
     sizes = np.full(count, filters.strides[0], dtype=np.int32)

@@ -137,8 +137,7 @@ class RowValidation:
         self._count = 0
 
     def check(self, sample: int | None) -> int:
-        """Read zones and prove that nothing the index says denies a value of theirs; gives zones
-        read."""
+        """Read zones and prove that nothing the index says denies a value of theirs; how many."""
         known = [fragment for fragment in self._present if fragment.is_known]
         count = 0
         for fragment, zones in _sampled(self._index.tables(), known, sample):

@@ -41,8 +41,7 @@ class IndexView:
         return self._rows([part.nulls() for part in self._parts])
 
     def pairs(self, hashes: np.ndarray) -> Iterator[_Pairs]:
-        """Pairs of a hash's position with fragment and first row of a zone that may hold it, each
-        once."""
+        """Position of a hash, fragment and first row of a zone that may hold it, each pair once."""
         for part in self._parts:
             yield from part.pairs(hashes)
 

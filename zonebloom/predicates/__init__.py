@@ -1,5 +1,4 @@
-"""Filters of any language brought to what is applied to every row read, a PyArrow expression or the
-engine's own filter, and to a predicate, what an index can answer."""
+"""Filters of any language brought to what is applied to rows, and to what an index can answer."""
 
 from __future__ import annotations
 
@@ -85,8 +84,8 @@ RowFilter: TypeAlias = pc.Expression | EngineFilter
 
 
 def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
-    """Bring a filter of any accepted kind to what is applied to rows (None keeps all) and a
-    predicate, true for every row the first keeps, perhaps for more."""
+    """A filter as what is applied to rows (None keeps all), and a predicate true for those at
+    least."""
     if filter is None:
         return None, Constant(True)
     if isinstance(filter, str):

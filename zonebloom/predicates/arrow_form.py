@@ -66,8 +66,7 @@ class Form(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A call, a reference or a literal: the entries it is written in, and the reader's `meaning` of
-    it; `options` is the column of a call's options, or of the literal."""
+    """A call, reference or literal; `options` is the column of its options, or of the literal."""
 
     name: str
     start: int
@@ -79,8 +78,8 @@ class Node:
 
 
 def read(expression: pc.Expression) -> Form:
-    """Read what an expression pickles to; the schema message is read once for filters that differ
-    in literals alone."""
+    """Read what an expression pickles to; the schema of filters alike but for literals is read
+    once."""
     make, (buffer,) = expression.__reduce__()[:2]
     message = _message(buffer)
     if message is not None:

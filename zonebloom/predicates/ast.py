@@ -224,8 +224,7 @@ def depth(predicate: Predicate) -> int:
 
 
 def simplified(predicate: Predicate) -> Predicate:
-    """The same condition as a search follows it: chains flat, no NOT of a NOT, too deep is
-    `Unknown`."""
+    """The same condition as a search follows it: chains flat, no NOT of a NOT, not too deep."""
     flat = flattened(predicate)
     return bounded(flat) if isinstance(flat, And | Or | Not) else flat
 

@@ -27,8 +27,7 @@ from zonebloom.values.columns import leaf_type
 
 
 def prunable(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:
-    """The part of a filter that is safe beside statistics of row groups, true wherever the filter
-    is."""
+    """The part of a filter that is safe beside statistics, true wherever the filter is."""
     named = referenced_columns(filter)
     if named is not None and all(
         _is_exact(schema.field(name).type) for name in named if name in schema.names

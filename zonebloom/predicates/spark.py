@@ -59,8 +59,7 @@ class SparkFilter:
 def to_spark_filter(
     text: str, schema: pa.Schema, opaque: frozenset[str] = frozenset(), timezone: str | None = None
 ) -> SparkFilter:
-    """Translate the condition behind a Spark SQL WHERE; nothing is refused, since Spark may
-    understand it."""
+    """Translate the condition behind a Spark SQL WHERE; nothing is refused."""
     found = next((each for each in _AMBIGUOUS if each in text), None)
     if found is not None:
         return _unknown(text, f"what {found} means in it depends on Spark's settings")

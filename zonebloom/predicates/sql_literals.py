@@ -156,8 +156,7 @@ def uuid_bytes(text: str) -> Literal:
 
 
 def is_uuid_of_bytes(text: str, column: pa.DataType) -> bool:
-    """Whether text is that of a UUID, and a column of the 16 bytes it stands for: as text it equals
-    none."""
+    """Whether text is a UUID's, and a column of its 16 bytes: as text it equals none."""
     column = plain(column)
     if not pt.is_fixed_size_binary(column) or column.byte_width != 16:
         return False

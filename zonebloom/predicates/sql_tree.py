@@ -24,8 +24,7 @@ ONLY_LITERALS = "only a column compared with a literal is answered by a Bloom fi
 
 @dataclass(slots=True)
 class Operand:
-    """A column, with its `path`, or what is computed of some, with the `reason` why no index
-    answers."""
+    """A column, with its `path`, or what is computed, with the `reason` why no index answers."""
 
     expression: pc.Expression
     type: pa.DataType
@@ -37,8 +36,7 @@ Side: TypeAlias = Operand | Literal
 
 
 class Walker:
-    """Walks a parsed condition: `condition` for truth values, `operand` for values; a dialect gives
-    columns, literals, and how they are compared."""
+    """Walks a parsed condition; a dialect gives columns, literals, and how they are compared."""
 
     dialect = ""
 

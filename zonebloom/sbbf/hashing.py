@@ -47,8 +47,7 @@ def _is_any(arrow_type: pa.DataType, tests: tuple[Callable[[Any], bool], ...]) -
 
 
 def fixed_width(arrow_type: pa.DataType) -> int | None:
-    """Bytes of one value, None for variable length; booleans, nulls, intervals and nested are
-    refused."""
+    """Bytes of one value, None for variable length; what is not hashed is refused."""
     if _is_any(arrow_type, _FIXED):
         return arrow_type.byte_width
     if _is_any(arrow_type, _VARIABLE):

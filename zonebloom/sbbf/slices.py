@@ -102,8 +102,7 @@ def slice_blocks(filters, first_block, row_words, out):
 
 @kernel(void(readonly(uint64, 2), int64, int64, int64, readonly(uint64)))
 def unslice_blocks(blocks, first_block, row_words, first_zone, filters):
-    """Turn bit rows back into blocks of filters: zones from ``first_zone``, a multiple of 64,
-    blocks from ``first_block``."""
+    """Turn rows back into blocks of filters: zones from ``first_zone``, a multiple of 64, on."""
     zones, num_blocks = filters.shape[0], blocks.shape[0]
     pieces = np.empty(64 * _PIECE_WORDS, np.uint64)
     stage = np.empty(64 * 4, np.uint64)

@@ -1,5 +1,4 @@
-"""Delta Lake tables: the files, the schema and the partition values that the log names. A table
-that needs more (deletion vectors, mapped column names) is refused."""
+"""Delta Lake tables: the files, the schema and the partition values that the log names."""
 
 from __future__ import annotations
 

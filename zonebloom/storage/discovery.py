@@ -1,5 +1,4 @@
-"""How a source (folder, file, list, glob, URI, pyarrow dataset) becomes fragments, by
-``pyarrow.dataset``'s own discovery."""
+"""How a source becomes fragments, by ``pyarrow.dataset``'s own discovery."""
 
 from __future__ import annotations
 
@@ -185,8 +184,8 @@ def _not_of_tables(source: Source) -> Source:
 def _with_types_of_files(
     paths: str | list[str], format: str, filesystem: pafs.FileSystem
 ) -> pads.Dataset:
-    """A Hive-partitioned dataset whose files hold columns of their paths too: types are the files',
-    values the paths'."""
+    """A Hive dataset whose files hold columns of their paths too: the files' types, the paths'
+    values."""
     import pyarrow.dataset as pads
 
     stored = pads.dataset(paths, format=format, filesystem=filesystem)

@@ -31,9 +31,8 @@ class FragmentFilters:
     def asked(
         self, predicate: Predicate, counter: ReadCounter
     ) -> Callable[[Fragment, FileIdentity], list[int] | None]:
-        """What tells which row groups of a fragment a predicate may be true in, or None if unknown.
-        Once a file has no filter that helps, others are not opened: writers treat a dataset's files
-        alike."""
+        """What tells which row groups a predicate may be true in, None if unknown; once a file does
+        not help, others are not opened, as writers treat a dataset's files alike."""
         if not self._source.is_parquet or all(
             column[0] in self._from_paths for column in columns(predicate)
         ):

@@ -286,8 +286,8 @@ def status_identity(status: os.stat_result) -> FileIdentity:
 
 
 def content_digest(path: str) -> str:
-    """XXH3-128 of a local file's size, Parquet footer, and samples evenly spaced before; of a small
-    file all bytes. Equal digests of large files are no proof of equal bytes."""
+    """XXH3-128 of a local file's size, footer and samples, or of all of a small one: no proof of
+    equality."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         return ""
     with open(path, "rb") as file:

@@ -1,5 +1,4 @@
-"""Rows of one Arrow IPC fragment, record batch by record batch, read at positions: a mapped file
-that is cut meanwhile would end the process."""
+"""Rows of an Arrow IPC fragment, read at positions: a mapped file cut meanwhile is fatal."""
 
 from __future__ import annotations
 

@@ -132,8 +132,8 @@ def read_head(read: Read, block: Block) -> BatchHead:
 
 
 def flat_places(schema: pa.Schema) -> dict[str, tuple[int, int]]:
-    """The node and first buffer of each column some rows of which can be read; an unknown type ends
-    it."""
+    """The node and first buffer of each column some rows of which can be read, up to an unknown
+    type."""
     places: dict[str, tuple[int, int]] = {}
     node = buffer = 0
     for field in schema:

@@ -18,8 +18,7 @@ def is_pattern(path: str) -> bool:
 
 
 def matching_files(pattern: str) -> list[str]:
-    """Files whose path matches an absolute pattern, sorted, as ``glob.glob`` has them; that passes
-    over folders it may not enter, and their rows would be missing."""
+    """Files that match an absolute pattern, sorted; unlike ``glob.glob``, closed folders raise."""
     drive, rest = os.path.splitdrive(pattern)
     parts = [part for part in rest.split(os.sep) if part]
     try:

@@ -1,6 +1,4 @@
-"""Where a file lies, as a user, Spark, or the log of a table writes it: ``file:/lake/a b`` and
-``file:///lake/a%20b`` are one; only ``encoded`` paths (logs, Spark's ``inputFiles``) have percent
-signs that stand for other characters."""
+"""Where a file lies, as users, Spark and logs write it: only ``encoded`` paths have %-escapes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Folders of tables whose metadata says which of their files count: others hold rows deleted or
-written twice, so nothing inside is opened as plain files."""
+"""Folders of tables whose metadata says which of their files count: not opened as plain files."""
 
 from __future__ import annotations
 

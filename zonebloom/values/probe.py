@@ -19,8 +19,7 @@ _MANY = 64
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Hashes of which a zone's filter must hold one, or why every zone may match whatever filters
-    say."""
+    """Hashes of which a zone's filter must hold one, or why every zone may match."""
 
     hashes: np.ndarray
     maybe: str | None = None
