@@ -132,7 +132,8 @@ class Comparer:
         return ast.Or((found, ast.Constant(None))) if len(given) < len(literals) else found
 
     def _stored(self, literal: Literal, type_: pa.DataType) -> StoredValue:
-        kind, target = literal.kind, "" if _is_extension(type_) else family(type_)
+        kind = literal.kind
+        target = "" if isinstance(type_, pa.BaseExtensionType) else family(type_)
         if kind == "number":
             return _stored_number(literal, type_)
         if kind == target and kind in ("text", "bytes", "boolean"):
@@ -168,10 +169,6 @@ class Comparer:
         if kind == "instant":
             return literal
         return timestamp(text if zone else _in_zone(text, self._timezone))
-
-
-def _is_extension(type_: pa.DataType) -> bool:
-    return isinstance(type_, pa.BaseExtensionType)
 
 
 def _stored_number(literal: Literal, type_: pa.DataType) -> StoredValue:

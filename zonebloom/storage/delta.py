@@ -17,6 +17,7 @@ from zonebloom.storage.discovery import as_arrow_filesystem
 from zonebloom.storage.files import reading
 from zonebloom.storage.paths import absolute_path, is_uri, split_path
 from zonebloom.storage.snapshot import SnapshotSource, snapshot_source
+from zonebloom.values.types import family
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -106,7 +107,7 @@ def _partition_values(
     found: pa.Table, column: str, schema: pa.Schema, name: str
 ) -> list[pa.Scalar]:
     wanted = schema.field(column).type
-    if not _is_in_log(wanted):
+    if family(wanted) in ("", "bytes"):
         # Writers do not agree on how bytes are written in the log.
         raise SourceError(
             f"the {name} is partitioned by column {column!r} of type {wanted}, which the log does "
@@ -118,17 +119,6 @@ def _partition_values(
     if values.type != wanted:
         values = values.cast(wanted)
     return [values[i] for i in range(len(values))]
-
-
-def _is_in_log(type: pa.DataType) -> bool:
-    t = pa.types
-    return not (
-        t.is_binary(type)
-        or t.is_large_binary(type)
-        or t.is_binary_view(type)
-        or t.is_fixed_size_binary(type)
-        or t.is_nested(type)
-    )
 
 
 def _path(logged: str, table_uri: str, root: str, name: str) -> str:

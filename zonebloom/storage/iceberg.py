@@ -75,23 +75,19 @@ def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
 
 
 def _data_files(table: Table, name: str) -> list[IcebergFile]:
-    from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent
+    from pyiceberg.manifest import FileFormat
 
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
     advice = (
         "rewrite its files first (in Spark: CALL system.rewrite_data_files(table => ..., options "
         "=> map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')))"
     )
-    for manifest in snapshot.manifests(table.io):
-        # pyiceberg cannot plan such a scan at all.
-        if manifest.content == ManifestContent.DELETES and any(
-            entry.data_file.content == DataFileContent.EQUALITY_DELETES
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-        ):
-            raise SourceError(f"rows of the {name} are deleted by equality deletes; {advice}")
+    try:
+        tasks = list(table.scan().plan_files())
+    except ValueError as error:
+        # As when rows are deleted by equality deletes.
+        raise SourceError(f"pyiceberg cannot scan the {name}: {error}; {advice}") from None
     files = []
-    for task in table.scan().plan_files():
+    for task in tasks:
         if task.delete_files:
             raise SourceError(
                 f"rows of {task.file.file_path} in the {name} are deleted by a delete file or a "
