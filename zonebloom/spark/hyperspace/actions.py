@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zonebloom import arguments
 from zonebloom.build.builder import Builder
-from zonebloom.build.compact import compact, drop_for_good
+from zonebloom.build.layout import compact, drop_for_good
 from zonebloom.build.spec import IndexSpec
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.dataset import Dataset
