@@ -192,8 +192,9 @@ class RowValidation:
             self._look_up()
         self._pending.append((zone, hashes, str(rows)))
         self._count += hashes.size
-        is_covered = of_all is not None and rows.fragment.fragment_id in of_all.covered
-        if is_covered and not of_all.sbbf.check_hashes(hashes).all():
+        if of_all is None or rows.fragment.fragment_id not in of_all.covered:
+            return
+        if not of_all.sbbf.check_hashes(hashes).all():
             raise self._denied(str(rows), "the filter over all keys")
 
     def _check_ranges(self, ranges: pa.Table, rows: _Rows) -> None:
