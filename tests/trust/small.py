@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -55,9 +57,15 @@ def write(folder: Path, number: int, **options: Any) -> None:
     pq.write_table(table(number), folder / f"{number}.parquet", **{**defaults, **options})
 
 
+@functools.cache
+def rows_of(number: int) -> list[dict]:
+    """The rows of one file as plain Python."""
+    return table(number).to_pylist()
+
+
 def wanted(numbers: Any, filter: str) -> list[int]:
     """The rows of some files that one of the filters is true for, by plain Python."""
-    rows = [row for number in sorted(numbers) for row in table(number).to_pylist()]
+    rows = [row for number in sorted(numbers) for row in rows_of(number)]
     return [row["row"] for row in rows if FILTERS[filter](row)]
 
 
@@ -84,12 +92,21 @@ def build(ds: zb.Dataset, layout: str, **options: Any) -> None:
 
 def prepare(folder: Path, layout: str | None) -> None:
     """Two indexed files; then one that came later and one that was written anew."""
+    copied(Path(_prepared(layout).name, "data"), folder)
+
+
+@functools.cache
+def _prepared(layout: str | None) -> tempfile.TemporaryDirectory:
+    """One for all cases of a process, which each change a copy."""
+    parent = tempfile.TemporaryDirectory(prefix="trust-")
+    folder = Path(parent.name, "data")
     write(folder, 0)
     write(folder, 1)
     if layout is not None:
         build(zb.dataset(folder), layout, global_filter=True)
     write(folder, 2)
     write(folder, 1, compression="gzip")
+    return parent
 
 
 NUMBERS = (0, 1, 2)
