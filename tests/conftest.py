@@ -34,7 +34,6 @@ LONGEST = (
     "test_catalog.py",
     "test_truncated.py",
     "test_trust.py",
-    "test_differential.py",
     "test_polars.py",
     "test_statistics.py",
     "test_notebooks.py",
