@@ -17,6 +17,9 @@ from zonebloom.cli.engines import spark_session
 # Spark's queries here are short: the JVM's second compiler would take longer than it saves.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# What one of the many processes here compiled, the next need not.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Nothing here outlives a power failure, and every build waits for the disk several times.
 os.fsync = lambda _: None
 
@@ -35,7 +38,10 @@ LONGEST = (
     "test_truncated.py",
     "test_trust.py",
     "test_polars.py",
+    "test_dataset_types.py",
     "test_statistics.py",
+    "test_values.py",
+    "test_schemas.py",
     "test_notebooks.py",
     "test_readme.py",
 )
