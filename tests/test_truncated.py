@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +22,41 @@ LOOKUPS = """
     from pathlib import Path
     import zonebloom as zb
 
-    folder, format, pattern, size = Path(sys.argv[1]), *sys.argv[2:4], int(sys.argv[4])
+    folder, format, pattern = Path(sys.argv[1]), *sys.argv[2:4]
     warnings.simplefilter("ignore")
-    ds = zb.dataset(folder, format=format)
 
-    def ask(key):
+    def ask(ds, key):
         try:
             return str(ds.to_table(["text"], filter=f"id = {key}")["text"].to_pylist())
         except zb.errors.ZoneBloomError as error:
             return type(error).__name__
 
-    assert ask(5) == "['text 5']"
-    list(ds.key_ranges("id").to_pylist())
-    held = ds.global_filter("id")
-    paths = sorted(path for path in folder.rglob(pattern) if path.is_file())
-    assert paths
-    for path in paths:
-        os.truncate(path, min(size, path.stat().st_size))
-    for key in map(int, sys.argv[5:]):
-        print(key, ask(key), sep="|")
-    list(ds.search_many("id", list(range(5000))))
-    try:
-        ds.index_statistics("id_idx")
-    except zb.errors.CorruptIndex:
-        pass
+    for size in map(int, sys.argv[4].split(",")):
+        ds = zb.dataset(folder / str(size), format=format)
+        assert ask(ds, 5) == "['text 5']"
+        list(ds.key_ranges("id").to_pylist())
+        held = ds.global_filter("id")
+        paths = sorted(path for path in (folder / str(size)).rglob(pattern) if path.is_file())
+        assert paths
+        for path in paths:
+            os.truncate(path, min(size, path.stat().st_size))
+        for key in map(int, sys.argv[5:]):
+            print(size, key, ask(ds, key), sep="|")
+        list(ds.search_many("id", list(range(5000))))
+        try:
+            ds.index_statistics("id_idx")
+        except zb.errors.CorruptIndex:
+            pass
 """
 
 
-def keys_said(folder: Path, format: str, pattern: str, size: int) -> dict[int, str]:
-    out = run_python(LOOKUPS, folder, format, pattern, size, *KEYS)
+def said(folder: Path, format: str, pattern: str, sizes: list[int]) -> dict[tuple[int, int], str]:
+    """What is said of each key where files were cut to each size, all in one process."""
+    for size in sizes:
+        shutil.copytree(folder / "whole", folder / str(size))
+    out = run_python(LOOKUPS, folder, format, pattern, ",".join(map(str, sizes)), *KEYS)
     lines = [line.split("|") for line in out.splitlines()]
-    return {int(key): said for key, said in lines}
+    return {(int(size), int(key)): text for size, key, text in lines}
 
 
 def table() -> pa.Table:
@@ -65,23 +70,23 @@ def index(folder: Path, format: str, layout: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("size", [0, 5000])
 @pytest.mark.parametrize("layout", ["table", "sliced"])
-def test_files_of_an_index(tmp_path: Path, layout: str, size: int) -> None:
-    pq.write_table(table(), tmp_path / "a.parquet")
-    index(tmp_path, "parquet", layout)
-    said = keys_said(tmp_path, "parquet", "segments/*/*", size)
-    assert said == {key: f"['text {key}']" for key in KEYS}
+def test_files_of_an_index(tmp_path: Path, layout: str) -> None:
+    (tmp_path / "whole").mkdir()
+    pq.write_table(table(), tmp_path / "whole" / "a.parquet")
+    index(tmp_path / "whole", "parquet", layout)
+    expected = {(size, key): f"['text {key}']" for size in (0, 5000) for key in KEYS}
+    assert said(tmp_path, "parquet", "segments/*/*", [0, 5000]) == expected
 
 
-@pytest.mark.parametrize("size", [0, 100_000])
-def test_arrow_ipc_files(tmp_path: Path, size: int) -> None:
+def test_arrow_ipc_files(tmp_path: Path) -> None:
     """What is left of a file may hold any key."""
-    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table().schema) as writer:
+    (tmp_path / "whole").mkdir()
+    with pa.ipc.new_file(str(tmp_path / "whole" / "a.arrow"), table().schema) as writer:
         writer.write_table(table(), 3000)
-    index(tmp_path, "ipc", "table")
-    said = keys_said(tmp_path, "ipc", "a.arrow", size)
-    assert said == dict.fromkeys(KEYS, "FragmentUnreadable")
+    index(tmp_path / "whole", "ipc", "table")
+    expected = {(size, key): "FragmentUnreadable" for size in (0, 100_000) for key in KEYS}
+    assert said(tmp_path, "ipc", "a.arrow", [0, 100_000]) == expected
 
 
 def test_a_file_cut_while_its_rows_are_read(tmp_path: Path) -> None:
