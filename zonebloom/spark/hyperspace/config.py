@@ -35,7 +35,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
@@ -113,15 +113,15 @@ def _boolean(text: str) -> bool:
     return _TRUTH[text.strip().lower()]
 
 
-def _ratio(text: str) -> float:
-    return _seconds(text, 1.0)
-
-
-def _seconds(text: str, most: float = sys.float_info.max) -> float:
+def _number(text: str, most: float = sys.float_info.max) -> float:
     value = float(text)
     if not 0.0 <= value <= most:
         raise ValueError(text)
     return value
+
+
+def _ratio(text: str) -> float:
+    return _number(text, 1.0)
 
 
 def _bytes(text: str) -> int:
@@ -138,32 +138,20 @@ KEYS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     HYBRID_ENABLED: ("true", _boolean, "true or false"),
     MAX_APPENDED_RATIO: ("0.3", _ratio, "a number from 0 to 1"),
     MAX_DELETED_RATIO: ("0.2", _ratio, "a number from 0 to 1"),
-    CACHE_SECONDS: ("300", _seconds, "a number of seconds, 0 or more"),
+    CACHE_SECONDS: ("300", _number, "a number of seconds, 0 or more"),
 }
 
 
-class Settings(NamedTuple):
-    """The keys of a session, read at one moment, in the order of `KEYS`."""
-
-    system_path: str
-    apply_enabled: bool
-    max_bytes: int
-    hybrid_enabled: bool
-    max_appended_ratio: float
-    max_deleted_ratio: float
-    cache_seconds: float
-
-
-def read_settings(spark: SparkSession) -> Settings:
-    """Read the keys of a session."""
-    values: list[Any] = []
+def read_settings(spark: SparkSession) -> dict[str, Any]:
+    """The values of a session at one moment, by key."""
+    settings: dict[str, Any] = {SYSTEM_PATH: _system_path(spark)}
     for key, (default, read, expected) in KEYS.items():
         text = _get(spark, key)
         try:
-            values.append(read(default if text is None else text))
+            settings[key] = read(default if text is None else text)
         except (ValueError, KeyError):
             raise InvalidArgument(f"{key} is {text!r}; set it to {expected}") from None
-    return Settings(_system_path(spark), *values)
+    return settings
 
 
 def _get(spark: SparkSession, key: str) -> str | None:
@@ -172,6 +160,7 @@ def _get(spark: SparkSession, key: str) -> str | None:
 
 
 def _system_path(spark: SparkSession) -> str:
-    given = _get(spark, SYSTEM_PATH)
-    path = given or f"{spark.conf.get('spark.sql.warehouse.dir')}/{_SYSTEM_FOLDER}"
+    path = (
+        _get(spark, SYSTEM_PATH) or f"{spark.conf.get('spark.sql.warehouse.dir')}/{_SYSTEM_FOLDER}"
+    )
     return absolute_path(plain_path(path, encoded=is_uri(path)))

@@ -22,6 +22,9 @@ from zonebloom.errors import EngineError
 from zonebloom.spark.hyperspace.actions import Actions, Progress, no_index
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
+    CACHE_SECONDS,
+    MAX_BYTES,
+    SYSTEM_PATH,
     BFIndexConfig,
     read_settings,
     require_name,
@@ -29,12 +32,7 @@ from zonebloom.spark.hyperspace.config import (
 from zonebloom.spark.hyperspace.records import Record, Records
 from zonebloom.spark.hyperspace.report import WhyNot, explain_text, why_not
 from zonebloom.spark.hyperspace.source import num_items_within, open_source, resolve_columns
-from zonebloom.spark.hyperspace.stats import (
-    EXTENDED_DDL,
-    NUM_OF_SUMMARY,
-    SUMMARY_DDL,
-    Statistics,
-)
+from zonebloom.spark.hyperspace.stats import DDL, figures
 from zonebloom.spark.hyperspace.use import ManagedLookup
 from zonebloom.spark.pruning.file_index import plan_of, set_rule, with_index
 from zonebloom.spark.session import is_case_sensitive
@@ -115,7 +113,7 @@ class IndexManager(Actions):
             path=path,
             index_dir=ds.index_dir,
             columns=columns,
-            expected_num_items=num_items_within(settings.max_bytes, ds, config),
+            expected_num_items=num_items_within(settings[MAX_BYTES], ds, config),
             fpp=config.fpp,
         )
         self.create(ds, wanted, progress)
@@ -123,18 +121,16 @@ class IndexManager(Actions):
     # Figures
 
     def indexes(self) -> DataFrame:
-        """One row an index, with the columns of Hyperspace's IndexStatistics.
+        """One row an index, with the columns of Hyperspace's IndexStatistics and more.
 
         Counts of source files are of those indexed; of appended and deleted ones, of the files
         as they are now. A file written anew counts as both.
         """
-        statistics = Statistics()
-        rows = [statistics.row(record)[:NUM_OF_SUMMARY] for record in self._records().all()]
-        return self._spark.createDataFrame(rows, SUMMARY_DDL)
+        return self._spark.createDataFrame(list(figures(self._records().all())), DDL)
 
     def index(self, name: str) -> DataFrame:
-        """The row of one index, with more columns."""
-        return self._spark.createDataFrame([Statistics().row(self._record(name))], EXTENDED_DDL)
+        """The row of one index."""
+        return self._spark.createDataFrame(list(figures([self._record(name)])), DDL)
 
     def __repr__(self) -> str:
         records = self._records()
@@ -199,7 +195,7 @@ class IndexManager(Actions):
 
     def is_enabled(self) -> bool:
         """Whether indices are used."""
-        return read_settings(self._spark).apply_enabled
+        return read_settings(self._spark)[APPLY_ENABLED]
 
     def _lookup(self, opened: dict[Any, Any] | None = None) -> ManagedLookup:
         """What answers for the indices, as things are now."""
@@ -213,18 +209,18 @@ class IndexManager(Actions):
     # Records
 
     def _records(self) -> Records:
-        return Records(read_settings(self._spark).system_path)
+        return Records(read_settings(self._spark)[SYSTEM_PATH])
 
     def _cached(self) -> list[Record]:
         """Records as queries take them, as they were at most so long ago as the conf allows."""
         settings = read_settings(self._spark)
-        now = time.monotonic()
+        path, now = settings[SYSTEM_PATH], time.monotonic()
         if self._cache is not None:
-            at, path, records = self._cache
-            if path == settings.system_path and now - at < settings.cache_seconds:
+            at, cached_path, records = self._cache
+            if cached_path == path and now - at < settings[CACHE_SECONDS]:
                 return records
-        records = Records(settings.system_path).all()
-        self._cache = now, settings.system_path, records
+        records = Records(path).all()
+        self._cache = now, path, records
         return records
 
     # As Hyperspace spells them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from zonebloom.dataset import Dataset
@@ -10,34 +11,29 @@ from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.hyperspace.source import catalog_of, measure_drift, open_recorded
 
 KIND = "BloomFilter"
-
-SUMMARY_DDL = (
+DDL = (
     "name string, indexedColumns array<string>, indexLocation string, state string, kind string, "
     "numIndexFiles bigint, sizeIndexFiles bigint, numSourceFiles bigint, sizeSourceFiles bigint, "
     "numAppendedFiles bigint, sizeAppendedFiles bigint, numDeletedFiles bigint, "
-    "sizeDeletedFiles bigint, indexContentPaths array<string>"
+    "sizeDeletedFiles bigint, indexContentPaths array<string>, sourcePath string, "
+    "expectedNumItems bigint, fpp double, numZones bigint, globalFilterBytes bigint, "
+    "createdAt string, message string"
 )
-EXTENDED_DDL = SUMMARY_DDL + (
-    ", sourcePath string, expectedNumItems bigint, fpp double, numZones bigint, "
-    "globalFilterBytes bigint, createdAt string, message string"
-)
-NUM_OF_SUMMARY = SUMMARY_DDL.count(",") + 1
 
 
-class Statistics:
-    """Figures of indices; data that several share is looked at once."""
-
-    def __init__(self) -> None:
-        self._opened: dict[tuple[str, str], Dataset | str] = {}
-
-    def row(self, record: Record) -> tuple[Any, ...]:
-        """One row of `EXTENDED_DDL`; null where the data cannot be looked at."""
+def figures(records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
+    """A row of `DDL` for each index; null where the data cannot be looked at."""
+    # What several are over is looked at once.
+    datasets: dict[tuple[str, str], Dataset | str] = {}
+    for record in records:
         catalog = catalog_of(record)
         latest = catalog.latest()
         entries = [latest.indices[n] for n in record.indices.values() if n in latest.indices]
         files = catalog.files(latest.with_indices({entry.name: entry for entry in entries}))
-        state = record.state
-        opened = self._open(record)
+        place = record.path, record.index_dir
+        if place not in datasets:
+            datasets[place] = _open(record)
+        opened, state = datasets[place], record.state
         changes: tuple[int | None, ...] = (None,) * 6
         if isinstance(opened, Dataset):
             drift = measure_drift(opened, record)
@@ -47,7 +43,7 @@ class Statistics:
             )
             if not entries and state == State.ACTIVE:
                 state = State.CREATING
-        return (
+        yield (
             *(record.name, list(record.columns), catalog.folder, str(state), KIND),
             *(len(files), sum(files.values()), *changes, sorted(files)),
             *(record.path, record.expected_num_items, record.fpp),
@@ -57,11 +53,9 @@ class Statistics:
             opened if isinstance(opened, str) else "",
         )
 
-    def _open(self, record: Record) -> Dataset | str:
-        place = (record.path, record.index_dir)
-        if place not in self._opened:
-            try:
-                self._opened[place] = open_recorded(record)
-            except (ZoneBloomError, OSError) as error:
-                self._opened[place] = f"the data cannot be looked at: {error}"
-        return self._opened[place]
+
+def _open(record: Record) -> Dataset | str:
+    try:
+        return open_recorded(record)
+    except (ZoneBloomError, OSError) as error:
+        return f"the data cannot be looked at: {error}"

@@ -21,10 +21,10 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
 from zonebloom.predicates import ast
 from zonebloom.spark.hyperspace.config import (
+    APPLY_ENABLED,
     HYBRID_ENABLED,
     MAX_APPENDED_RATIO,
     MAX_DELETED_RATIO,
-    Settings,
 )
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.hyperspace.source import measure_drift, open_recorded
@@ -41,12 +41,12 @@ _WARNED = (
 )
 
 
-def why_refused(record: Record, settings: Settings) -> Note | None:
+def why_refused(record: Record, settings: Mapping[str, Any]) -> Note | None:
     """Why an index may not answer, by its state and its files as they are now."""
-    name = record.name
+    step = f"; call refresh_index({record.name!r}, mode='incremental')"
 
     def refused(reason: Reason, text: str) -> Note:
-        return Note(reason, f"index {name!r} is not used: {text}")
+        return Note(reason, f"index {record.name!r} is not used: {text}")
 
     if record.state != State.ACTIVE:
         return refused(Reason.NOT_ACTIVE, f"it is {record.state}")
@@ -58,22 +58,17 @@ def why_refused(record: Record, settings: Settings) -> Note | None:
         drift = measure_drift(ds, record, record.accepted_changes)
     except (ZoneBloomError, OSError, pa.ArrowException) as error:
         return refused(Reason.DATA_UNREADABLE, str(error))
-    if drift.num_appended == drift.num_deleted == 0:
-        return None
-    step = f"; call refresh_index({name!r}, mode='incremental')"
-    if not settings.hybrid_enabled:
-        text = (
-            f"{drift.num_appended:,} files were appended and {drift.num_deleted:,} deleted since, "
-            f"and {HYBRID_ENABLED} is false"
-        )
-        return refused(Reason.HYBRID_SCAN_DISABLED, text + step)
-    appended, most = drift.appended_ratio, settings.max_appended_ratio
-    if appended > most:
-        text = f"{drift.num_appended:,} files, {appended:.0%} of the bytes, were appended"
+    appended, deleted = drift.num_appended, drift.num_deleted
+    if not settings[HYBRID_ENABLED] and (appended or deleted):
+        text = f"{appended:,} files were appended and {deleted:,} deleted since"
+        return refused(Reason.HYBRID_SCAN_DISABLED, f"{text}, and {HYBRID_ENABLED} is false{step}")
+    most, ratio = settings[MAX_APPENDED_RATIO], drift.appended_ratio
+    if ratio > most:
+        text = f"{appended:,} files, {ratio:.0%} of the bytes, were appended"
         return refused(Reason.TOO_MUCH_APPENDED, f"{text}, {MAX_APPENDED_RATIO} is {most}{step}")
-    deleted, most = drift.deleted_ratio, settings.max_deleted_ratio
-    if deleted > most:
-        text = f"{drift.num_deleted:,} files, {deleted:.0%} of the bytes, were deleted"
+    most, ratio = settings[MAX_DELETED_RATIO], drift.deleted_ratio
+    if ratio > most:
+        text = f"{deleted:,} files, {ratio:.0%} of the bytes, were deleted"
         return refused(Reason.TOO_MUCH_DELETED, f"{text}, {MAX_DELETED_RATIO} is {most}{step}")
     return None
 
@@ -82,7 +77,10 @@ class ManagedLookup(Lookup):
     """Asks only the indices of a manager that may answer; says of others why they were refused."""
 
     def __init__(
-        self, records: Sequence[Record], settings: Settings, opened: dict[Any, Any] | None = None
+        self,
+        records: Sequence[Record],
+        settings: Mapping[str, Any],
+        opened: dict[Any, Any] | None = None,
     ):
         super().__init__(opened=opened)
         self.records = records
@@ -98,7 +96,7 @@ class ManagedLookup(Lookup):
         ignores_case: bool,
     ) -> Answer:
         """The same, with what a user wants to hear of indices that were refused."""
-        if not self._settings.apply_enabled:
+        if not self._settings[APPLY_ENABLED]:
             return Answer(notes=(Note(Reason.APPLY_DISABLED),))
         answer = super().ask(roots, files, predicate, ignores_case)
         refused = [note.text for note in self.refused.values() if note.reason in _WARNED]
