@@ -20,7 +20,7 @@ from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgumen
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins import global_filter
 from zonebloom.spark.joins.global_filter import may_hold
-from zonebloom.spark.joins.key_origin import StepAside
+from zonebloom.spark.joins.sides import StepAside
 from zonebloom.spark.load import Load, Options, keys_text
 from zonebloom.text import bytes_text
 

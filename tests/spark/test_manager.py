@@ -31,7 +31,7 @@ from zonebloom.errors import (
 from zonebloom.spark import BFIndexConfig, IndexManager
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.hyperspace.records import Record, State
-from zonebloom.spark.hyperspace.source import num_items_within, open_source
+from zonebloom.spark.hyperspace.source import num_items, open_source
 
 ROWS = 1_000
 COUNTS = ["Source", "Appended", "Deleted"]
@@ -538,28 +538,12 @@ def test_partitions_and_a_folder_for_the_index(manager, spark, tmp_path):
 # Sizes
 
 
-def test_an_index_larger_than_allowed_is_refused_with_the_numbers(manager, spark, lake):
-    frame = spark.read.parquet(str(lake))
-    manager._spark.conf.set("zonebloom.index.maxBytes", "150k")
-    with pytest.raises(InvalidArgument) as refused:
-        manager.create_index(frame, BFIndexConfig("ids", ["id", "Name"], 10_000))
-    # Six zones of 32 KiB, and 10,000 items at 1 % twice.
-    text = str(refused.value)
-    for part in ["2 columns of 3 zones (3,000 rows), 196.6 kB", "for 10,000 items", "153.6 kB"]:
-        assert part in text
-    assert not (lake / "_zonebloom").exists()
-    manager._spark.conf.set("zonebloom.index.maxBytes", "10m")
-    with pytest.raises(InvalidArgument, match="over 128 MiB; give a larger fpp"):
-        manager.create_index(frame, BFIndexConfig("ids", ["id"], 10**9))
-    manager.create_index(frame, BFIndexConfig("ids", ["id", "Name"], 10_000))
-
-
 def test_filters_over_all_keys_are_sized_for_the_rows_there_are(lake):
     config = BFIndexConfig("ids", ["id"])
-    assert num_items_within(1 << 30, zb.dataset(lake), config) == 3 * ROWS
-    assert num_items_within(1 << 30, zb.dataset(lake), replace(config, expected_num_items=9)) == 9
+    assert num_items(zb.dataset(lake), config) == 3 * ROWS
+    assert num_items(zb.dataset(lake), replace(config, expected_num_items=9)) == 9
     with pytest.raises(InvalidArgument, match="over 128 MiB; give a larger fpp"):
-        num_items_within(1 << 40, zb.dataset(lake), BFIndexConfig("ids", ["id"], 1 << 40))
+        num_items(zb.dataset(lake), BFIndexConfig("ids", ["id"], 1 << 40))
 
 
 # The conf
@@ -586,8 +570,6 @@ def test_keys_are_read_and_written_in_two_ways(manager, spark):
     ("key", "value"),
     [
         ("zonebloom.apply.enabled", "yes"),
-        ("zonebloom.index.maxBytes", "many"),
-        ("zonebloom.index.maxBytes", "-5"),
         ("zonebloom.index.hybridscan.enabled", "1"),
         ("zonebloom.index.hybridscan.maxAppendedRatio", "1.5"),
         ("zonebloom.index.hybridscan.maxDeletedRatio", "nan"),

@@ -16,7 +16,7 @@ import zonebloom as zb
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.pruning.file_index import plan_of, set_rule
+from zonebloom.spark.pruning.prune import plan_of, set_rule
 
 ROWS = 500
 FILES = 6

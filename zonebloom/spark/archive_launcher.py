@@ -1,9 +1,5 @@
-"""Becomes zonebloom/__init__.py of the package that `send_package` sends to executors.
-
-Spark keeps what it is sent in a folder of the session, where kernels would be compiled anew for
-each. So the real package, which lies in the archive one folder deeper, is unpacked once for a user
-and imported from there, with the kernels the driver had compiled; where no folder can be written,
-from the archive.
+"""Becomes zonebloom/__init__.py of the package that `send_package` sends: it unpacks the real one,
+which lies in the archive one folder deeper, once for a user, with the kernels the driver compiled.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Building on Spark: the tasks of `zonebloom.build.tasks`, one Spark task each.
-
-A retried or speculative attempt writes a segment of its own, and the driver commits only those it
-was told of.
-"""
+"""Building on Spark: the tasks of `zonebloom.build.tasks`, one Spark task each."""
 
 from __future__ import annotations
 

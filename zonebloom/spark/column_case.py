@@ -1,7 +1,5 @@
-"""Columns that a file names in another case: Spark reads them, PyArrow and indices do not.
-
-To PyArrow such a file has no such column, so the index holds nulls for it. Where Spark, or a
-reader that is to give what Spark gives, would find values, what the index says must not be used.
+"""Columns that a file names in another case: Spark reads them, but PyArrow has no such column, so
+the index holds nulls for it, and what it says must not be used.
 """
 
 from __future__ import annotations

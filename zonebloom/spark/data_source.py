@@ -1,8 +1,6 @@
 """The Python data source ``zonebloom``: zones are planned on the driver, pages read by tasks.
 
-The predicate travels with the load, not with the DataFrame's own ``where``: in PySpark 4.3 what
-one scan of a loaded DataFrame pushed is used for every other scan of it. After
-``df.where("id = 3").count()``, ``df.count()`` would count one zone.
+The predicate travels with the load: in PySpark 4.3 what one scan of a frame pushed, all others get.
 """
 
 from __future__ import annotations

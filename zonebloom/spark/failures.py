@@ -1,7 +1,5 @@
-"""What a failed Spark job most likely means, and what to do about it.
-
-Of what went wrong in a Python process elsewhere Spark hands over nothing but text: a traceback, or
-that the process could not start, among lines of the JVM.
+"""What a failed Spark job most likely means, and what to do: of what went wrong in a Python process
+elsewhere Spark hands over nothing but text.
 """
 
 from __future__ import annotations
@@ -17,22 +15,35 @@ from zonebloom.errors import EngineError
 from zonebloom.version import __version__
 
 _OURS = re.compile(r"^\s*zonebloom\.errors\.(\w+): (.+?)(?:\s+SQLSTATE: \w+)?$", re.M)
-_NO_MODULE = re.compile(r"No module named '?([\w.]+)")
-_VERSIONS = re.compile(r"in worker has different version: ([\d.]+) than that in driver: ([\d.]+)")
-_PACKAGE = re.compile(
-    r"(?:PACKAGE_NOT_INSTALLED|UNSUPPORTED_PACKAGE_VERSION)\] (\w+) >= ([\w.]+)"
-    r".*?(?:your version is ([\w.]+?))?\.?$",
-    re.M,
+# What is found in the text of an error, and what that means; the first one counts.
+_CAUSES = (
+    (
+        r"in worker has different version: ([\d.]+) than that in driver: ([\d.]+)",
+        "Spark's workers run Python {0} and this process Python {1}, which must be the same",
+    ),
+    (
+        r"(?s)(?:Error from python worker|pyspark\.daemon's (?:stdout|standard output))"
+        r"(?:.*(?:^\s*|\()(\w+Error: [^()\n]+))?",
+        "Python does not start on Spark's executors ({0})",
+    ),
+    # Names of ours that another version does not have.
+    (
+        r"Can't get attribute '\w+' on <module 'zonebloom|cannot import name '\w+' from 'zonebloom"
+        r"|No module named 'zonebloom\.",
+        "Spark's executors have another zonebloom than this process",
+    ),
+    (r"No module named '?(\w+)", "Spark's workers have no module {0}"),
+    (
+        r"(?:PACKAGE_NOT_INSTALLED|UNSUPPORTED_PACKAGE_VERSION)\] (.*)",
+        "Spark has not what it needs: {0}",
+    ),
+    (r'Cannot run program "([^"]+)"', "there is no {0} on Spark's executors"),
+    (
+        "Python worker exited unexpectedly",
+        "a Python worker of Spark died: give it more memory (spark.executor.memoryOverhead) if the "
+        "system killed it for that, or have fewer run at a time (spark.executor.cores)",
+    ),
 )
-_NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
-# Names of ours that another version does not have.
-_OTHER_VERSION = re.compile(
-    r"Can't get attribute '\w+' on <module 'zonebloom|cannot import name '\w+' from 'zonebloom"
-    r"|No module named 'zonebloom\."
-)
-_NOT_STARTED = re.compile("Error from python worker|pyspark.daemon's (?:stdout|standard output)")
-_RAISED = re.compile(r"(?:^\s*|\()(\w+Error: [^()\n]+)", re.M)
-_SEND = "send it to those of this session with zonebloom.spark.send_package(spark)"
 
 
 @contextmanager
@@ -63,57 +74,22 @@ def meaning(error: Exception) -> Exception | None:
         kind = getattr(errors, name, None)
         if kind is not None:
             return kind(message.strip())
-    message = _message(text)
-    return None if message is None else EngineError(message)
-
-
-def _message(text: str) -> str | None:
-    if match := _VERSIONS.search(text):
-        return (
-            f"Spark's workers run Python {match[1]} and this process Python {match[2]}, which "
-            f"must be the same: {_set_python()}"
-        )
-    if _NOT_STARTED.search(text):
-        raised = _RAISED.findall(text)
-        why = f" ({raised[-1].strip()})" if raised else ""
-        return f"Python does not start on Spark's executors{why}: {_set_python()}"
-    if _OTHER_VERSION.search(text):
-        return (
-            "Spark's executors have another zonebloom than this process: install "
-            f"{__version__} there, or {_SEND}"
-        )
-    if match := _NO_MODULE.search(text):
-        package = match[1].partition(".")[0]
-        lack = f"Spark's workers have no module {package}: install zonebloom on the executors"
-        if package == "zonebloom":
-            return f"{lack}, {_SEND}, or {_set_python()}"
-        return (
-            f"{lack} with all it needs (zonebloom.spark.check_executors(spark) says what they "
-            f"lack), or {_set_python()}. A module of your own is sent with "
-            "spark.addArtifacts(path, pyfile=True)"
-        )
-    if match := _PACKAGE.search(text):
-        there = f"{match[1]} {match[3]}" if match[3] else f"no {match[1]}"
-        return (
-            f"Spark has {there} where it needs {match[1]} {match[2]} or newer: install it for "
-            f"the Python of the driver and of the executors, or {_set_python()}"
-        )
-    if match := _NO_PROGRAM.search(text):
-        return f"there is no {match[1]} on Spark's executors: {_set_python()}"
-    if "Python worker exited unexpectedly" in text:
-        return (
-            "a Python worker of Spark died: give it more memory (spark.executor.memoryOverhead) "
-            "if the system killed it for that, or have fewer run at a time "
-            f"(spark.executor.cores). If it was the wrong Python: {_set_python()}"
-        )
+    for pattern, cause in _CAUSES:
+        match = re.search(pattern, text, re.M)
+        if match is not None:
+            cause = cause.format(*(group or "no reason given" for group in match.groups()))
+            return EngineError(f"{cause.rstrip('.')}. {_advice()}")
     return None
 
 
-def _set_python() -> str:
+def _advice() -> str:
     given = os.environ.get("PYSPARK_PYTHON")
     now = f"it is {given}" if given else "it is not set, so they run the first python3 of PATH"
     return (
-        "set PYSPARK_PYTHON to a Python of theirs like this one "
-        f"({sys.executable}, {sys.version_info[0]}.{sys.version_info[1]}) before the session "
-        f"starts; {now}"
+        f"Executors need zonebloom {__version__} with all it needs, which "
+        "zonebloom.spark.check_executors(spark) looks at (zonebloom.spark.send_package(spark) "
+        "sends zonebloom itself, spark.addArtifacts(path, pyfile=True) a module of your own), in "
+        f"a Python like this one ({sys.executable}, "
+        f"{sys.version_info[0]}.{sys.version_info[1]}): set PYSPARK_PYTHON to one of theirs "
+        f"before the session starts; {now}"
     )

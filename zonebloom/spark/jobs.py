@@ -1,9 +1,4 @@
-"""Work on executors: functions and tasks that only this version of the package opens there.
-
-``spark.range(0, n, 1, n)`` gives exactly one Spark task an id, in classic sessions and over Spark
-Connect alike. By its id each is given what it is to do and no other's work: the function that all
-of them get does not grow with their number.
-"""
+"""Work on executors: functions and tasks that only this version of the package opens there."""
 
 from __future__ import annotations
 

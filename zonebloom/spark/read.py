@@ -1,8 +1,4 @@
-"""What a Spark task reads: pieces of fragments, as Arrow batches.
-
-A fragment that lies in one task is read anew as a whole when its file is another by now. Of one
-shared among tasks that would give its rows once a task, so there the read fails, and says so.
-"""
+"""What a Spark task reads: pieces of fragments, as Arrow batches."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
-"""Rebase: dates and times that files may hold by another calendar than Spark shows them in.
+"""Rebase: dates before 1582 and times before 1900 that Spark 2 and Hive wrote by another calendar.
 
-Spark 2 and Hive wrote the Julian calendar before 1582, and times before 1900 by local solar
-clocks; Spark corrects them as it reads. An index holds what is stored, so it is not asked about
-such values, and what reads files without Spark refuses them in a file that Spark would correct:
-by the marks its writer left in the footer, and for other writers by
-``spark.sql.parquet.datetimeRebaseModeInRead``.
 https://spark.apache.org/docs/latest/sql-data-sources-parquet.html
 """
 

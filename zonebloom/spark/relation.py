@@ -1,8 +1,4 @@
-"""Relations of Parquet files in the plans of a classic session: the one recogniser of them.
-
-The leaves of a logical plan are its relations. A relation that Spark lists the Parquet files of
-can be indexed, pruned and joined by an index; every other leaf is left to Spark.
-"""
+"""Relations of Parquet files in the plans of a classic session: the one recogniser of them."""
 
 from __future__ import annotations
 

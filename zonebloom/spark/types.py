@@ -1,7 +1,5 @@
-"""Arrow types as Spark's, and batches as the JVM takes them.
-
-Types are those that ``spark.read.parquet`` gives a column, nullable throughout. Files written by
-Spark carry its own schema, which says what Parquet cannot: collations, intervals, variants.
+"""Arrow types as Spark's, those that ``spark.read.parquet`` gives a column, and batches as the JVM
+takes them.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ that in front as well; without it wins.
     zonebloom.apply.enabled                            true      whether indices are used; what
                                                                  enable() and disable() set
     zonebloom.system.path                              (1)       folder of the records of indices
-    zonebloom.index.maxBytes                           8g        an index estimated larger is not
-                                                                 built
     zonebloom.index.hybridscan.enabled                 true      whether an index is used while
                                                                  files were added, changed or
                                                                  deleted since
@@ -31,7 +29,6 @@ to tell each what it means.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,7 +43,6 @@ if TYPE_CHECKING:
 
 APPLY_ENABLED = "zonebloom.apply.enabled"
 SYSTEM_PATH = "zonebloom.system.path"
-MAX_BYTES = "zonebloom.index.maxBytes"
 HYBRID_ENABLED = "zonebloom.index.hybridscan.enabled"
 MAX_APPENDED_RATIO = "zonebloom.index.hybridscan.maxAppendedRatio"
 MAX_DELETED_RATIO = "zonebloom.index.hybridscan.maxDeletedRatio"
@@ -54,7 +50,6 @@ CACHE_SECONDS = "zonebloom.index.cache.expiryDurationInSeconds"
 
 _SYSTEM_FOLDER = "zonebloom_indexes"
 _TRUTH = {"true": True, "false": False}
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +119,9 @@ def _ratio(text: str) -> float:
     return _number(text, 1.0)
 
 
-def _bytes(text: str) -> int:
-    match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", text.lower())
-    if match is None:
-        raise ValueError(text)
-    return int(match[1]) * _UNITS[match[2]]
-
-
 # Default, reader and what is expected, by key.
 KEYS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     APPLY_ENABLED: ("true", _boolean, "true or false"),
-    MAX_BYTES: ("8g", _bytes, 'a number of bytes, such as "512m" or "8g"'),
     HYBRID_ENABLED: ("true", _boolean, "true or false"),
     MAX_APPENDED_RATIO: ("0.3", _ratio, "a number from 0 to 1"),
     MAX_DELETED_RATIO: ("0.2", _ratio, "a number from 0 to 1"),

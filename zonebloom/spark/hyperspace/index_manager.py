@@ -1,12 +1,6 @@
-"""IndexManager: indices of a lake by name, as users of Hyperspace manage theirs.
+"""IndexManager: indices by name, as users of Hyperspace manage theirs.
 
-    spark.conf        what is allowed            config
-    system folder     a record of each index     records
-    catalog           the filters themselves     beside the data, as `Dataset` makes them
-
-An index of the manager is a name for one index a column in the catalog of the data
-(``<name>.<column>``), with a global filter each. Filters of files are those of their zones: a
-file may match when a zone of it may.
+Each is one index a column in the catalog of the data (``<name>.<column>``), with global filters.
 """
 
 from __future__ import annotations
@@ -23,7 +17,6 @@ from zonebloom.spark.hyperspace.actions import Actions, Progress, no_index
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
     CACHE_SECONDS,
-    MAX_BYTES,
     SYSTEM_PATH,
     BFIndexConfig,
     read_settings,
@@ -31,10 +24,15 @@ from zonebloom.spark.hyperspace.config import (
 )
 from zonebloom.spark.hyperspace.records import Record, Records
 from zonebloom.spark.hyperspace.report import WhyNot, explain_text, why_not
-from zonebloom.spark.hyperspace.source import num_items_within, open_source, resolve_columns
-from zonebloom.spark.hyperspace.stats import DDL, figures
+from zonebloom.spark.hyperspace.source import (
+    DDL,
+    figures,
+    num_items,
+    open_source,
+    resolve_columns,
+)
 from zonebloom.spark.hyperspace.use import ManagedLookup
-from zonebloom.spark.pruning.file_index import plan_of, set_rule, with_index
+from zonebloom.spark.pruning.prune import plan_of, set_rule, with_index
 from zonebloom.spark.session import is_case_sensitive
 
 if TYPE_CHECKING:
@@ -105,7 +103,6 @@ class IndexManager(Actions):
             And nothing is left behind.
         """
         arguments.of_type(config, BFIndexConfig, "config")
-        settings = read_settings(self._spark)
         ds, path = open_source(df, index_dir)
         columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
         wanted = Record(
@@ -113,7 +110,7 @@ class IndexManager(Actions):
             path=path,
             index_dir=ds.index_dir,
             columns=columns,
-            expected_num_items=num_items_within(settings[MAX_BYTES], ds, config),
+            expected_num_items=num_items(ds, config),
             fpp=config.fpp,
         )
         self.create(ds, wanted, progress)

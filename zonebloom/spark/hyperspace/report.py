@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from zonebloom.spark.hyperspace.records import Record
 from zonebloom.spark.hyperspace.use import ManagedLookup, is_over
-from zonebloom.spark.pruning.file_index import with_index
+from zonebloom.spark.pruning.prune import with_index
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.text import Lines, bytes_text, table_html, table_text
 

@@ -1,30 +1,26 @@
-"""What an index is made over: a folder of files, columns of theirs, and how they changed since.
-
-Of a DataFrame only the plain read of Parquet files is taken: a filter or a projection in it
-would mean that rows or names in the index are others than those of the files.
+"""What an index is made over: a folder of files, columns of theirs, how they changed since, and its
+figures. Of a DataFrame only the plain read of Parquet files is taken.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import xxhash
 
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.catalog.model import DEFAULT_ITEMS, ZoneParameters
 from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset, dataset
-from zonebloom.errors import InvalidArgument
+from zonebloom.errors import InvalidArgument, ZoneBloomError
 from zonebloom.sbbf.sizing import size_for
-from zonebloom.spark.hyperspace.config import MAX_BYTES, BFIndexConfig
-from zonebloom.spark.hyperspace.records import Record
+from zonebloom.spark.hyperspace.config import BFIndexConfig
+from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.relation import leaf_of
 from zonebloom.storage.paths import absolute_path, filesystem_of, plain_path, split_path
-from zonebloom.text import bytes_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -101,28 +97,18 @@ def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> 
     return tuple(columns)
 
 
-def num_items_within(max_bytes: int, ds: Dataset, config: BFIndexConfig) -> int:
-    """Items that each global filter is sized for, unless the index would be larger than allowed."""
+def num_items(ds: Dataset, config: BFIndexConfig) -> int:
+    """Items that each global filter is sized for, which is not to be too large."""
     planner = ds.opened.planner
-    counts = [planner.count_rows(file) for file in planner.coverage().present]
-    rows, zones = sum(counts), sum(-(-count // DEFAULT_ITEMS) for count in counts)
-    items = config.expected_num_items or max(rows, 1)
-    zone_bytes = len(config.columns) * zones * ZoneParameters().filter_bytes
+    num_rows = sum(map(planner.count_rows, planner.coverage().present))
+    items = config.expected_num_items or max(num_rows, 1)
     try:
-        global_bytes = len(config.columns) * size_for(items, config.fpp, "exact")
+        size_for(items, config.fpp, "exact")
     except InvalidArgument as error:
         raise InvalidArgument(
             f"a global filter of {items:,} items at fpp {config.fpp} would be over 128 MiB; give a "
             "larger fpp, or the number of distinct values as expected_num_items if that is less"
         ) from error
-    if zone_bytes + global_bytes > max_bytes:
-        raise InvalidArgument(
-            f"index {config.name!r} would take {bytes_text(zone_bytes + global_bytes)}: "
-            f"{len(config.columns)} columns of {zones:,} zones ({rows:,} rows), "
-            f"{bytes_text(zone_bytes)}, and global filters for {items:,} items, "
-            f"{bytes_text(global_bytes)}; {MAX_BYTES} allows {bytes_text(max_bytes)}. Name fewer "
-            "columns, give a larger fpp or fewer expected_num_items, or raise the limit"
-        )
     return items
 
 
@@ -192,3 +178,56 @@ def _mark(file: PresentFragment) -> str:
     identity = file.identity
     text = f"{file.fragment.key}\0{identity.size}\0{identity.mtime_ns}{identity.tag}"
     return f"+{xxhash.xxh3_64_hexdigest(text.encode())}"
+
+
+# Figures, with the names Hyperspace gives them
+
+KIND = "BloomFilter"
+DDL = (
+    "name string, indexedColumns array<string>, indexLocation string, state string, kind string, "
+    "numIndexFiles bigint, sizeIndexFiles bigint, numSourceFiles bigint, sizeSourceFiles bigint, "
+    "numAppendedFiles bigint, sizeAppendedFiles bigint, numDeletedFiles bigint, "
+    "sizeDeletedFiles bigint, indexContentPaths array<string>, sourcePath string, "
+    "expectedNumItems bigint, fpp double, numZones bigint, globalFilterBytes bigint, "
+    "createdAt string, message string"
+)
+
+
+def figures(records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
+    """A row of `DDL` for each index; null where the data cannot be looked at."""
+    # What several are over is looked at once.
+    datasets: dict[tuple[str, str], Dataset | str] = {}
+    for record in records:
+        catalog = catalog_of(record)
+        latest = catalog.latest()
+        entries = [latest.indices[n] for n in record.indices.values() if n in latest.indices]
+        files = catalog.files(latest.with_indices({entry.name: entry for entry in entries}))
+        place = record.path, record.index_dir
+        if place not in datasets:
+            datasets[place] = _open(record)
+        opened, state = datasets[place], record.state
+        changes: tuple[int | None, ...] = (None,) * 6
+        if isinstance(opened, Dataset):
+            drift = measure_drift(opened, record)
+            changes = (
+                *(drift.num_indexed, drift.indexed_bytes, drift.num_appended),
+                *(drift.appended_bytes, drift.num_deleted, drift.deleted_bytes),
+            )
+            if not entries and state == State.ACTIVE:
+                state = State.CREATING
+        yield (
+            *(record.name, list(record.columns), catalog.folder, str(state), KIND),
+            *(len(files), sum(files.values()), *changes, sorted(files)),
+            *(record.path, record.expected_num_items, record.fpp),
+            sum(segment.num_zones for entry in entries for segment in entry.segments),
+            sum(e.global_filter.num_bytes for e in entries if e.global_filter is not None),
+            min((entry.created_at for entry in entries), default=None),
+            opened if isinstance(opened, str) else "",
+        )
+
+
+def _open(record: Record) -> Dataset | str:
+    try:
+        return open_recorded(record)
+    except (ZoneBloomError, OSError) as error:
+        return f"the data cannot be looked at: {error}"

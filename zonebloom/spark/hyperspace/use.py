@@ -1,11 +1,6 @@
 """Which of a manager's indices answer for a query, and why others do not.
 
-    relation of the plan -> records over its files, not refused -> catalogs with their indices alone
-
-An index answers while it is ACTIVE and its files are those it was built of, or are known to a quick
-refresh, or hybrid scan allows for what changed besides. A refresh or merge under way changes
-nothing of that: the catalog holds what was there before until it is done. Files an index does not
-hold are read whatever is decided here.
+Files that an index does not hold as they are now are read whatever is decided here.
 """
 
 from __future__ import annotations

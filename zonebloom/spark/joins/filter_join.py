@@ -1,8 +1,4 @@
-"""filter_join(): a join that moves only rows whose keys the indexed side may hold.
-
-Keys of a small side choose the zones that are read of the other (`_by_zones`); else the filter
-over all keys of a side drops rows of the other before they are shuffled (`_filter`).
-"""
+"""filter_join(): a join that moves only rows whose keys the indexed side may hold."""
 
 from __future__ import annotations
 
@@ -14,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.frames import Indexed
 from zonebloom.spark.joins.global_filter import fitted, may_hold, whole_filter, why_not
-from zonebloom.spark.joins.key_origin import StepAside, require_own_column
-from zonebloom.spark.joins.side import Index, Side, collected, why_keys_differ
+from zonebloom.spark.joins.key_origin import require_own_column
+from zonebloom.spark.joins.sides import Index, Side, StepAside, collected, why_keys_differ
 from zonebloom.spark.load import keys_text
 from zonebloom.text import Lines, bytes_text
 

@@ -1,10 +1,5 @@
-"""The filter over all keys of one side of a join, as a condition on keys of the other.
-
-Spark's own xxhash64 and arithmetic look a key up in the words of the filter, an array<bigint> that
-a scalar subquery sends to each stage once, over Connect too: 40 ns of processor time a key and
-1 MB of filter, where a kernel in an Arrow UDF takes 240. Most keys that are not in it are done
-after one bigint, of two words. A key is brought to the filter's type first, and only where that
-is exact.
+"""The filter over all keys of one side of a join, as a condition on keys of the other: Spark's own
+xxhash64 and arithmetic over its words, which a scalar subquery sends to each stage once.
 """
 
 from __future__ import annotations
@@ -30,10 +25,10 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
 from zonebloom.spark.column_case import require_names
-from zonebloom.spark.joins.key_origin import StepAside
+from zonebloom.spark.joins.sides import StepAside, why_keys_differ
 from zonebloom.spark.rebase import first_exact
 from zonebloom.spark.session import quoted
-from zonebloom.spark.types import INTEGERS, is_collated, is_plain_text, spark_type
+from zonebloom.spark.types import INTEGERS, spark_type
 from zonebloom.storage.columns import columns_reader
 from zonebloom.values.columns import find_column
 from zonebloom.values.types import hash_domain
@@ -123,29 +118,20 @@ def fitted(sbbf: Sbbf) -> Sbbf:
 def why_not(key: st.StructField, arrow: pa.DataType) -> str | None:
     """Why a filter of an Arrow type has no answer for keys of a column; None if it has."""
     arrow, kind = value_type(arrow), key.dataType
-    shown = kind.simpleString()
     if pt.is_floating(arrow) or isinstance(kind, st.FloatType | st.DoubleType):
-        return f"{shown} keys have several bytes for one value, such as 0.0 and -0.0"
+        return f"{kind.simpleString()} keys have several bytes for one value, such as 0.0 and -0.0"
     if pt.is_integer(arrow) and arrow.bit_width <= 16:
         return f"{arrow} has too few values for a filter to leave any out"
     try:
-        own = spark_type(arrow, "key")
+        own = spark_type(arrow, key.name)
     except UnsupportedType as error:
         return str(error)
-    if isinstance(own, INTEGERS) and isinstance(kind, INTEGERS):
+    why = why_keys_differ(key, st.StructField(key.name, own))
+    if why is not None:
+        return why
+    if isinstance(own, (*INTEGERS, st.BinaryType)) or hash_domain(arrow) in _SAME_BYTES:
         return None
-    if is_collated(kind):
-        return f"{shown} keys are compared by their collation"
-    if own != kind:
-        return (
-            f"{shown} keys and {arrow} values are compared after a cast, and the filter holds the "
-            "bytes before it"
-        )
-    if not is_plain_text(key):
-        return f"{key.name} is text of a fixed width, which Spark pads"
-    if isinstance(own, st.BinaryType) or hash_domain(arrow) in _SAME_BYTES:
-        return None
-    return f"Spark hashes {shown} by other bytes than the filter's {arrow}"
+    return f"Spark hashes {kind.simpleString()} by other bytes than the filter's {arrow}"
 
 
 def may_hold(spark: SparkSession, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType) -> Column:

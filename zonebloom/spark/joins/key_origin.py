@@ -1,8 +1,6 @@
 """Whether a join's key is, in every row, the indexed files' own column: what the plan shows of it.
 
-The id of an expression does not tell: a Union goes on under the ids of its first child, for the
-rows of all of them. So between a frame and the files only nodes may stand that are known to have
-under an id what one child of theirs has under it, or null. All others refuse.
+The id of an expression does not tell, for a Union goes on under the ids of its first child.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zonebloom.dataset import Dataset
 from zonebloom.errors import SchemaMismatch
 from zonebloom.spark.column_case import require_visible
+from zonebloom.spark.joins.sides import StepAside
 from zonebloom.spark.relation import Leaf, class_name, items, leaf_of, node_name, opaque_reason
 from zonebloom.storage.paths import split_path
 from zonebloom.values.columns import alike, find_column
@@ -30,6 +29,7 @@ _COLUMNS = {
     "Project": "projectList",
     "Window": "output",
 }
+# Nodes known to have under an id what one child of theirs has under it, or null; others refuse.
 _PASSING = {
     *_COLUMNS,
     # Some rows of their child, in another order or number.
@@ -39,10 +39,6 @@ _PASSING = {
     # Of two children the ids of both, or those of the first. Rows without a match hold null.
     *("Except", "Intersect", "Join", "LateralJoin"),
 }
-
-
-class StepAside(Exception):
-    """Why a rule of a join is not used."""
 
 
 def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_stored: bool) -> None:

@@ -1,8 +1,6 @@
 """Filters of a scan, as Catalyst holds them and `IndexedFiles.java` writes them, as predicates.
 
-Both sides of a comparison have one type there, for Spark has cast them already. A column is
-followed only where that type is the one its Arrow type stands for; a column cast, collated,
-padded, matched by field id, filled by a default, or taken from a path is not.
+Both sides of a comparison have one type there, for Spark has cast them already.
 """
 
 from __future__ import annotations

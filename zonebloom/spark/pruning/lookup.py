@@ -1,9 +1,6 @@
 """Which of the files Spark listed may hold rows, as the index of them says.
 
-    files as Spark listed them -> catalogs that know them -> schema -> predicate -> files excluded
-
-A file is left out only when a catalog knows it as it is now, and as it was when Spark listed it,
-and the index says that no zone of it can match.
+One is left out only when a catalog knows it as it is now, and as it was when Spark listed it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""A frame of keys made ready: as the dataset's columns hold them.
-
-Spark compares a key and a column in a type that holds both. Where every value of the column is a
-value of that type, at most one value of the column equals a key: the key cast to the column's
-type, if it still equals the key then. So keys are looked up in the column's own type, and the
-rows found are joined by Spark, on the keys as they were given.
+"""A frame of keys made ready: each as the dataset's column would hold it, if it can. The rows found
+are joined by Spark, on the keys as they were given.
 """
 
 from __future__ import annotations

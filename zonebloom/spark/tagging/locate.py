@@ -1,10 +1,5 @@
-"""From keys to the rows that may equal them: which files are read, how, and by whom.
-
-    keys    few: collected            -> zones of the index -> rows, here or in tasks
-            as dense as zones: a filter of them, key ranges -> whole key columns, in tasks
-
-Where about as many keys as zones are asked for, every zone holds some, and reading its pages one
-by one costs more than reading the column.
+"""From keys to the rows that may equal them: few keys choose zones, and where they are as dense as
+zones, whole key columns stream past a filter of them.
 """
 
 from __future__ import annotations
@@ -32,8 +27,12 @@ from zonebloom.spark.jobs import task_frame
 from zonebloom.spark.read import OnRows, Work, cut, joined
 from zonebloom.spark.rebase import Rebase, any_rebased, without_rebased
 from zonebloom.spark.session import parallelism
-from zonebloom.spark.tagging.key_filter import KeyRows, summarize, summarize_frame
-from zonebloom.spark.tagging.key_ranges import key_ranges
+from zonebloom.spark.tagging.key_filter import (
+    KeyRows,
+    key_ranges,
+    summarize,
+    summarize_frame,
+)
 from zonebloom.spark.tagging.keys import FILE, ROW_OFFSET, KeyColumns, collected, holds_rebased
 from zonebloom.spark.types import as_spark
 from zonebloom.storage.files import is_local

@@ -1,9 +1,4 @@
-"""tag_location() and files_with_keys(): where in a dataset the rows of given keys lie.
-
-Hudi's tagging, as its RFC-37 describes it: key ranges drop files, filters drop zones, and the rows
-that are left say which keys are there. What those levels leave is joined with the keys by Spark,
-so what equals what is Spark's to say.
-"""
+"""tag_location() and files_with_keys(): where in a dataset the rows of given keys lie."""
 
 from __future__ import annotations
 

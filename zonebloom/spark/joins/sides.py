@@ -11,7 +11,6 @@ import pyarrow as pa
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.spark.frames import Indexed, Path
-from zonebloom.spark.joins.key_origin import StepAside
 from zonebloom.spark.load import Options
 from zonebloom.spark.types import INTEGERS, is_plain_text
 from zonebloom.values.columns import alike, find_column
@@ -27,9 +26,11 @@ _MOST_KEY_BYTES = 4 << 20
 _SMALL_BYTES = 64 << 20
 
 
-class Side:
-    """One side of the join: a frame with or without an index, or files and theirs."""
+class StepAside(Exception):
+    """Why a rule of a join is not used."""
 
+
+class Side:
     def __init__(self, name: str, given: Any, index: Index):
         self.name = name
         self.is_read = isinstance(given, Indexed)
