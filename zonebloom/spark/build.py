@@ -6,18 +6,15 @@ import pickle
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from zonebloom.build.tasks import TrainedTask, TrainTask
 from zonebloom.build.train import Progress, train_task
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
 from zonebloom.spark.failures import explained
 from zonebloom.spark.jobs import reported, task_frame
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def train_on_spark(

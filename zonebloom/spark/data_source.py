@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -19,8 +20,6 @@ from zonebloom.spark.session import spark_context
 from zonebloom.spark.types import as_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from zonebloom.spark.load import Load
 
 NAME = "zonebloom"

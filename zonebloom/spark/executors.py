@@ -6,15 +6,14 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from zonebloom.errors import EngineError
 from zonebloom.spark.failures import explained
 from zonebloom.spark.session import spark_context
 from zonebloom.version import __version__
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # As in pyproject.toml; a zip cannot bring them, for they are compiled for the machine.
 REQUIREMENTS = {

@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.errors import InvalidArgument
 from zonebloom.scan.explain import ScanPlan
@@ -17,9 +18,6 @@ from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.session import parallelism, quoted, time_zone
 from zonebloom.storage.paths import absolute_path
 from zonebloom.text import Lines, bytes_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Path = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

@@ -9,10 +9,11 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.cloudpickle import dumps
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
@@ -20,9 +21,6 @@ from zonebloom.build.train import Progress
 from zonebloom.errors import EngineError
 from zonebloom.spark.session import spark_context
 from zonebloom.version import __version__
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Batches = Iterator[pa.RecordBatch]
 _POLL_SECONDS = 0.2

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 import pyarrow.types as pt
 from pyspark.sql import types as st
 
@@ -258,8 +259,6 @@ class SparkFiles:
         PyArrow reads INT96 as nanoseconds, in which the years before 1677 and after 2262 are
         others than Spark's.
         """
-        import pyarrow.dataset as pads
-
         source = opened.opened.source
         kinds = {name: _path_type(source, name) for name in sorted(source.partition_columns())}
         types = {name: kind for name, kind in kinds.items() if kind is not None}

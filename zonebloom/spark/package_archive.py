@@ -9,10 +9,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import xxhash
+from pyspark.sql import SparkSession
 
 import pyspark_zonebloom
 import zonebloom
@@ -21,9 +22,6 @@ from zonebloom.spark.data_source import register
 from zonebloom.spark.failures import explained
 from zonebloom.spark.jobs import compile_kernels
 from zonebloom.spark.session import spark_context
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # By SparkContext or Connect session: the archive it has.
 _sent: WeakKeyDictionary[Any, str] = WeakKeyDictionary()

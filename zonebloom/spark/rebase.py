@@ -8,20 +8,20 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 import pyarrow.types as pt
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
 
 from zonebloom.errors import SchemaMismatch
 from zonebloom.predicates import ast
 from zonebloom.storage.files import reading
 from zonebloom.storage.source import Source
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
-    from pyspark.sql import types as st
 
 _FIRST_DAY = datetime.date(1582, 10, 15)
 # The first instant that every file holds as Spark shows it.
@@ -106,9 +106,6 @@ def _leaves(values: Any) -> Iterator[pa.Array]:
 
 def first_exact(kind: st.DataType) -> Column:
     """The first date or instant that no file holds as another, for Spark to compare with."""
-    from pyspark.sql import functions as sf
-    from pyspark.sql import types as st
-
     if isinstance(kind, st.DateType):
         return sf.expr(f"DATE'{_FIRST_DAY}'")
     if isinstance(kind, st.TimestampNTZType):
@@ -140,8 +137,6 @@ class Rebase:
     @classmethod
     def of(cls, source: Source, instants: Iterable[str], of_others: bool = False) -> Rebase:
         """That of the columns of a source."""
-        import pyarrow.dataset as pads
-
         if not isinstance(source.format, pads.ParquetFileFormat):
             return cls()
         by_path = source.partition_columns()

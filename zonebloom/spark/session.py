@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from zonebloom.errors import EngineError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def spark_context(spark: SparkSession) -> Any:

@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from pyspark.sql import SparkSession
 
 from zonebloom import arguments
 from zonebloom.build.builder import Builder
@@ -35,9 +37,6 @@ from zonebloom.spark.build import train_on_spark
 from zonebloom.spark.hyperspace.config import require_name
 from zonebloom.spark.hyperspace.records import Record, Records, State
 from zonebloom.spark.hyperspace.source import catalog_of, measure_drift, open_recorded
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Progress = bool | Callable[[int, int], Any] | None
 

@@ -32,14 +32,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.storage.paths import absolute_path, is_uri, plain_path
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 APPLY_ENABLED = "zonebloom.apply.enabled"
 SYSTEM_PATH = "zonebloom.system.path"

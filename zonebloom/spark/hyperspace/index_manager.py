@@ -9,7 +9,9 @@ import os
 import time
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom import arguments
 from zonebloom.errors import EngineError
@@ -34,9 +36,6 @@ from zonebloom.spark.hyperspace.source import (
 from zonebloom.spark.hyperspace.use import ManagedLookup
 from zonebloom.spark.pruning.prune import plan_of, set_rule, with_index
 from zonebloom.spark.session import is_case_sensitive
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["BFIndexConfig", "IndexManager"]
 

@@ -7,16 +7,14 @@ import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
 
 from zonebloom.spark.hyperspace.records import Record
 from zonebloom.spark.hyperspace.use import ManagedLookup, is_over
 from zonebloom.spark.pruning.prune import with_index
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.text import Lines, bytes_text, table_html, table_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _RULE = "=" * 61
 # Two plans of one query number their exchanges differently.

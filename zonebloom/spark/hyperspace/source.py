@@ -8,9 +8,10 @@ import os
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import xxhash
+from pyspark.sql import DataFrame
 
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.store import Catalog
@@ -21,9 +22,6 @@ from zonebloom.spark.hyperspace.config import BFIndexConfig
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.relation import leaf_of
 from zonebloom.storage.paths import absolute_path, filesystem_of, plain_path, split_path
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def open_source(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.frames import Indexed
@@ -14,9 +16,6 @@ from zonebloom.spark.joins.key_origin import require_own_column
 from zonebloom.spark.joins.sides import Index, Side, StepAside, collected, why_keys_differ
 from zonebloom.spark.load import keys_text
 from zonebloom.text import Lines, bytes_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 # Sides whose rows without a match are not in the result: such rows may be left out.
 _MAY_LOSE: dict[str, tuple[str, ...]] = {

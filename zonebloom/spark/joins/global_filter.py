@@ -4,11 +4,12 @@ xxhash64 and arithmetic over its words, which a scalar subquery sends to each st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
@@ -32,9 +33,6 @@ from zonebloom.spark.types import INTEGERS, spark_type
 from zonebloom.storage.columns import columns_reader
 from zonebloom.values.columns import find_column
 from zonebloom.values.types import hash_domain
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
 
 # A filter that lets more through than this costs more than it saves.
 _MOST_PASS = 0.5

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import SchemaMismatch
@@ -17,9 +19,6 @@ from zonebloom.spark.joins.sides import StepAside
 from zonebloom.spark.relation import Leaf, class_name, items, leaf_of, node_name, opaque_reason
 from zonebloom.storage.paths import split_path
 from zonebloom.values.columns import alike, find_column
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _PACKAGE = "org.apache.spark.sql.catalyst.plans.logical."
 # Their own columns have ids of their own; here are the columns they give.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField
 
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
@@ -14,10 +16,6 @@ from zonebloom.spark.frames import Indexed, Path
 from zonebloom.spark.load import Options
 from zonebloom.spark.types import INTEGERS, is_plain_text
 from zonebloom.values.columns import alike, find_column
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructField
 
 Index: TypeAlias = "Path | Dataset | None"
 

@@ -9,9 +9,10 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.errors import EngineError, IndexNotUsedWarning, InvalidArgument
 from zonebloom.predicates import ast
@@ -19,9 +20,6 @@ from zonebloom.spark.pruning.catalyst import Catalyst
 from zonebloom.spark.pruning.lookup import Answer, ListedFile, Lookup, unusable
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.spark.relation import class_name, items, node_name
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _RULE = "zonebloom.IndexRule"
 
@@ -199,14 +197,14 @@ def with_index(df: DataFrame, lookup: Callable[[], Lookup]) -> DataFrame:
         return df
     if df.isStreaming:
         return df
-    from pyspark.sql.classic.dataframe import DataFrame
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
     execution = frame._jdf.queryExecution()
     plan = plans.indexed(execution.analyzed(), execution.withCachedData(), _Chooser(lookup))
     if plan.fastEquals(execution.analyzed()):
         return df
     rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-    return DataFrame(rows, spark)
+    return ClassicFrame(rows, spark)
 
 
 def set_rule(spark: SparkSession, lookup: Callable[[], Lookup] | None) -> None:
@@ -243,8 +241,6 @@ def plan_of(df: Any, lookup: Lookup) -> PrunePlan:
 
 
 def _session(df: Any) -> Any:
-    from pyspark.sql import DataFrame
-
     if not isinstance(df, DataFrame):
         raise InvalidArgument(f"df is a {type(df).__name__}; give a DataFrame of Spark")
     return df.sparkSession

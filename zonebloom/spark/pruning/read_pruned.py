@@ -7,10 +7,10 @@ import re
 import warnings
 from collections.abc import Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
@@ -22,9 +22,6 @@ from zonebloom.spark.session import is_case_sensitive, quoted, time_zone
 from zonebloom.spark.types import opaque_columns
 from zonebloom.storage.paths import absolute_path, spark_path
 from zonebloom.values.columns import alike
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _GLOB = re.compile(r"[{}\[\]*?\\]")
 _PARTITION = re.compile(r"/([^/=]+)=")

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from pyspark.sql import DataFrame
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import IndexNotFound
@@ -22,9 +23,6 @@ from zonebloom.spark.jobs import mapped
 from zonebloom.spark.rebase import may_be_rebased
 from zonebloom.spark.tagging.keys import KeyColumns
 from zonebloom.values.types import hash_domain
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 # A row in five hundred is joined in vain: far fewer than are found where keys are dense.
 _PROBABILITY = 0.002

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -23,9 +24,6 @@ from zonebloom.spark.rebase import Rebase, first_exact
 from zonebloom.spark.session import quoted
 from zonebloom.spark.types import is_collated, spark_types
 from zonebloom.values.types import require_indexable
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 PREFIX = "__zonebloom_"
 # Where a row found lies: no column of the keys has such names.

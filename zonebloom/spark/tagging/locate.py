@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -38,9 +38,6 @@ from zonebloom.spark.types import as_spark
 from zonebloom.storage.files import is_local
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores, in_order
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 # The number of a fragment among those there are, and what is read of it.
 Part = tuple[int, FragmentPlan]

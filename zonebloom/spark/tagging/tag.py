@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from zonebloom.dataset import Dataset, dataset
@@ -18,9 +19,6 @@ from zonebloom.spark.tagging.keys import FILE, PREFIX, ROW_OFFSET, KeyColumns, k
 from zonebloom.spark.tagging.locate import Located, locate
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import alike
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 Names = str | Sequence[str]
 TAGS = ("fragment_id", "path", "row_offset")
