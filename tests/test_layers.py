@@ -249,7 +249,7 @@ def test_exceptions_are_in_use():
         Import("scan.plan", "dataset", for_types=True),
         Import("dataset", "polars"),
         Import("storage.parquet.pages", "index.table"),
-        Import("spark.pruning.prune", "spark.hyperspace.use"),
+        Import("spark.pruning.prune", "spark.hyperspace.managed_lookup"),
     ],
     ids=lambda each: f"{each.source} to {each.target}",
 )

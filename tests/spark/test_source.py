@@ -21,7 +21,7 @@ from zonebloom.errors import (
 )
 from zonebloom.spark import read as pieces
 from zonebloom.spark.load import Load, Options
-from zonebloom.spark.read import BATCH_ROWS
+from zonebloom.spark.pieces import BATCH_ROWS
 
 
 @pytest.fixture(scope="module")

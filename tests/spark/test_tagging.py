@@ -29,7 +29,7 @@ from zonebloom.errors import (
     UnsupportedType,
 )
 from zonebloom.spark import files_with_keys, tag_location
-from zonebloom.spark.tagging.key_filter import KeyRanges, fragments_with
+from zonebloom.spark.tagging.key_summary import KeyRanges, fragments_with
 
 FILES = 3
 WAYS = ["here", "tasks", "dense"]

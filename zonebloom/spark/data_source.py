@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zonebloom.spark.jobs import Sealed
-from zonebloom.spark.read import Piece
+from zonebloom.spark.pieces import Piece
 from zonebloom.spark.session import spark_context
 from zonebloom.spark.types import as_spark
 
@@ -102,13 +102,13 @@ class ZoneBloomSource(DataSource):
 
     def schema(self) -> StructType:
         """The schema ``spark.read.parquet`` would show, of the columns asked for."""
-        return self._opened().schema
+        return self._new_load().schema
 
     def reader(self, schema: StructType) -> ZoneBloomReader:
         """A reader of the files as they are now."""
-        return ZoneBloomReader(self._opened(), schema)
+        return ZoneBloomReader(self._new_load(), schema)
 
-    def _opened(self) -> Load:
+    def _new_load(self) -> Load:
         # Of no use to tasks.
         from zonebloom.spark.load import Load, Options
 

@@ -63,7 +63,7 @@ class Indexed:
             options["paths"] = json.dumps([absolute_path(os.fspath(path)) for path in self.path])
         return {name: text for name, text in options.items() if text is not None}
 
-    def opened(self, session: dict[str, str] | None = None) -> Load:
+    def load(self, session: dict[str, str] | None = None) -> Load:
         """The load, with options of a session."""
         return Load(Options({**self.options(), **(session or {})}))
 
@@ -174,7 +174,7 @@ def plan(
     NoFragments, FragmentUnreadable, SourceError
     ColumnNotFound, UnsupportedType
     """
-    load = Indexed(path, columns, filter, index_dir).opened(_of_session(spark))
+    load = Indexed(path, columns, filter, index_dir).load(_of_session(spark))
     planned = load.plan(described=True)
     tasks = load.tasks(planned)
     identities = load.dataset.opened.source.identities()

@@ -28,7 +28,7 @@ from zonebloom.predicates.spark import to_spark_filter
 from zonebloom.scan.binding import check_columns
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.spark.column_case import require_visible
-from zonebloom.spark.read import OnRows, Piece, Work, cut
+from zonebloom.spark.pieces import OnRows, Piece, Work, cut
 from zonebloom.spark.rebase import Rebase, rebased_columns, without_rebased
 from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.paths import plain_path
@@ -253,13 +253,13 @@ class SparkFiles:
     types: dict[str, st.DataType]
 
     @classmethod
-    def of(cls, opened: Dataset, old_calendar: bool) -> SparkFiles:
+    def of(cls, ds: Dataset, old_calendar: bool) -> SparkFiles:
         """That of a dataset as pyarrow reads it.
 
         PyArrow reads INT96 as nanoseconds, in which the years before 1677 and after 2262 are
         others than Spark's.
         """
-        source = opened.opened.source
+        source = ds.opened.source
         kinds = {name: _path_type(source, name) for name in sorted(source.partition_columns())}
         types = {name: kind for name, kind in kinds.items() if kind is not None}
         instants = _int96_columns(source)
@@ -270,8 +270,8 @@ class SparkFiles:
             read = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
             source = replace(source, schema=source.schema.set(at, field), format=read)
         if instants:
-            opened = Dataset(Opened.of(source, opened.opened.catalog), opened.title)
-        return cls(opened, Rebase.of(source, instants, old_calendar), types)
+            ds = Dataset(Opened.of(source, ds.opened.catalog), ds.title)
+        return cls(ds, Rebase.of(source, instants, old_calendar), types)
 
 
 def _int96_columns(source: Source) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from zonebloom.spark.hyperspace.config import (
     read_settings,
     require_name,
 )
+from zonebloom.spark.hyperspace.managed_lookup import ManagedLookup
 from zonebloom.spark.hyperspace.records import Record, Records
 from zonebloom.spark.hyperspace.report import WhyNot, explain_text, why_not
 from zonebloom.spark.hyperspace.source import (
@@ -33,7 +34,6 @@ from zonebloom.spark.hyperspace.source import (
     open_source,
     resolve_columns,
 )
-from zonebloom.spark.hyperspace.use import ManagedLookup
 from zonebloom.spark.pruning.prune import plan_of, set_rule, with_index
 from zonebloom.spark.session import is_case_sensitive
 
@@ -168,7 +168,7 @@ class IndexManager(Actions):
 
         ``.rows`` and ``.reasons`` are for programs, `str` and HTML for people.
         """
-        records = self._cached()
+        records = self._known_records()
         if index_name:
             records = [record for record in records if record.name == require_name(index_name)]
             if not records:
@@ -193,21 +193,21 @@ class IndexManager(Actions):
         """Whether indices are used."""
         return read_settings(self._spark)[APPLY_ENABLED]
 
-    def _lookup(self, opened: dict[Any, Any] | None = None) -> ManagedLookup:
+    def _lookup(self, cache: dict[Any, Any] | None = None) -> ManagedLookup:
         """What answers for the indices, as things are now."""
-        return ManagedLookup(self._cached(), read_settings(self._spark), opened)
+        return ManagedLookup(self._known_records(), read_settings(self._spark), cache)
 
     def _lookups(self) -> Callable[[], ManagedLookup]:
         """The same for query after query, with what earlier ones opened."""
-        opened: dict[Any, Any] = {}
-        return lambda: self._lookup(opened)
+        cache: dict[Any, Any] = {}
+        return lambda: self._lookup(cache)
 
     # Records
 
     def _records(self) -> Records:
         return Records(read_settings(self._spark)[SYSTEM_PATH])
 
-    def _cached(self) -> list[Record]:
+    def _known_records(self) -> list[Record]:
         """Records as queries take them, as they were at most so long ago as the conf allows."""
         settings = read_settings(self._spark)
         path, now = settings[SYSTEM_PATH], time.monotonic()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from zonebloom.spark.hyperspace.managed_lookup import ManagedLookup, is_over
 from zonebloom.spark.hyperspace.records import Record
-from zonebloom.spark.hyperspace.use import ManagedLookup, is_over
 from zonebloom.spark.pruning.prune import with_index
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.text import Lines, bytes_text, table_html, table_text

@@ -36,11 +36,11 @@ class Side:
         if isinstance(given, Indexed):
             if index is not None:
                 raise InvalidArgument(f"{name} is Indexed already; leave {name}_index out")
-            opened = given.opened()
-            self.index: Dataset | None = opened.dataset
+            load = given.load()
+            self.index: Dataset | None = load.dataset
             # A filter of its own brings columns that are not shown.
-            shown = given.columns or opened.schema.names
-            self._fields = [field for field in opened.schema if alike(shown, field.name)]
+            shown = given.columns or load.schema.names
+            self._fields = [field for field in load.schema if alike(shown, field.name)]
             return
         if not hasattr(given, "sparkSession"):
             raise InvalidArgument(

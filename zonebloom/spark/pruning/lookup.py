@@ -164,9 +164,9 @@ class Lookup:
     What it opened is kept while the catalog and the listing of the files stay as they are.
     """
 
-    def __init__(self, index_dir: str | None = None, opened: dict[Any, Any] | None = None):
+    def __init__(self, index_dir: str | None = None, cache: dict[Any, Any] | None = None):
         self._index_dir = None if index_dir is None else plain_path(index_dir).rstrip("/")
-        self._opened = {} if opened is None else opened
+        self._cache = {} if cache is None else cache
 
     def ask(
         self,
@@ -245,14 +245,14 @@ class Lookup:
         self, root: str, catalog: Catalog, version: Version, files: Mapping[str, ListedFile]
     ) -> IndexedFiles | None:
         place = root, catalog.folder, tuple(version.indices)
-        opened = self._opened.get(place)
-        if opened is None or opened[:2] != (version.number, files):
+        cached = self._cache.get(place)
+        if cached is None or cached[:2] != (version.number, files):
             keys = _keys(catalog, version, files)
             if keys is None:
                 return None
-            opened = version.number, files, IndexedFiles(catalog, version, keys, files)
-            self._opened[place] = opened
-        return opened[2]
+            cached = version.number, files, IndexedFiles(catalog, version, keys, files)
+            self._cache[place] = cached
+        return cached[2]
 
 
 def no_index(text: str) -> Answer:

@@ -24,10 +24,10 @@ from zonebloom.predicates import And, Constant, IsIn
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.jobs import task_frame
-from zonebloom.spark.read import OnRows, Work, cut, joined
+from zonebloom.spark.pieces import OnRows, Work, cut, joined
 from zonebloom.spark.rebase import Rebase, any_rebased, without_rebased
 from zonebloom.spark.session import parallelism
-from zonebloom.spark.tagging.key_filter import (
+from zonebloom.spark.tagging.key_summary import (
     KeyRows,
     key_ranges,
     summarize,

@@ -144,13 +144,13 @@ def files_with_keys(
 def _located(
     keys: DataFrame, ds: Any, on: Names, partition_by: Names
 ) -> tuple[KeyColumns, DataFrame, Located]:
-    opened = ds if isinstance(ds, Dataset) else dataset(plain_path(os.fspath(ds)))
-    files = SparkFiles.of(opened, corrects_others(keys.sparkSession))
+    given = ds if isinstance(ds, Dataset) else dataset(plain_path(os.fspath(ds)))
+    files = SparkFiles.of(given, corrects_others(keys.sparkSession))
     names = [on] if isinstance(on, str) else list(on)
     scopes = [partition_by] if isinstance(partition_by, str) else list(partition_by)
     if not names:
         raise InvalidArgument("on is empty; name at least one key column")
-    of_paths = opened.opened.source.partition_columns()
+    of_paths = given.opened.source.partition_columns()
     for name in scopes:
         if name not in of_paths:
             raise InvalidArgument(

@@ -75,9 +75,9 @@ class ManagedLookup(Lookup):
         self,
         records: Sequence[Record],
         settings: Mapping[str, Any],
-        opened: dict[Any, Any] | None = None,
+        cache: dict[Any, Any] | None = None,
     ):
-        super().__init__(opened=opened)
+        super().__init__(cache=cache)
         self.records = records
         self.refused: dict[str, Note] = {}
         self._settings = settings
