@@ -231,7 +231,7 @@ def test_errors_say_what_to_do(spark, folder):
         zs.scan(spark, "/nowhere")
     with pytest.raises(ColumnNotFound, match=r"no column 'nope'; the dataset has row, id"):
         zs.scan(spark, folder, columns=["nope"])
-    with pytest.raises(InvalidArgument, match="filter is a Column; give Spark SQL text"):
+    with pytest.raises(InvalidArgument, match="filter is of type Column; give Spark SQL text"):
         from pyspark.sql.functions import col
 
         zs.scan(spark, folder, col("id") == 5)

@@ -25,7 +25,6 @@ REQUIREMENTS = {
     "xxhash": "3.4",
 }
 _TASKS_OVER_CONNECT = 16
-_PROBE_DDL = "host string, executable string, python string, versions string"
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,8 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     num_tasks = 2 * context.defaultParallelism if context is not None else _TASKS_OVER_CONNECT
     job = spark.range(0, num_tasks, 1, num_tasks)
     with explained(always=True):
-        rows = job.mapInArrow(_probe(list(REQUIREMENTS)), _PROBE_DDL).distinct().collect()
-    workers = [Worker(r.host, r.executable, r.python, json.loads(r.versions)) for r in rows]
+        rows = job.mapInArrow(_probe(list(REQUIREMENTS)), "worker string").distinct().collect()
+    workers = [Worker(**json.loads(row.worker)) for row in rows]
     workers.sort(key=lambda worker: (worker.host, worker.executable))
     lacks = list(filter(None, map(Worker.lacks, workers)))
     if lacks:
@@ -139,15 +138,15 @@ def _probe(names: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
         except ImportError as error:
             # Of something it needs, which is told by itself, or it is not there.
             versions["zonebloom"] = None if error.name == "zonebloom" else ""
-        row = {
-            "host": [socket.gethostname()],
-            "executable": [sys.executable],
-            "python": [platform.python_version()],
-            "versions": [json.dumps(versions)],
+        worker = {
+            "host": socket.gethostname(),
+            "executable": sys.executable,
+            "python": platform.python_version(),
+            "versions": versions,
         }
         for _ in batches:
             # Long enough that no executor runs all of the tasks.
             time.sleep(0.05)
-            yield pa.RecordBatch.from_pydict(row)
+            yield pa.RecordBatch.from_pydict({"worker": [json.dumps(worker)]})
 
     return probe

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from zonebloom.errors import InvalidArgument
+from zonebloom import arguments
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.spark.data_source import NAME, register
 from zonebloom.spark.failures import explained
@@ -20,6 +20,17 @@ from zonebloom.storage.paths import absolute_path
 from zonebloom.text import Lines, bytes_text
 
 Path = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def require_sql(filter: object) -> None:
+    """Refuse a filter that is no text."""
+    if not isinstance(filter, str):
+        raise arguments.refusal(
+            filter,
+            "filter",
+            'give Spark SQL text, such as "id = 42". A Column has no text that reads back as '
+            "itself: apply it to the result with where()",
+        )
 
 
 @dataclass(frozen=True)
@@ -45,16 +56,11 @@ class Indexed:
     def options(self) -> dict[str, str]:
         """The options of the load, but for those of the session."""
         filter, columns = self.filter, self.columns
-        if filter is not None and not isinstance(filter, str):
-            raise InvalidArgument(
-                f'filter is a {type(filter).__name__}; give Spark SQL text, such as "id = 42". A '
-                "Column has no text that reads back as itself: apply it to the result with where()"
-            )
-        if isinstance(columns, str):
-            raise InvalidArgument(f"columns is {columns!r}; give a list: [{columns!r}]")
+        if filter is not None:
+            require_sql(filter)
         options = {
             "prune": filter,
-            "columns": None if columns is None else json.dumps(list(columns)),
+            "columns": None if columns is None else json.dumps(arguments.names(columns, "columns")),
             "index_dir": self.index_dir,
         }
         if isinstance(self.path, str | os.PathLike):

@@ -14,7 +14,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom import arguments
-from zonebloom.errors import EngineError
 from zonebloom.spark.hyperspace.actions import Actions, Progress, no_index
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
@@ -35,7 +34,7 @@ from zonebloom.spark.hyperspace.source import (
     resolve_columns,
 )
 from zonebloom.spark.pruning.prune import plan_of, set_rule, with_index
-from zonebloom.spark.session import is_case_sensitive
+from zonebloom.spark.session import is_case_sensitive, spark_context
 
 __all__ = ["BFIndexConfig", "IndexManager"]
 
@@ -69,8 +68,7 @@ class IndexManager(Actions):
     """
 
     def __init__(self, spark: SparkSession):
-        if not hasattr(spark, "conf") or not hasattr(spark, "createDataFrame"):
-            raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession")
+        spark_context(spark)
         self._spark = spark
 
     def create_index(

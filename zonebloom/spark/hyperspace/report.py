@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
@@ -77,8 +78,7 @@ def _used(relation: PrunedRelation) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class WhyNotRow:
+class WhyNotRow(NamedTuple):
     """What became of one index for one relation.
 
     Attributes
@@ -123,10 +123,9 @@ class WhyNot(Lines):
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         rows = []
-        for row in self.rows:
-            code = "USED" if row.reason is None else row.reason.name
-            short = row.message if self.extended or row.reason is None else row.reason.value
-            rows.append([row.index, row.column, row.relation, code, short])
+        for *where, reason, message in self.rows:
+            code = "USED" if reason is None else reason.name
+            rows.append([*where, code, message if self.extended or not reason else reason.value])
         return ["index", "column", "relation", "reason", "message"], rows
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField
 
+from zonebloom import arguments
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.spark.frames import Indexed, Path
@@ -43,19 +44,14 @@ class Side:
             self._fields = [field for field in load.schema if alike(shown, field.name)]
             return
         if not hasattr(given, "sparkSession"):
-            raise InvalidArgument(
-                f"{name} is a {type(given).__name__}; give a DataFrame, or "
-                "zonebloom.spark.Indexed(path)"
-            )
+            advice = "give a DataFrame, or zonebloom.spark.Indexed(path)"
+            raise arguments.refusal(given, name, advice)
         if given.isStreaming:
             raise InvalidArgument(
                 f"{name} is a stream, and an index holds the files there are now; use join()"
             )
         if not isinstance(index, str | os.PathLike | Sequence | Dataset | None):
-            raise InvalidArgument(
-                f"an index is a {type(index).__name__}; give the path of the files, or their "
-                "Dataset"
-            )
+            raise arguments.refusal(index, "an index", "give the path of the files, or a Dataset")
         if not isinstance(index, Dataset | None):
             index = dataset(Options(Indexed(index).options()).source)
         self.index = index

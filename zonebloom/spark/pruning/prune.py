@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zonebloom.errors import EngineError, IndexNotUsedWarning, InvalidArgument
+from zonebloom import arguments
+from zonebloom.errors import EngineError, IndexNotUsedWarning
 from zonebloom.predicates import ast
 from zonebloom.spark.pruning.catalyst import Catalyst
 from zonebloom.spark.pruning.lookup import Answer, ListedFile, Lookup, unusable
@@ -241,9 +242,7 @@ def plan_of(df: Any, lookup: Lookup) -> PrunePlan:
 
 
 def _session(df: Any) -> Any:
-    if not isinstance(df, DataFrame):
-        raise InvalidArgument(f"df is a {type(df).__name__}; give a DataFrame of Spark")
-    return df.sparkSession
+    return arguments.of_type(df, DataFrame, "df").sparkSession
 
 
 def _leaves(plan: Any) -> Iterator[Any]:

@@ -13,10 +13,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom import arguments
-from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import to_spark_filter
-from zonebloom.spark.frames import Path
+from zonebloom.spark.frames import Path, require_sql
 from zonebloom.spark.pruning.lookup import ListedFile, Lookup
 from zonebloom.spark.session import is_case_sensitive, quoted, time_zone
 from zonebloom.spark.types import opaque_columns
@@ -68,10 +67,7 @@ def read_pruned(
     -----
     IndexNotUsedWarning, StaleIndexWarning
     """
-    if not isinstance(filter, str):
-        raise InvalidArgument(
-            f'filter is a {type(filter).__name__}; give Spark SQL text, such as "id = 42"'
-        )
+    require_sql(filter)
     if columns is not None:
         columns = arguments.names(columns, "columns")
     paths = [path] if isinstance(path, str | os.PathLike) else list(path)

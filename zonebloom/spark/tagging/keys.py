@@ -21,7 +21,7 @@ from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.rebase import Rebase, first_exact
-from zonebloom.spark.session import quoted
+from zonebloom.spark.session import is_case_sensitive, quoted
 from zonebloom.spark.types import is_collated, spark_types
 from zonebloom.values.types import require_indexable
 
@@ -80,13 +80,12 @@ def key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> Key
             _require_texts(ds, name, given[name], kind)
         fields.append(st.StructField(f"{PREFIX}{number}", kind))
         probes.append(_probe(name, given[name], kind).alias(f"{PREFIX}{number}"))
-    spark = keys.sparkSession
     return KeyColumns(
         tuple(names),
         tuple(fields),
         to_arrow_schema(st.StructType(fields), timezone="UTC"),
         tuple(probes),
-        spark.conf.get("spark.sql.caseSensitive", "false") != "true",
+        not is_case_sensitive(keys.sparkSession),
         files.rebase,
     )
 
