@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zonebloom.spark.jobs import Sealed
-from zonebloom.spark.pieces import Piece
 from zonebloom.spark.session import spark_context
 from zonebloom.spark.types import as_spark
 
@@ -47,14 +46,6 @@ def register(spark: SparkSession, *, anew: bool = False) -> None:
         _registered.add(spark)
 
 
-class Pieces(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, pieces: Sequence[Piece]):
-        super().__init__(None)
-        self.pieces = tuple(pieces)
-
-
 class ZoneBloomReader(DataSourceReader):
     """Plans a load on the driver; sent to the tasks without the plan."""
 
@@ -76,15 +67,14 @@ class ZoneBloomReader(DataSourceReader):
         assert self._load is not None
         tasks = self._load.tasks(self._load.plan())
         # Of an empty list Spark makes one partition that holds nothing.
-        return [Pieces(pieces) for pieces in tasks] or [Pieces(())]
+        return list(map(InputPartition, tasks)) or [InputPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Arrow batches of one task."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        assert isinstance(partition, Pieces)
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        for batch in self._work.batches(partition.pieces):
+        for batch in self._work.batches(partition.value):
             yield from as_spark(batch, schema)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Any
 
 SOURCES = "org.apache.spark.sql.execution.datasources."
@@ -18,41 +17,15 @@ _HARMLESS = {"comment", "CURRENT_DEFAULT"}
 _CHAR_OR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 
 
-@dataclass(slots=True)
-class Leaf:
-    """A leaf of a logical plan, and the HadoopFsRelation of it where it is one of Parquet files.
-
-    Its columns are attributes by expression id.
-    """
-
-    node: Any
-    relation: Any = None
-    columns: dict[int, Any] = field(default_factory=dict)
-
-    @property
-    def roots(self) -> list[str]:
-        """Root paths, as Spark names them; none of what is no relation of files."""
-        if self.relation is None:
-            return []
-        return [root.toString() for root in items(self.relation.location().rootPaths())]
-
-    def partition_columns(self) -> list[str]:
-        """Columns whose values Spark takes from paths."""
-        return list(self.relation.partitionSchema().fieldNames())
-
-
-def leaf_of(node: Any) -> Leaf:
-    """A node as a leaf; without a relation, unless Spark lists Parquet files."""
+def file_relation(node: Any) -> Any:
+    """The HadoopFsRelation of a leaf of a logical plan; None unless Spark lists Parquet files."""
     if class_name(node) != SOURCES + "LogicalRelation" or node.isStreaming():
-        return Leaf(node)
+        return None
     relation = node.relation()
     if class_name(relation) != SOURCES + "HadoopFsRelation":
-        return Leaf(node)
+        return None
     is_listed = class_name(relation.location()) in _LISTINGS
-    if not is_listed or class_name(relation.fileFormat()) != _PARQUET:
-        return Leaf(node)
-    columns = {column.exprId().id(): column for column in items(node.output())}
-    return Leaf(node, relation, columns)
+    return relation if is_listed and class_name(relation.fileFormat()) == _PARQUET else None
 
 
 def opaque_reason(text: str) -> str | None:

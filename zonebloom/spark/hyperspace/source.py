@@ -20,7 +20,7 @@ from zonebloom.errors import InvalidArgument, ZoneBloomError
 from zonebloom.sbbf.sizing import size_for
 from zonebloom.spark.hyperspace.config import BFIndexConfig
 from zonebloom.spark.hyperspace.records import Record, State
-from zonebloom.spark.relation import leaf_of
+from zonebloom.spark.relation import file_relation, items
 from zonebloom.storage.paths import absolute_path, filesystem_of, plain_path, split_path
 
 
@@ -61,13 +61,13 @@ def _root_paths(frame: Any) -> list[str]:
     plan = frame._jdf.queryExecution().analyzed()
     while plan.nodeName() in ("SubqueryAlias", "View"):
         plan = plan.child()
-    roots = leaf_of(plan).roots
-    if not roots:
+    relation = file_relation(plan)
+    if relation is None:
         raise InvalidArgument(
             f"a {plan.nodeName()} is no plain read of Parquet files; give "
             "spark.read.parquet(path) as it is, or the path itself"
         )
-    return [plain_path(root) for root in roots]
+    return [plain_path(root.toString()) for root in items(relation.location().rootPaths())]
 
 
 def catalog_of(record: Record) -> Catalog:

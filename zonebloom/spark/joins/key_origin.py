@@ -16,7 +16,7 @@ from zonebloom.dataset import Dataset
 from zonebloom.errors import SchemaMismatch
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.joins.sides import StepAside
-from zonebloom.spark.relation import Leaf, class_name, items, leaf_of, node_name, opaque_reason
+from zonebloom.spark.relation import class_name, file_relation, items, node_name, opaque_reason
 from zonebloom.storage.paths import split_path
 from zonebloom.values.columns import alike, find_column
 
@@ -64,20 +64,20 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_sto
     plan = classic._jdf.queryExecution().withCachedData()
     (attribute,) = [column for column in items(plan.output()) if column.name() == key]
     try:
-        leaf, column = _origin(plan, attribute)
+        relation, column = _origin(plan, attribute)
     except StepAside as reason:
         raise StepAside(
             f"{key} is not a column of Parquet files as Spark reads them: {reason}"
         ) from None
     if not alike([column.name()], key):
         raise StepAside(f"{key} is column {column.name()} of the files")
-    if alike(leaf.partition_columns(), key):
+    if alike(list(relation.partitionSchema().fieldNames()), key):
         raise StepAside(f"Spark takes {key} from the paths of the files")
     _require_as_stored(column.metadata().json())
-    _require_known_files(leaf.relation.location().inputFiles(), dataset, elsewhere=False)
+    _require_known_files(relation.location().inputFiles(), dataset, elsewhere=False)
 
 
-def _origin(node: Any, attribute: Any) -> tuple[Leaf, Any]:
+def _origin(node: Any, attribute: Any) -> tuple[Any, Any]:
     """The relation of files whose column a column of a plan is, and its attribute there.
 
     What the plan has under ``attribute`` is null or one of its values.
@@ -105,14 +105,16 @@ def _origin(node: Any, attribute: Any) -> tuple[Leaf, Any]:
         elif kind.endswith("InMemoryRelation"):
             raise StepAside("a cached frame answers for the files")
         else:
-            leaf = leaf_of(node)
-            column = leaf.columns.get(attribute.exprId().id())
+            relation = file_relation(node)
+            columns = [] if relation is None else items(node.output())
+            expression = attribute.exprId().id()
+            column = next((c for c in columns if c.exprId().id() == expression), None)
             if column is None:
                 name = kind.rpartition(".")[2]
                 raise StepAside(
                     f"{name} is not known to give the rows of one relation of files alone"
                 )
-            return leaf, column
+            return relation, column
 
 
 def _position(expressions: Any, attribute: Any) -> int:
