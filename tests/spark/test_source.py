@@ -19,7 +19,7 @@ from zonebloom.errors import (
     InvalidArgument,
     NoFragments,
 )
-from zonebloom.spark import read as pieces
+from zonebloom.spark import pieces
 from zonebloom.spark.load import Load, Options
 from zonebloom.spark.pieces import BATCH_ROWS
 

@@ -76,10 +76,6 @@ def tag_location(
 
     Notes
     -----
-    A column of the keys that is named ``fragment_id``, ``path`` or ``row_offset`` is to be renamed
-    first. A key column of such a name is to be renamed in the keys and in the files, as both are
-    named alike; `files_with_keys` takes it as it is.
-
     The levels are those of Hudi's RFC-37 (metadata-based Bloom index). Fragments that are new or
     changed since they were indexed are read, as always; their ``fragment_id`` is of this
     catalog version alone.
