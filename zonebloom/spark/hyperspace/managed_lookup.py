@@ -5,7 +5,7 @@ Files that an index does not hold as they are now are read whatever is decided h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ import pyarrow.fs as pafs
 
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
-from zonebloom.predicates import ast
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
     HYBRID_ENABLED,
@@ -23,7 +22,7 @@ from zonebloom.spark.hyperspace.config import (
 )
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.hyperspace.source import measure_drift, open_recorded
-from zonebloom.spark.pruning.lookup import Answer, IndexedFiles, ListedFile, Lookup
+from zonebloom.spark.pruning.lookup import Answer, IndexedFiles, ListedFile, Lookup, Question
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.storage.paths import plain_path
 
@@ -83,17 +82,11 @@ class ManagedLookup(Lookup):
         self._settings = settings
         self._judged: dict[str, Note | None] = {}
 
-    def ask(
-        self,
-        roots: Sequence[str],
-        files: Callable[[], Sequence[ListedFile]],
-        predicate: Callable[[pa.Schema], ast.Predicate],
-        ignores_case: bool,
-    ) -> Answer:
+    def ask(self, question: Question) -> Answer:
         """The same, with what a user wants to hear of indices that were refused."""
         if not self._settings[APPLY_ENABLED]:
             return Answer(notes=(Note(Reason.APPLY_DISABLED),))
-        answer = super().ask(roots, files, predicate, ignores_case)
+        answer = super().ask(question)
         refused = [note.text for note in self.refused.values() if note.reason in _WARNED]
         return replace(answer, warnings=(*answer.warnings, *map(IndexNotUsedWarning, refused)))
 

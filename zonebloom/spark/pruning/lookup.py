@@ -59,6 +59,16 @@ class ListedFile(NamedTuple):
         return self.mtime_ms % 1000 == 0 and identity.mtime_ns // 10**9 == self.mtime_ms // 1000
 
 
+class Question(NamedTuple):
+    """Which files below roots, listed when they are needed, hold no row of a condition."""
+
+    roots: Sequence[str]
+    files: Callable[[], Sequence[ListedFile]]
+    # By the schema of the files.
+    predicate: Callable[[pa.Schema], ast.Predicate]
+    ignores_case: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Files without a row of a condition, by Spark's names, and what there is to say of it."""
@@ -88,12 +98,12 @@ class IndexedFiles:
         self._source: Source = replace(first, fragments=fragments)
         self._planner = Planner(self._source, catalog, version)
 
-    def ask(self, predicate: Callable[[pa.Schema], ast.Predicate], ignores_case: bool) -> Answer:
-        """Say which files hold no row for which a predicate is true."""
-        asked = without_rebased(predicate(self._source.schema))
+    def ask(self, question: Question) -> Answer:
+        """Say which of these files hold no row of the condition."""
+        asked = without_rebased(question.predicate(self._source.schema))
         coverage, search = self._planner.search_present(asked)
         may_match = set(by_fragment(search.result.at_most))
-        if ignores_case:
+        if question.ignores_case:
             for view in search.used.values():
                 hiding = files_hiding(self._planner, self._source, view.index.entry.column)
                 may_match |= {file.fragment_id for file, _ in hiding}
@@ -168,25 +178,15 @@ class Lookup:
         self._index_dir = None if index_dir is None else plain_path(index_dir).rstrip("/")
         self._cache = {} if cache is None else cache
 
-    def ask(
-        self,
-        roots: Sequence[str],
-        files: Callable[[], Sequence[ListedFile]],
-        predicate: Callable[[pa.Schema], ast.Predicate],
-        ignores_case: bool,
-    ) -> Answer:
-        """Say which files below roots hold no row that a condition is true for.
-
-        The files are listed only where there may be an index of them.
-        """
+    def ask(self, question: Question) -> Answer:
+        """Answer a question; the files are listed only where there may be an index of them."""
+        roots = question.roots
         with _CATCHING, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ZoneBloomWarning)
             answers = [no_index(f"there is no index in {roots[0]} or above")] if roots else []
             if any(map(self._may_know, roots)):
-                answers = [
-                    self._ask_root(root, below, predicate, ignores_case)
-                    for root, below in _by_root(roots, files())
-                ]
+                groups = _by_root(roots, question.files())
+                answers = [self._ask_root(root, below, question) for root, below in groups]
         own = {str(w.message): w.message for w in caught if isinstance(w.message, ZoneBloomWarning)}
         damage = [
             Note(Reason.INDEX_DAMAGED, text)
@@ -208,23 +208,15 @@ class Lookup:
         except (OSError, pa.ArrowException, NotImplementedError):
             return True
 
-    def _ask_root(
-        self,
-        root: str,
-        files: Sequence[ListedFile],
-        predicate: Callable[[pa.Schema], ast.Predicate],
-        ignores_case: bool,
-    ) -> Answer:
+    def _ask_root(self, root: str, files: Sequence[ListedFile], question: Question) -> Answer:
         try:
             filesystem, base = filesystem_of(root)
         except (OSError, pa.ArrowException, NotImplementedError) as error:
             return no_index(f"pyarrow cannot look into {root}: {error}")
         paths = {base + file.path.removeprefix(root): file for file in files}
         try:
-            answers = [
-                indexed.ask(predicate, ignores_case)
-                for indexed in self._indexed(root, filesystem, base, paths)
-            ]
+            indexed = self._indexed(root, filesystem, base, paths)
+            answers = [files.ask(question) for files in indexed]
         except (SourceError, CatalogError, OSError, pa.ArrowException) as error:
             return unusable(f"the index of {root} is not used: {error}")
         return _merged(answers) if answers else no_index(f"no index knows files of {root}")

@@ -18,7 +18,7 @@ from zonebloom import arguments
 from zonebloom.errors import EngineError, IndexNotUsedWarning
 from zonebloom.predicates import ast
 from zonebloom.spark.pruning.catalyst import Catalyst
-from zonebloom.spark.pruning.lookup import Answer, ListedFile, Lookup, unusable
+from zonebloom.spark.pruning.lookup import Answer, ListedFile, Lookup, Question, unusable
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.spark.relation import class_name, items, node_name
 
@@ -134,7 +134,8 @@ class Scan:
             return catalyst.predicate(self._question["filters"])
 
         try:
-            return lookup().ask(self.roots, lambda: self.files, predicate, not is_case_sensitive)
+            question = Question(self.roots, lambda: self.files, predicate, not is_case_sensitive)
+            return lookup().ask(question)
         except Exception as error:  # noqa: BLE001 - whatever it is, the query goes on
             return unusable(f"files are not chosen by an index: {error!r}")
 

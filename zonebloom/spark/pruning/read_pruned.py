@@ -16,7 +16,7 @@ from zonebloom import arguments
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import to_spark_filter
 from zonebloom.spark.frames import Path, require_sql
-from zonebloom.spark.pruning.lookup import ListedFile, Lookup
+from zonebloom.spark.pruning.lookup import ListedFile, Lookup, Question
 from zonebloom.spark.session import is_case_sensitive, quoted, time_zone
 from zonebloom.spark.types import opaque_columns
 from zonebloom.storage.paths import absolute_path, spark_path
@@ -104,7 +104,8 @@ def _pruned(
         return to_spark_filter(filter, schema, opaque, zone).predicate
 
     listed = list(map(ListedFile, files))
-    answer = Lookup(index_dir).ask(roots, lambda: listed, predicate, not is_case_sensitive(spark))
+    question = Question(roots, lambda: listed, predicate, not is_case_sensitive(spark))
+    answer = Lookup(index_dir).ask(question)
     for warning in answer.warnings:
         warnings.warn(warning, stacklevel=3)
     if not answer.excluded:
