@@ -48,7 +48,7 @@ FOLDERS = {
 LATE = {
     ("dataset", "exchange.lance"): "a dataset hands its index to Lance",
     ("dataset", "polars"): "a dataset hands itself to Polars",
-    ("dataset", "spark.build"): "a dataset is built on the session that is active",
+    ("dataset", "spark.jobs"): "a dataset is built on the session that is active",
 }
 
 # Rooms a package may be imported from; modules, or folders with a slash.

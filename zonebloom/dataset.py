@@ -744,7 +744,7 @@ def _engine(spark: Any) -> Engine | None:
         spark = sql.SparkSession.getActiveSession() if sql is not None else None
     if spark is None or spark is False:
         return None
-    from zonebloom.spark.build import train_on_spark
+    from zonebloom.spark.jobs import train_on_spark
 
     return partial(train_on_spark, spark)
 

@@ -13,7 +13,7 @@ import pytest
 import zonebloom as zb
 import zonebloom.build.tasks
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
-from zonebloom.spark.build import train_on_spark
+from zonebloom.spark.jobs import train_on_spark
 
 ROWS = 30_000
 
@@ -75,7 +75,7 @@ def test_active_session_is_used_when_none_is_given(spark, lake, monkeypatch):
         used.append(session)
         return train_on_spark(session, tasks, **options)
 
-    monkeypatch.setattr("zonebloom.spark.build.train_on_spark", record)
+    monkeypatch.setattr("zonebloom.spark.jobs.train_on_spark", record)
     zb.dataset(lake).create_scalar_index("id")
     assert used == [spark]
 
@@ -112,7 +112,7 @@ def test_what_is_no_session_is_refused(lake):
 
 
 def test_failure_of_the_job_says_what_to_do(spark, lake, monkeypatch):
-    monkeypatch.setattr("zonebloom.spark.build._attempt", _raise_missing)
+    monkeypatch.setattr("zonebloom.spark.jobs._attempt", _raise_missing)
     with pytest.raises(EngineError, match=r"no module numba.*install zonebloom on the executors"):
         zb.dataset(lake).create_scalar_index("id", spark=spark)
     assert not (lake / "_zonebloom").exists()

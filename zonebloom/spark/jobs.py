@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -17,8 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from zonebloom.build.train import Progress
-from zonebloom.errors import EngineError
+from zonebloom.build.tasks import TrainedTask, TrainTask
+from zonebloom.build.train import Progress, train_task
+from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
+from zonebloom.spark.failures import explained
 from zonebloom.spark.session import spark_context
 from zonebloom.version import __version__
 
@@ -92,6 +95,9 @@ def compile_kernels() -> list[ModuleType]:
     return [importlib.import_module(f"zonebloom.{name}") for name in _KERNELS]
 
 
+# Builds: the tasks of `zonebloom.build.tasks`, one Spark task each
+
+
 @contextmanager
 def reported(
     spark: SparkSession, num_tasks: int, num_rows: int, progress: Progress | None
@@ -137,3 +143,38 @@ def reported(
             context.setLocalProperty("spark.jobGroup.id", None)
             context.setLocalProperty("spark.job.description", None)
     report(num_tasks)
+
+
+def train_on_spark(
+    spark: SparkSession,
+    tasks: Sequence[TrainTask],
+    *,
+    progress: Progress | None = None,
+    num_rows: int = 0,
+) -> list[TrainedTask]:
+    """Run tasks as one Spark job; what they wrote comes in their order."""
+    with reported(spark, len(tasks), num_rows, progress), explained(always=True):
+        frame = task_frame(spark, list(enumerate(tasks)), _attempt, "task bigint, result binary")
+        # As Spark itself brings objects of its workers back.
+        results = {row.task: pickle.loads(row.result) for row in frame.collect()}
+    for result in results.values():
+        if isinstance(result, Exception):
+            raise result
+    if sorted(results) != list(range(len(tasks))):
+        raise EngineError(
+            f"Spark returned {len(results)} of {len(tasks)} segments; run the build again"
+        )
+    return [results[number] for number in range(len(tasks))]
+
+
+def _attempt(numbered: tuple[int, TrainTask]) -> Iterator[pa.RecordBatch]:
+    number, task = numbered
+    # Two attempts at one task must not write one file.
+    attempt = replace(task, segment=f"{task.segment}-{uuid.uuid4().hex[:8]}")
+    try:
+        result: TrainedTask | Exception = train_task(attempt)
+    except (FragmentUnreadable, SchemaMismatch) as error:
+        # Another attempt would meet it again, so it is an answer.
+        result = error
+    columns = {"task": pa.array([number]), "result": pa.array([pickle.dumps(result)])}
+    yield pa.RecordBatch.from_pydict(columns)

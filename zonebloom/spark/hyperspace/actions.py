@@ -33,10 +33,10 @@ from zonebloom.errors import (
     ZoneBloomError,
 )
 from zonebloom.index.global_filter import GlobalSize
-from zonebloom.spark.build import train_on_spark
 from zonebloom.spark.hyperspace.config import require_name
 from zonebloom.spark.hyperspace.records import Record, Records, State
 from zonebloom.spark.hyperspace.source import catalog_of, measure_drift, open_recorded
+from zonebloom.spark.jobs import train_on_spark
 
 Progress = bool | Callable[[int, int], Any] | None
 
