@@ -146,7 +146,7 @@ def check_without_the_package(spark, folder):
         lambda: dataset.create_scalar_index("id", spark=spark),
         lambda: zb.spark.scan(spark, folder / "lake", "id = 3"),
     ):
-        with pytest.raises(EngineError, match=r"no module zonebloom: .*send_package\(spark\)"):
+        with pytest.raises(EngineError, match=r"no module zonebloom\. .*send_package\(spark\)"):
             attempt()
     assert not (folder / "lake" / "_zonebloom").exists()
     with pytest.raises(EngineError, match=r"lacks zonebloom==[\d.]+\. .*send_package\(spark\)"):
