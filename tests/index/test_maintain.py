@@ -129,6 +129,29 @@ def test_a_build_beside_vacuums_without_grace_fails_or_is_whole(lake):
     assert outcomes
 
 
+def test_a_dataset_is_opened_while_folders_of_its_index_come_and_go(lake):
+    zb.dataset(lake).create_scalar_index("x", spark=False)
+    stopped = threading.Event()
+
+    def come_and_go() -> None:
+        while not stopped.is_set():
+            for number in range(50):
+                (lake / "_zonebloom" / "segments" / f"passing-{number}" / "below").mkdir(
+                    parents=True
+                )
+            for number in range(50):
+                shutil.rmtree(lake / "_zonebloom" / "segments" / f"passing-{number}")
+
+    others = threading.Thread(target=come_and_go)
+    others.start()
+    try:
+        for _ in range(200):
+            assert zb.dataset(lake).count_rows() == 20_000
+    finally:
+        stopped.set()
+        others.join()
+
+
 def test_segments_of_a_version_committed_meanwhile_get_their_name_back(lake, monkeypatch):
     ds = zb.dataset(lake)
     ds.create_scalar_index("x", spark=False)

@@ -6,6 +6,7 @@ import os
 import posixpath
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -153,26 +154,34 @@ class _Files:
         return isinstance(self.partitioning, str) and self.partitioning == "auto"
 
     def dataset(self, paths: str | list[str], filesystem: pafs.FileSystem) -> pads.Dataset:
-        import pyarrow.dataset as pads
-
-        partitioning = None if self._is_auto else self.partitioning
         first = paths if isinstance(paths, str) else paths[0]
         advice = f"check that every file there is {self.format}, or name the files to use"
         with reading(f"the schema of {first}", advice):
+            # pyarrow lists the index folder too, of which a vacuum may delete a part meanwhile.
+            for _ in range(2):
+                with suppress(FileNotFoundError):
+                    return self._discovered(paths, filesystem)
             try:
-                return pads.dataset(
-                    paths,
-                    schema=self.schema,
-                    format=self.format,
-                    filesystem=filesystem,
-                    partitioning=partitioning,
-                )
+                return self._discovered(paths, filesystem)
             except FileNotFoundError as error:
                 raise NoFragments(f"{error}; check the path") from None
-            except pa.ArrowTypeError:
-                if partitioning != "hive" or self.schema is not None:
-                    raise
-                return _with_types_of_files(paths, self.format, filesystem)
+
+    def _discovered(self, paths: str | list[str], filesystem: pafs.FileSystem) -> pads.Dataset:
+        import pyarrow.dataset as pads
+
+        partitioning = None if self._is_auto else self.partitioning
+        try:
+            return pads.dataset(
+                paths,
+                schema=self.schema,
+                format=self.format,
+                filesystem=filesystem,
+                partitioning=partitioning,
+            )
+        except pa.ArrowTypeError:
+            if partitioning != "hive" or self.schema is not None:
+                raise
+            return _with_types_of_files(paths, self.format, filesystem)
 
 
 def _not_of_tables(source: Source) -> Source:
