@@ -1,5 +1,7 @@
 """Rebase: dates before 1582 and times before 1900 that Spark 2 and Hive wrote by another calendar.
 
+An index holds what is stored, and Spark corrects that as it reads: it is not asked about such
+values, and what reads files without Spark refuses them.
 https://spark.apache.org/docs/latest/sql-data-sources-parquet.html
 """
 

@@ -1,6 +1,7 @@
 """Filters of a scan, as Catalyst holds them and `IndexedFiles.java` writes them, as predicates.
 
-Both sides of a comparison have one type there, for Spark has cast them already.
+Both sides of a comparison have one type there, for Spark has cast them already. A column is
+followed only where that type is the one its Arrow type stands for.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """A frame of keys made ready: each as the dataset's column would hold it, if it can. The rows found
 are joined by Spark, on the keys as they were given.
+
+Where every value of a column is one of the type Spark compares in, at most one equals a key: the
+key cast to the column's type, if it still equals the key then.
 """
 
 from __future__ import annotations
