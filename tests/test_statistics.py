@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import build, write_files
 from footers import set_statistics
-from helpers import THOROUGH
 
 import zonebloom as zb
 from zonebloom.predicates.row_group_statistics import prunable
@@ -113,14 +111,9 @@ WAYS: dict[str, tuple[Callable[[zb.Dataset, Any], list[Any]], int | None]] = {
 }
 
 
-def check_ways(
-    ds: zb.Dataset, filter: Any, wanted: list[Any], case: str, turn: int | None = None
-) -> None:
-    """Read in every way; given a turn, in every third from there, unless all cases are wanted."""
+def check_ways(ds: zb.Dataset, filter: Any, wanted: list[Any], case: str) -> None:
     assert ds.count_rows(filter) == len(wanted), (case, str(filter))
-    every = turn is None or THOROUGH in os.environ
-    for way in list(WAYS) if every else list(WAYS)[turn % 3 :: 3]:
-        read, most = WAYS[way]
+    for way, (read, most) in WAYS.items():
         assert read(ds, filter) == wanted[:most], (case, str(filter), way)
 
 
@@ -166,10 +159,8 @@ def test_floating_point_against_arrow_in_memory(
 ) -> None:
     whole = every_case(tmp_path, kind)
     ds = opened(tmp_path)
-    # Each condition is read in each way of some dataset, of either kind.
-    first = OPENED.index(opened) + (kind == pa.float32())
-    for turn, condition in enumerate(CONDITIONS, first):
-        check_ways(ds, condition, whole.filter(condition)["i"].to_pylist(), str(kind), turn)
+    for condition in CONDITIONS:
+        check_ways(ds, condition, whole.filter(condition)["i"].to_pylist(), str(kind))
 
 
 def test_a_statistic_is_taken_for_a_bound_by_pyarrow(tmp_path: Path) -> None:
@@ -233,13 +224,13 @@ def test_polars_keeps_its_own_order_of_nan(tmp_path: Path, kind: pa.DataType) ->
         f.ne_missing(73.0),
     ]
     whole = every_case(tmp_path, kind)
-    for first, opened in enumerate(OPENED):
+    for opened in OPENED:
         ds = opened(tmp_path)
-        for turn, condition in enumerate(conditions, first):
+        for condition in conditions:
             wanted = pl.DataFrame(whole).filter(condition)["i"].to_list()
             found = ds.to_polars().filter(condition).collect()["i"].to_list()
             assert found == wanted, (opened.__name__, str(condition))
-            check_ways(ds, condition, wanted, str(kind), turn)
+            check_ways(ds, condition, wanted, str(kind))
 
 
 @pytest.mark.parametrize("value", ["nan", "73.0", "-0.0", "0.0"])

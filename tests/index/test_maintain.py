@@ -132,15 +132,14 @@ def test_a_build_beside_vacuums_without_grace_fails_or_is_whole(lake):
 def test_a_dataset_is_opened_while_folders_of_its_index_come_and_go(lake):
     zb.dataset(lake).create_scalar_index("x", spark=False)
     stopped = threading.Event()
+    passing = [lake / "_zonebloom" / "segments" / f"passing-{number}" for number in range(50)]
 
     def come_and_go() -> None:
         while not stopped.is_set():
-            for number in range(50):
-                (lake / "_zonebloom" / "segments" / f"passing-{number}" / "below").mkdir(
-                    parents=True
-                )
-            for number in range(50):
-                shutil.rmtree(lake / "_zonebloom" / "segments" / f"passing-{number}")
+            for folder in passing:
+                (folder / "below").mkdir(parents=True)
+            for folder in passing:
+                shutil.rmtree(folder)
 
     others = threading.Thread(target=come_and_go)
     others.start()

@@ -8,7 +8,6 @@ import functools
 import json
 import math
 import operator
-import os
 import pathlib
 import re
 import uuid
@@ -19,7 +18,7 @@ import predicate_oracle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import THOROUGH, cases
+from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.io.plugins import register_io_source
@@ -291,12 +290,10 @@ def test_every_pair_of_a_column_and_a_literal(frame, column):
 
 @pytest.mark.parametrize("kind", CASTS, ids=str)
 def test_every_cast_of_every_column(frame, kind):
-    stride = 1 if THOROUGH in os.environ else 5
-    for number, column in enumerate(FIELDS, CASTS.index(kind)):
+    for column in FIELDS:
         # A failing cast is null if not strict, and then the comparison still runs.
         seen = column.cast(kind, strict=False)
-        # Each literal is met by each column in some type, and by each type in some column.
-        for literal in LITERALS[number % stride :: stride]:
+        for literal in LITERALS[:: 3 if kind.is_integer() else 2]:
             check(frame, seen == literal, passes=False)
             check(frame, seen <= literal, passes=False)
         check(frame, seen.is_null(), passes=False)

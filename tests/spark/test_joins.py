@@ -422,7 +422,7 @@ def test_misuse_is_refused(spark, folder, oracle, others):
         zs.filter_join(part, part, "id")
     with pytest.raises(InvalidArgument, match="leave right_index out"):
         zs.filter_join(others, part, "id", right_index=folder)
-    with pytest.raises(InvalidArgument, match="give a DataFrame"):
+    with pytest.raises(InvalidArgument, match=r"right is '.*'; give a DataFrame"):
         zs.filter_join(others, folder, "id")
     with pytest.raises(InvalidArgument, match="on is"):
         zs.filter_join(others, part, [])

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import PLAIN_TYPES, cases, sample
+from helpers import PLAIN_TYPES, sample
 from spark_data import settings
 
 from zonebloom.errors import FragmentUnreadable, IndexNotUsedWarning
@@ -623,8 +623,7 @@ def test_flipped_bytes_lose_no_row_group(tmp_path, arrow_type):
     places += [c.bloom_filter_offset + i for c in chunks for i in range(15)] * 2
     rng = random.Random(7)
     answered = 0
-    count = cases(2000)
-    for _ in range(count):
+    for _ in range(1200):
         data = bytearray(whole)
         data[rng.choice(places)] ^= 1 << rng.randrange(8)
         data = bytes(data)
@@ -650,7 +649,7 @@ def test_flipped_bytes_lose_no_row_group(tmp_path, arrow_type):
                     kept = filters.row_groups(Equals(("v",), value), schema)
                     answered += kept is not None
                     assert kept is None or group in kept
-    assert answered > count // 2
+    assert answered > 1000
 
 
 @pytest.mark.parametrize("stop", [0, 4, 20, -9])
@@ -704,8 +703,7 @@ def test_damaged_footers_raise_nothing(tmp_path):
     footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
     rng = random.Random(3)
     opened = 0
-    count = cases(2000)
-    for _ in range(count):
+    for _ in range(1500):
         data = bytearray(whole)
         for _ in range(rng.choice([1, 1, 2, 4])):
             data[rng.randrange(footer, len(whole) - 8)] = rng.choice(
@@ -722,7 +720,7 @@ def test_damaged_footers_raise_nothing(tmp_path):
             filters = open_filters(bytes(data))
             filters.columns()
             filters.row_groups(Or((equals("v", "5"), equals("w", 5))), schema)
-    assert opened > count // 15
+    assert opened > 100
 
 
 def test_wide_values_and_int96_are_left_alone(tmp_path):
