@@ -467,7 +467,7 @@ class ZoneBloom(Competitor):
         return pc.field(self.column).isin(pa.array(keys))
 
     def lookup(self, keys: list) -> pa.Table:
-        return self._dataset.to_table(filter=self._filter(keys))
+        return self._dataset.lookup(self.column, list(dict.fromkeys(keys))).remove_column(0)
 
     def counted_lookup(self, keys: list) -> tuple[pa.Table, Any]:
         """A lookup and the ScanStats of it."""

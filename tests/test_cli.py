@@ -170,6 +170,29 @@ def test_lookup_of_nothing_exits_with_3(run, indexed):
     assert json.loads(out)["rows"] == []
 
 
+def test_lookup_of_keys(run, indexed, tmp_path):
+    code, out, err = run("lookup", str(indexed), "--key", "id=42", "--columns", "id,name")
+    assert (code, out) == (0, "id  name\n42  name 42\n")
+    assert err.startswith("1 row of 1 of 1 key in ")
+    assert run("lookup", str(indexed), "--key", "id=-1")[:2] == (3, "")
+    assert run("lookup", str(indexed), "--key=name=name 7", "--columns=id")[1].split() == [
+        "id",
+        "7",
+    ]
+    assert run("lookup", str(indexed), "--key=day=2013-01-30", "--limit=1")[0] == 0
+
+    keys = tmp_path / "keys.csv"
+    keys.write_text("id,why\n70000,a\n-5,b\n42,c\n")
+    code, out, err = run("lookup", str(indexed), "--keys-from", str(keys), "--columns=name")
+    assert (code, out) == (0, "name\nname 42\nname 70000\n")
+    assert err.startswith("2 rows of 2 of 3 keys in ")
+    told = json.loads(
+        run("lookup", str(indexed), "--keys-from", str(keys), "--limit=1", "--output=json")[1]
+    )
+    assert (told["column"], told["num_keys"], told["num_rows"]) == ("id", 3, 1)
+    assert told["rows"][0]["name"] == "name 42"
+
+
 def test_lookup_limit(run, indexed):
     _, out, _ = run("lookup", str(indexed), "id > 10", "--columns=id", "--limit=2")
     assert out.split() == ["id", "11", "12"]
@@ -295,6 +318,8 @@ def test_index_dir(run, data, tmp_path):
         (["lookup", "DATA", "id ="], "cannot read the filter"),
         (["lookup", "DATA", "nothing = 4"], "no column nothing"),
         (["lookup", "DATA", "id = 4", "--columns", "id,nothing"], "no column 'nothing'"),
+        (["lookup", "DATA", "--key", "id=some"], "keys of 'id' cannot be read as int64"),
+        (["lookup", "DATA", "--key", "nothing=4"], "no column 'nothing'"),
         (["lookup", "DATA/nowhere", "id = 4"], "does not exist"),
         (["lookup", "DATA", "id = 4", "--format", "odd"], "format is 'odd'"),
         (["build", "DATA", "--column=nothing", "--engine=local"], "no column 'nothing'"),

@@ -53,7 +53,15 @@ LATE = {
 
 # Rooms a package may be imported from; modules, or folders with a slash.
 HOMES = {
-    "numba": ["sbbf/", "storage.pread_kernel"],
+    "numba": [
+        "sbbf/",
+        "storage.parquet.header_kernels",
+        "storage.parquet.row_kernels",
+        "storage.parquet.find_kernels",
+        "storage.parquet.take_kernels",
+        "storage.parquet.delta_kernels",
+        "storage.pread_kernel",
+    ],
     "llvmlite": ["sbbf/"],
     "pyspark": ["spark/", "predicates.spark", "cli.engines"],
     "py4j": ["spark/", "predicates.spark", "cli.engines"],
@@ -65,7 +73,7 @@ HOMES = {
     "deltalake": ["storage/"],
     "pyiceberg": ["storage/"],
     "pyarrow.orc": ["storage/"],
-    "pyarrow.csv": ["storage/"],
+    "pyarrow.csv": ["storage/", "cli.commands"],
     "pyarrow.feather": ["storage/"],
     # Its DNF reader opens nothing; the demo writes.
     "pyarrow.parquet": ["storage/", "predicates", "cli.demo"],

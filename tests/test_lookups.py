@@ -89,6 +89,11 @@ def test_no_lookup_loses_a_row(tmp_path: Path, number: int):
             filter = pc.field("key").isin(array_of(arrow_type, several))
             rows = sorted(row for each in several for row in expected.get(each, []))
             assert ds.to_table(["row"], filter)["row"].to_pylist() == rows
+            found = ds.lookup("key", array_of(arrow_type, [*several, None]), ["row"], nulls=True)
+            keys = {raw: number for number, raw in enumerate([*several, None])}
+            assert found.to_pylist() == [
+                {"key_index": keys[raw], "row": row} for row, raw in enumerate(raws) if raw in keys
+            ]
     assert lost == 0
     # The index is worth something too: what is absent is mostly not read.
     assert kept < 0.5 * total * LOOKUPS / 5

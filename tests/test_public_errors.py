@@ -213,6 +213,10 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
         for name in ("columns", "number_of_items", "probability")
     },
     "search_many(column)": lambda ds, v: ds.search_many(v, [1]),
+    "lookup(column)": lambda ds, v: ds.lookup(v, [1]),
+    "lookup(keys)": lambda ds, v: ds.lookup("id", v),
+    "lookup(columns)": lambda ds, v: ds.lookup("id", [1], v),
+    "lookup(nulls)": lambda ds, v: ds.lookup("id", [1], nulls=v),
     **{
         f"search_many({name})": lambda ds, v, name=name: ds.search_many(name, v)
         for name in ("id", "name", "value", "raw")
@@ -311,6 +315,8 @@ NAMED = {
     "take": "row_addresses is",
     "vacuum": "older_than is",
     "search_many(id)": "keys is",
+    "lookup(keys)": "keys is",
+    "lookup(nulls)": "nulls is",
     "Sbbf(ndv)": "ndv is",
     "Sbbf.merge": "other is",
     "SearchResult(universe)": "universe is",

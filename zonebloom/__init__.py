@@ -31,4 +31,6 @@ __all__ = [
 def warmup() -> None:
     """Compile every kernel now, or load it from the cache, rather than at its first use."""
     import zonebloom.sbbf.blocks
-    import zonebloom.sbbf.xxh64  # noqa: F401
+    import zonebloom.sbbf.xxh64
+    import zonebloom.storage.parquet.leaf_reader
+    import zonebloom.storage.pread_kernel  # noqa: F401

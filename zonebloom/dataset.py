@@ -40,7 +40,9 @@ from zonebloom.opened import Opened, beside
 from zonebloom.predicates import Predicate
 from zonebloom.progress import Progress, require_progress
 from zonebloom.ranges import SearchResult
+from zonebloom.scan.binding import check_columns
 from zonebloom.scan.explain import ScanPlan
+from zonebloom.scan.lookup import lookup
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MOST_BATCH_ROWS, Request, ScanStats
 from zonebloom.scan.recheck import Columns, gather
 from zonebloom.scan.scanner import Scanner
@@ -606,6 +608,49 @@ class Dataset:
         batches = self.opened.planner.search_many(column, keys)
         return pa.RecordBatchReader.from_batches(SCHEMA, batches)
 
+    def lookup(
+        self,
+        column: str,
+        keys: pa.Array | pa.ChunkedArray | Sequence[Any],
+        columns: Sequence[str] | None = None,
+        *,
+        nulls: bool = False,
+    ) -> pa.Table:
+        """Read the rows that hold one of some keys.
+
+        Parameters
+        ----------
+        column : str
+            An indexed column, or any that could be: without an index all of it is read.
+        keys : pyarrow Array or ChunkedArray, or a sequence
+            One or millions, as `search_many` takes them.
+        columns : list of str, optional
+            All columns by default.
+        nulls : bool
+            Whether null keys match rows where the column is null; by default they match nothing.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``key_index`` int64 (position in ``keys``) and the columns, in scan order; a row comes
+            once for each position of its key. NaN equals nothing, as in SQL.
+
+        Raises
+        ------
+        ColumnNotFound, UnsupportedType, InvalidArgument, FragmentUnreadable
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> ds = dataset(pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}))
+        >>> ds.lookup("id", [3, 7, 1]).to_pylist()
+        [{'key_index': 2, 'id': 1, 'name': 'a'}, {'key_index': 0, 'id': 3, 'name': 'c'}]
+        """
+        column, nulls = arguments.text(column, "column"), arguments.flag(nulls, "nulls")
+        opened, names = self.opened, check_columns(columns, self.schema)
+        names = self.schema.names if names is None else names
+        return lookup(opened.source, opened.planner, opened.column(column), keys, names, nulls)
+
     def scanner(
         self,
         columns: Columns = None,
@@ -639,14 +684,14 @@ class Dataset:
         opened = self.opened
         checked = opened.binding.checked_columns(columns)
         expression, predicate = opened.translate(filter)
-        request = Request(checked, expression, limit, batch_size)
+        asked = predicate if asks_index else None
+        by_arrow = isinstance(expression, pc.Expression)
+        request = Request(checked, expression, limit, batch_size, asked, by_arrow)
         names = tuple(self.schema.names if checked is None else checked)
 
         def plan(described: bool) -> ScanPlan:
             # Of the files there are when it is run.
-            return self.opened.planner.plan(
-                names, expression, predicate if asks_index else None, described=described
-            )
+            return self.opened.planner.plan(names, expression, asked, described=described)
 
         return Scanner(opened.source, request, plan, callback)
 

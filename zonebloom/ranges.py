@@ -176,6 +176,12 @@ class RowRanges:
         starts = np.maximum(self.starts[low:high], start) - start
         return RowRanges._of(starts, np.minimum(self.stops[low:high], stop) - start)
 
+    def rows(self) -> np.ndarray:
+        """All rows of the set, ascending."""
+        counts = self.stops - self.starts
+        offsets = np.repeat(self.starts - (np.cumsum(counts) - counts), counts)
+        return offsets + np.arange(offsets.size)
+
     def rows_at(self, numbers: np.ndarray) -> np.ndarray:
         """Rows of the set by their number, counted from 0 in ascending order."""
         numbers = arguments.whole_numbers(numbers, "numbers", len(self) - 1)

@@ -117,12 +117,14 @@ def ours(case: int, data: bytes) -> list[Found]:
                 if not described.num_rows:
                     continue
                 rows = some_rows(min(described.num_rows, 1 << 20), rng)
-                try:
-                    read = file.rows(group, rows, located, [field])[field]
-                    read.validate()
-                    found.append((group, field, rows, read))
-                except FragmentUnreadable:
-                    pass
+                for way in (file.rows, file.rows_by_kernels):
+                    try:
+                        read = way(group, rows, located, [field]).get(field)
+                        if read is not None:
+                            read.validate()
+                            found.append((group, field, rows, read))
+                    except FragmentUnreadable:
+                        pass
     return found
 
 

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonebloom.cli import text
+from zonebloom.errors import InvalidArgument
 from zonebloom.text import table_text
 from zonebloom.version import __version__
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from zonebloom.dataset import Dataset
     from zonebloom.scan.plan import ScanStats
 
@@ -97,14 +100,11 @@ _engine = _options(
     ),
     click.option("--master", default="local[*]", help="Of the Spark session; local[*] by default."),
 )
-_query = _options(
-    click.argument("filter"),
-    click.option("--columns", help="Names with commas between; all by default."),
-    click.option(
-        "--embedded-filters",
-        is_flag=True,
-        help="Trust the Bloom filters inside files that no index covers; they have no checksum.",
-    ),
+_columns = click.option("--columns", help="Names with commas between; all by default.")
+_embedded = click.option(
+    "--embedded-filters",
+    is_flag=True,
+    help="Trust the Bloom filters inside files that no index covers; they have no checksum.",
 )
 _layout = click.option(
     "--layout",
@@ -246,14 +246,34 @@ def _validated(ds: Dataset, name: str, sample: Any) -> dict[str, Any]:
 
 @zonebloom.command(epilog="""Example: zonebloom lookup data/flights "tailnum = 'N14228'" """)
 @_on_dataset
-@_query
+@click.argument("filter", required=False)
+@_columns
+@_embedded
 @click.option("--limit", type=click.IntRange(min=0), help="Rows at most.")
-def lookup(ds: Dataset, filter: str, columns: str | None, limit: int | None) -> Answer:
-    """Print the rows of the dataset at PATH that match the SQL condition FILTER.
+@click.option("--key", metavar="COLUMN=VALUE", help="Rows of a key, instead of FILTER.")
+@click.option(
+    "--keys-from",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Rows of the keys in a CSV file: its first column, whose name is that of the keys'.",
+)
+def lookup(
+    ds: Dataset,
+    filter: str | None,
+    columns: str | None,
+    limit: int | None,
+    key: str | None,
+    keys_from: str | None,
+) -> Answer:
+    """Print the rows of the dataset at PATH that match the SQL condition FILTER, or hold a key.
 
     What was read is said on stderr. Exits with 3 when no row matches. As JSON: filter,
-    num_rows, rows (one object each), indices (zones kept of all), read (bytes, seconds).
+    num_rows, rows (one object each), indices (zones kept of all), read (bytes, seconds); of
+    keys column, num_keys, num_rows, rows, seconds.
     """
+    if sum(each is not None for each in (filter, key, keys_from)) != 1:
+        raise click.UsageError("give one of FILTER, --key and --keys-from")
+    if filter is None:
+        return _lookup_of_keys(ds, _split(columns), limit, *_keys(ds, key, keys_from))
     seen: list[ScanStats] = []
     scanner = ds.scanner(_split(columns), filter, limit, scan_stats_callback=seen.append)
     table = scanner.to_table()
@@ -272,9 +292,66 @@ def lookup(ds: Dataset, filter: str, columns: str | None, limit: int | None) -> 
     )
 
 
+def _keys(ds: Dataset, key: str | None, path: str | None) -> tuple[str, pa.ChunkedArray]:
+    """The column and the keys that are to be looked up, of the column's type."""
+    import pyarrow as pa
+
+    if path is not None:
+        from pyarrow import csv
+
+        try:
+            name = csv.open_csv(path).schema.names[0]
+            as_text = csv.ConvertOptions(include_columns=[name], column_types={name: pa.string()})
+            keys = csv.read_csv(path, convert_options=as_text).column(0)
+        except pa.ArrowException as error:
+            raise InvalidArgument(
+                f"cannot read {path}: {error}; give a CSV file whose first line names its columns"
+            ) from None
+    else:
+        name, _, value = (key or "").partition("=")
+        keys = pa.chunked_array([[value]])
+    leaf = ds.opened.column(name).type
+    stored = leaf.value_type if isinstance(leaf, pa.DictionaryType) else leaf
+    # Text of a UUID is read as such by the lookup.
+    if isinstance(stored, pa.BaseExtensionType):
+        return name, keys
+    try:
+        return name, keys.cast(stored)
+    except pa.ArrowException as error:
+        raise InvalidArgument(
+            f"keys of {name!r} cannot be read as {stored}: {error}; correct them"
+        ) from None
+
+
+def _lookup_of_keys(
+    ds: Dataset, columns: list[str] | None, limit: int | None, column: str, keys: pa.ChunkedArray
+) -> Answer:
+    """The rows of some keys."""
+    begun = time.perf_counter()
+    found = ds.lookup(column, keys, columns)
+    seconds = time.perf_counter() - begun
+    matched = len(found.column(0).unique())
+    table = found.remove_column(0).slice(0, limit)
+    return Answer(
+        lambda: {
+            "column": column,
+            "num_keys": len(keys),
+            "num_rows": table.num_rows,
+            "rows": text.rows(table),
+            "seconds": seconds,
+        },
+        lambda: text.rows_text(table) if table.num_rows else "",
+        f"{text.count(table.num_rows, 'row')} of {matched:,} of {text.count(len(keys), 'key')} "
+        f"in {seconds * 1000:,.1f} ms",
+        code=0 if table.num_rows else text.FOUND_NOTHING,
+    )
+
+
 @zonebloom.command(epilog="""Example: zonebloom explain data/flights "flight = 1545" --analyze""")
 @_on_dataset
-@_query
+@click.argument("filter")
+@_columns
+@_embedded
 @click.option("--analyze", is_flag=True, help="Run the lookup too, and count what it reads.")
 def explain(ds: Dataset, filter: str, columns: str | None, analyze: bool) -> Answer:
     """Say what a lookup would read of the dataset at PATH, and why.

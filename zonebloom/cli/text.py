@@ -168,12 +168,21 @@ def lookups_text(results: list[LookupResult]) -> str:
     return table_text(headers, lines)
 
 
+def count(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> count(1, "row"), count(2000, "key")
+    ('1 row', '2,000 keys')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def read_text(plan: ScanPlan, stats: ScanStats) -> str:
     zones = " and ".join(map(str, plan.indices))
-    rows = f"{stats.rows_found:,} {'row' if stats.rows_found == 1 else 'rows'}"
     return (
-        f"{rows}; {zones or 'no index used'}; read {bytes_text(stats.data_bytes)} of data and "
-        f"{bytes_text(stats.index_bytes)} of index in {stats.seconds * 1000:,.1f} ms"
+        f"{count(stats.rows_found, 'row')}; {zones or 'no index used'}; read "
+        f"{bytes_text(stats.data_bytes)} of data and {bytes_text(stats.index_bytes)} of index in "
+        f"{stats.seconds * 1000:,.1f} ms"
     )
 
 

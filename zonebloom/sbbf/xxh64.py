@@ -37,9 +37,9 @@ def _loader(bits: int):
     return load
 
 
-_load_8 = _loader(8)
-_load_32 = _loader(32)
-_load_64 = _loader(64)
+load_8 = _loader(8)
+load_32 = _loader(32)
+load_64 = _loader(64)
 
 
 # The rotations are written out: through a function of their own nothing is vectorised.
@@ -89,10 +89,10 @@ def hash_bytes(address, length, seed):
         lane_1, lane_2 = seed + PRIME_1 + PRIME_2, seed + PRIME_2
         lane_3, lane_4 = seed, seed - PRIME_1
         while remaining >= _U32:
-            lane_1 = _round(lane_1, _load_64(address))
-            lane_2 = _round(lane_2, _load_64(address + _U8))
-            lane_3 = _round(lane_3, _load_64(address + _U16))
-            lane_4 = _round(lane_4, _load_64(address + _U24))
+            lane_1 = _round(lane_1, load_64(address))
+            lane_2 = _round(lane_2, load_64(address + _U8))
+            lane_3 = _round(lane_3, load_64(address + _U16))
+            lane_4 = _round(lane_4, load_64(address + _U24))
             address += _U32
             remaining -= _U32
         hashed = (lane_1 << _U1) | (lane_1 >> np.uint64(63))
@@ -105,15 +105,15 @@ def hash_bytes(address, length, seed):
         hashed = _merge_lane(hashed, lane_4)
     hashed += length
     while remaining >= _U8:
-        hashed = _absorb_64(hashed, _load_64(address))
+        hashed = _absorb_64(hashed, load_64(address))
         address += _U8
         remaining -= _U8
     if remaining >= _U4:
-        hashed = _absorb_32(hashed, _load_32(address))
+        hashed = _absorb_32(hashed, load_32(address))
         address += _U4
         remaining -= _U4
     while remaining > _U0:
-        hashed = _absorb_8(hashed, _load_8(address))
+        hashed = _absorb_8(hashed, load_8(address))
         address += _U1
         remaining -= _U1
     return _avalanche(hashed)
@@ -150,8 +150,8 @@ def hash_stride(address, width, out):
     if width == _U16:
         for i in range(out.shape[0]):
             at = address + np.uint64(i) * _U16
-            hashed = _absorb_64(PRIME_5 + _U16, _load_64(at))
-            out[i] = _avalanche(_absorb_64(hashed, _load_64(at + _U8)))
+            hashed = _absorb_64(PRIME_5 + _U16, load_64(at))
+            out[i] = _avalanche(_absorb_64(hashed, load_64(at + _U8)))
     else:
         for i in range(out.shape[0]):
             out[i] = hash_bytes(address + np.uint64(i) * width, width, _U0)

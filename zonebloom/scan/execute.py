@@ -26,7 +26,8 @@ from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
 from zonebloom.scan.recheck import holds_views, matching_rows, project, recheck, rows_of
 from zonebloom.storage.files import ReadCounter, counted, is_local
-from zonebloom.storage.parquet.pages import ParquetRows
+from zonebloom.storage.parquet.narrow import KeyTests
+from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.rows import FragmentRows, open_rows
 from zonebloom.storage.source import Fragment, Source
 from zonebloom.threads import cores, in_order
@@ -60,7 +61,11 @@ class Execution:
         if counter is not None:
             self._filesystem = counted(source.filesystem, counter)
         self._lock = threading.Lock()
+        self._tests = None if request.predicate is None else KeyTests(request.predicate)
         self._first, self._rest = request.columns_read(source.schema.names)
+        # In the schema's order: without a projection it is the result's.
+        needed = {*self._first, *self._rest}
+        self._needed = [name for name in source.schema.names if name in needed]
 
     def batches(self, fragments: Iterable[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """The rows that match, in order, as batches that may be empty; changed files are read anew
@@ -82,11 +87,6 @@ class Execution:
     def _options(self) -> dict[str, Any]:
         # Of IPC files it crashes when a scan on threads is not read to its end.
         return {"batch_size": self._request.batch_size, "use_threads": not self._source.is_ipc}
-
-    def _needed(self) -> list[str]:
-        """Columns to read, in the schema's order: without a projection it is the result's."""
-        needed = {*self._first, *self._rest}
-        return [name for name in self._source.schema.names if name in needed]
 
     # Fragments read whole
 
@@ -116,7 +116,7 @@ class Execution:
             try:
                 with self._naming(fragments, by_arrow):
                     scanner = dataset.scanner(
-                        columns=request.columns if is_whole else self._needed(),
+                        columns=request.columns if is_whole else self._needed,
                         filter=pushed,
                         **self._options(),
                     )
@@ -157,6 +157,7 @@ class Execution:
             for part in parts:
                 yield from self._read_part(part)
             return
+        # A request to a store is waiting and little else.
         workers = cores()
         with ThreadPoolExecutor(workers) as pool:
             work = in_order(pool, lambda part: list(self._read_part(part)), parts, workers + 1)
@@ -192,15 +193,12 @@ class Execution:
             yield from self._by_pyarrow(part, wanted, why)
             return
         try:
-            for number, first, inside in rows.row_groups(wanted):
-                try:
-                    match = self._row_group(rows, number, inside)
-                except FragmentUnreadable as error:
-                    if isinstance(error, FragmentChanged) or not isinstance(rows, ParquetRows):
-                        raise
-                    yield from self._by_pyarrow(part, inside.shift(first), str(error))
-                    continue
-                if match is not None:
+            for first, inside, match in self._row_groups(rows, wanted):
+                if isinstance(match, FragmentUnreadable):
+                    if isinstance(match, FragmentChanged) or not isinstance(rows, ParquetRows):
+                        raise match
+                    yield from self._by_pyarrow(part, inside.shift(first), str(match))
+                elif match is not None:
                     yield match[0] + first, match[1]
         finally:
             if isinstance(rows, ParquetRows):
@@ -208,9 +206,39 @@ class Execution:
                     self.stats.whole_chunks.update(rows.whole)
             rows.close()
 
+    def _row_groups(
+        self, rows: FragmentRows, wanted: RowRanges
+    ) -> Iterator[tuple[int, RowRanges, Located | FragmentUnreadable | None]]:
+        """What matches in each row group, or why it cannot be read: on all cores where it is much.
+
+        With the number of its first row, and the wanted rows counted from it.
+        """
+
+        def matches(group: tuple[int, int, RowRanges]) -> Any:
+            number, first, inside = group
+            try:
+                return first, inside, self._row_group(rows, number, inside)
+            except FragmentUnreadable as error:
+                return first, inside, error
+
+        groups = rows.row_groups(wanted)
+        by_threads = isinstance(rows, ParquetRows) and is_local(self._source.filesystem)
+        if by_threads and len(wanted) >= _THREADED_ROWS:
+            with ThreadPoolExecutor(cores()) as pool:
+                yield from in_order(pool, matches, groups, cores() + 1)
+        else:
+            yield from map(matches, groups)
+
     def _row_group(self, rows: FragmentRows, number: int, inside: RowRanges) -> Located | None:
         """The matching rows of one row group, counted from its first; None when there is none."""
         self._count(row_groups_read=1, rows_read=len(inside))
+        if self._tests is not None and isinstance(rows, ParquetRows):
+            inside, is_exact = rows.narrowed(number, self._tests, inside)
+            if not inside:
+                return None
+            if is_exact and self._request.is_predicate:
+                table = rows.read(number, self._needed, inside)
+                return inside.rows(), project(table, self._request.columns)
         first = rows.read(number, self._first, inside)
         hits = self._hits(first)
         if hits.size == 0:
@@ -221,7 +249,7 @@ class Execution:
             rest = rows.read(number, self._rest, RowRanges.from_arrays(offsets, offsets + 1))
             schema = pa.schema([*table.schema, *rest.schema])
             table = pa.Table.from_arrays([*table.columns, *rest.columns], schema=schema)
-            table = table.select(self._needed())
+            table = table.select(self._needed)
         return offsets, project(table, self._request.columns)
 
     def _hits(self, table: pa.Table) -> np.ndarray:
@@ -245,7 +273,7 @@ class Execution:
                     reasons = self.stats.whole_row_groups
                     reasons[why] = reasons.get(why, 0) + groups
             batches = opened.to_batches(
-                schema=self._source.schema, columns=self._needed(), **self._options()
+                schema=self._source.schema, columns=self._needed, **self._options()
             )
             start = before = 0
             for batch in batches:
@@ -298,7 +326,7 @@ class Execution:
                 stored = self._source.open(fragment, self._source.filesystem).physical_schema
             except (pa.ArrowException, OSError):
                 continue
-            for name in set(self._needed()).intersection(stored.names):
+            for name in set(self._needed).intersection(stored.names):
                 stored_type, wanted = stored.field(name).type, schema.field(name).type
                 if not widens(stored_type, wanted, checked=True):
                     return SchemaMismatch(

@@ -115,7 +115,8 @@ def _first_few(parts: Sequence[FragmentPlan], how: str) -> list[str]:
 
 def _part_text(part: FragmentPlan) -> str:
     if part.rows is not None:
-        return f"rows {ranges_text(part.rows, _SHOWN_RANGES)}"
+        why = f"{part.why}, " if part.why else ""
+        return f"{why}rows {ranges_text(part.rows, _SHOWN_RANGES)}"
     if part.row_groups is None:
         return part.why
     return f"{part.why}; its own filters leave {len(part.row_groups):,} row groups"

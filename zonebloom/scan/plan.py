@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
-from zonebloom.predicates import RowFilter, columns_of
+from zonebloom.predicates import Predicate, RowFilter, columns_of
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.parquet.layout import FilePages
@@ -20,12 +20,18 @@ MOST_BATCH_ROWS = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a scan was asked for, checked; no ``columns`` are all of them."""
+    """What a scan was asked for, checked; no ``columns`` are all of them.
+
+    The predicate is what can be told of the filter without applying it; where it is true for a
+    row and `is_predicate`, so is the filter.
+    """
 
     columns: list[str] | dict[str, pc.Expression] | None
     filter: RowFilter | None
     limit: int | None = None
     batch_size: int = DEFAULT_BATCH_ROWS
+    predicate: Predicate | None = None
+    is_predicate: bool = False
 
     def columns_read(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
         """Of all columns those the filter names, and the others that are needed; all first if

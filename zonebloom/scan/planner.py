@@ -30,18 +30,22 @@ from zonebloom.ranges import (
     SearchResult,
     by_fragment,
 )
+from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.scan.explain import IndexUse, ScanPlan
 from zonebloom.scan.partition_columns import PathValues
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.scan.present import PresentFiles
 from zonebloom.scan.search import Search, Searcher
 from zonebloom.storage.embedded import FragmentFilters
-from zonebloom.storage.files import FileIdentity, ReadCounter
+from zonebloom.storage.files import FileIdentity, ReadCounter, is_local
+from zonebloom.storage.parquet.narrow import finds_keys
 from zonebloom.storage.source import Fragment, Source
 from zonebloom.values.columns import leaf_type
 
 # With more of a fragment than this to read, reading it as a whole is quicker.
 _MOST = 0.6
+# PyArrow scans so many rows of a few columns in the time of a check.
+_ROWS_PER_CHECK = 64
 
 
 class Planner:
@@ -133,14 +137,7 @@ class Planner:
         counter = ReadCounter()
         before, maps_before = self._loaded_bytes(), self.page_maps.read_bytes
         coverage = self.to_read()
-        search = self._search(predicate, coverage)
-        rows = by_fragment(search.result.at_most)
-        embedded = self.embedded.asked(predicate, counter) if self.asks_embedded else None
-        plans = [
-            self._fragment_plan(each, rows[each.fragment_id], search, embedded)
-            for each in coverage.present
-            if each.fragment_id in rows
-        ]
+        search, plans = self._fragment_plans(predicate, coverage, counter)
         read = {name: size - before[name] for name, size in self._loaded_bytes().items()}
         uses, by_path = [], []
         if described:
@@ -150,7 +147,7 @@ class Planner:
             expression,
             predicate,
             columns,
-            tuple(plan for plan in plans if plan.row_groups != ()),
+            tuple(plans),
             len(coverage.present),
             tuple(uses),
             tuple((str(part), why) for part, why in search.unanswered),
@@ -159,6 +156,25 @@ class Planner:
             counter.num_requests,
             tuple(by_path),
         )
+
+    def fragments(self, predicate: Predicate) -> list[FragmentPlan]:
+        """What a scan for a predicate reads, and nothing told of it."""
+        return self._fragment_plans(predicate, self.to_read(), ReadCounter())[1]
+
+    def _fragment_plans(
+        self, predicate: Predicate, coverage: Coverage, counter: ReadCounter
+    ) -> tuple[Search, list[FragmentPlan]]:
+        search = self._search(predicate, coverage)
+        rows = by_fragment(search.result.at_most)
+        if not rows:
+            return search, []
+        embedded = self.embedded.asked(predicate, counter) if self.asks_embedded else None
+        plans = [
+            self._fragment_plan(each, rows[each.fragment_id], search, embedded)
+            for each in coverage.present
+            if each.fragment_id in rows
+        ]
+        return search, [plan for plan in plans if plan.row_groups != ()]
 
     def _loaded_bytes(self) -> dict[str, int]:
         return {name: index.loaded_bytes for name, index in self.loaded.items()}
@@ -241,10 +257,20 @@ class Planner:
             groups = embedded(each.fragment, each.identity)
             if groups is not None:
                 return FragmentPlan(each.fragment, None, why, each.identity, None, tuple(groups))
-        if why:
+        if why and not (each.is_known and covered and self._finds_keys(each, search.predicate)):
             return FragmentPlan(each.fragment, None, why)
         pages = self.page_maps.pages(each.fragment_id, each.identity.size)
-        return FragmentPlan(each.fragment, rows, "", each.identity, pages)
+        return FragmentPlan(each.fragment, rows, why, each.identity, pages)
+
+    def _finds_keys(self, each: PresentFragment, predicate: Predicate) -> bool:
+        """Whether matching rows are found among stored values, without decoding the others."""
+        if not self._source.is_parquet or not is_local(self._source.filesystem):
+            return False
+        pages = self.page_maps.pages(each.fragment_id, each.identity.size)
+        if pages is None or not finds_keys(predicate, pages.schema, self._source.schema):
+            return False
+        # Until the kernels are loaded PyArrow's scan is the quicker way.
+        return not NUMPY.spend(pages.num_rows // _ROWS_PER_CHECK)
 
 
 def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:
@@ -261,7 +287,7 @@ def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:
 
 
 def _why_whole(each: PresentFragment, rows: RowRanges, search: Search, covered: bool) -> str:
-    """Why an indexed fragment is read as a whole, empty when it is not."""
+    """Why an indexed fragment would be read as a whole, empty when it would not."""
     if not covered:
         return f"not covered by {', '.join(search.used)}" if search.used else "no index used"
     if len(rows) == each.num_rows:

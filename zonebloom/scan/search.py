@@ -40,6 +40,7 @@ class Search:
     """A search: its result, the views that answered by index name, the rows that paths leave by
     part of the filter, and the parts no index took and why."""
 
+    predicate: Predicate
     result: SearchResult
     used: dict[str, IndexView] = field(default_factory=dict)
     by_path: list[tuple[str, RowRanges]] = field(default_factory=list)
@@ -76,7 +77,7 @@ class Searcher:
         return self._views[name]
 
     def search(self, predicate: Predicate) -> Search:
-        found = Search(self._anything)
+        found = Search(predicate, self._anything)
         answer = fold(
             predicate,
             lambda leaf: self._leaf(leaf, found),

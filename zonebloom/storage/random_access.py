@@ -89,8 +89,11 @@ class RandomAccessFile:
             done += count
         self.counter.add(done)
 
-    def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> None:
-        """Read pieces of a local file into an array; what the file lacks becomes zeros."""
+    def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
+        """Read pieces of a local file into an array; what the file lacks becomes zeros.
+
+        How many bytes it had.
+        """
         from zonebloom.storage.pread_kernel import read_pieces
 
         if self._from_disk:
@@ -101,6 +104,7 @@ class RandomAccessFile:
         # What one lookup found on the disk the next one is likely to find there too.
         self._from_disk = seconds > _DISK_SECONDS * offsets.size
         self.counter.add(num_bytes)
+        return num_bytes
 
     def _at(self, start: int, stop: int) -> bytes:
         if not self.is_local:
@@ -131,6 +135,7 @@ class FragmentFile(RandomAccessFile):
         counter: ReadCounter,
     ):
         self.path = path
+        self.identity = identity
         with reading(path, "check that it is there", "open"):
             super().__init__(filesystem, path, counter)
             # Asked once the file is open: one put in its place before is noticed.

@@ -8,7 +8,7 @@ from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.ipc import IpcRows
 from zonebloom.storage.memory import TableRows, TableSource
 from zonebloom.storage.parquet.layout import FilePages
-from zonebloom.storage.parquet.pages import ParquetRows
+from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.source import Fragment, Source
 

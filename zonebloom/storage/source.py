@@ -40,6 +40,12 @@ class Source:
     # What is known of the files' own schemas: this one is the first file's, and others may hold
     # more; columns have these types in all; or they may be cast to these.
     types: Literal["first", "shared", "cast"] = field(default="shared", kw_only=True)
+    # Whether fragments are Parquet read with pyarrow's default options. Options such as columns
+    # read as dictionaries change types; those are left to pyarrow.
+    is_parquet: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_parquet", is_plain_parquet(self.format))
 
     def open(self, fragment: Fragment, filesystem: pafs.FileSystem) -> pads.Fragment:
         """A pyarrow fragment that reads through the given file system, with nothing cached."""
@@ -69,11 +75,6 @@ class Source:
 
         given = pads.get_partition_keys(fragment.partition)
         return {name: given[name] for name in given if name in self.schema.names}
-
-    @property
-    def is_parquet(self) -> bool:
-        """Whether fragments are Parquet read with pyarrow's own options; others change types."""
-        return is_plain_parquet(self.format)
 
     @property
     def has_statistics(self) -> bool:
@@ -142,11 +143,15 @@ def dataset_columns(
 def groups_with(rows: RowRanges, counts: Iterable[int]) -> Iterator[tuple[int, int, RowRanges]]:
     """Groups with a wanted row: number, first row, and rows from it on; no count is asked for after
     the last."""
-    first, stop = 0, int(rows.stops[-1]) if rows else 0
+    if not rows:
+        return
+    first, wanted = 0, int(rows.starts[0])
     for number, count in enumerate(counts):
-        inside = rows.window(first, first + count)
-        if inside:
-            yield number, first, inside
+        if wanted < first + count:
+            yield number, first, rows.window(first, first + count)
         first += count
-        if first >= stop:
-            return
+        if wanted < first:
+            later = int(rows.stops.searchsorted(first, side="right"))
+            if later == rows.stops.size:
+                return
+            wanted = int(rows.starts[later])

@@ -31,15 +31,35 @@ def hash_bytes(data: bytes) -> int:
 
 
 def probe(column: pa.DataType, value: pa.Scalar) -> Probe:
-    literal = Literal.of(value)
-    if literal is None or family(column) == "boolean" or not is_comparable(column, value.type):
-        reason = f"a {value.type} literal against a {column} column is not compared exactly"
-        return Probe(_NO_HASHES, reason)
+    """Find the hashes under which rows equal to a literal were inserted."""
     try:
-        forms = stored_bytes(literal, column)
+        forms = forms_of(column, value)
     except Unanswerable as reason:
         return Probe(_NO_HASHES, str(reason))
     return Probe(np.array([hash_bytes(form) for form in forms], dtype=np.uint64))
+
+
+def forms_of(column: pa.DataType, value: pa.Scalar) -> list[bytes]:
+    """The bytes that rows equal to a literal hold.
+
+    Raises
+    ------
+    Unanswerable
+        Rows that hold other bytes may equal it.
+    """
+    if value.type == column and value.is_valid:
+        # Nothing to convert, and most keys are such.
+        if pa.types.is_integer(column):
+            signed = pa.types.is_signed_integer(column)
+            return [value.as_py().to_bytes(column.byte_width, "little", signed=signed)]
+        if pa.types.is_string(column):
+            return [value.as_buffer().to_pybytes()]
+    literal = Literal.of(value)
+    if literal is None or family(column) == "boolean" or not is_comparable(column, value.type):
+        raise Unanswerable(
+            f"a {value.type} literal against a {column} column is not compared exactly"
+        )
+    return stored_bytes(literal, column)
 
 
 def probe_many(column: pa.DataType, values: pa.Array) -> Probe:

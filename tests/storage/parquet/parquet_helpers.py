@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zonebloom.ranges import RowRanges
+from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.parquet.footer import (
     TAIL_BYTES,
     footer_length,
@@ -20,8 +22,13 @@ from zonebloom.storage.parquet.footer import (
     parse_offset_index,
 )
 from zonebloom.storage.parquet.headers import walk_pages
+from zonebloom.storage.parquet.key_set import KeySet
 from zonebloom.storage.parquet.layout import FilePages, Pages
+from zonebloom.storage.parquet.leaf_reader import LeafReader, PageTable
+from zonebloom.storage.parquet.leaf_type import LeafChunk, Undecodable, schema_leaves
 from zonebloom.storage.parquet.pages import RowGroupReader
+from zonebloom.values.literal import Unanswerable
+from zonebloom.values.probe import forms_of
 
 # Decimals of 76 digits are more than the default context keeps.
 _WIDE = Context(prec=80)
@@ -31,6 +38,11 @@ Located = Callable[[int, int], Pages | None]
 
 class File:
     """A Parquet file in memory; ``requests`` are the byte ranges that were read."""
+
+    is_local = False
+    coalesce = 4096
+    path = "memory"
+    identity = FileIdentity(0, 0)
 
     def __init__(self, data: bytes):
         self.data = data
@@ -68,6 +80,28 @@ class File:
         pages = FilePages(self.footer.schema, self.footer.row_groups, located)
         reader = RowGroupReader(pages, group, self.read)
         return reader.read(range(len(self.footer.schema.names)) if fields is None else fields, rows)
+
+    def leaves(self, group: int, located: Located, fields: Sequence[int]) -> dict[int, LeafChunk]:
+        """Those of some fields that kernels decode."""
+        schema = self.footer.schema
+        found = {}
+        for field in fields:
+            leaf = schema_leaves(schema)[field]
+            pages = None if leaf is None else located(group, schema.field_leaves[field][0])
+            if leaf is not None and pages is not None:
+                chunk = self.footer.row_groups[group].chunks[schema.field_leaves[field][0]]
+                found[field] = LeafChunk(leaf, chunk, pages)
+        return found
+
+    def rows_by_kernels(
+        self, group: int, rows: RowRanges, located: Located, fields: Sequence[int]
+    ) -> dict[int, pa.Array]:
+        """The values of those of some fields that kernels decode."""
+        found = {}
+        for field, column in self.leaves(group, located, fields).items():
+            with contextlib.suppress(Undecodable):
+                found[field] = LeafReader(self).take(PageTable([column]), rows.rows())[0]
+        return found
 
 
 def written(table: pa.Table, **options: Any) -> bytes:
@@ -110,6 +144,68 @@ def check_rows(file: File, whole: pa.Table, group: int, rows: RowRanges, located
     for field, name in enumerate(whole.column_names):
         found[field].validate(full=True)
         assert same(found[field], sliced(whole.column(field), rows)), (name, group, rows)
+    fields = range(len(whole.column_names))
+    for field, values in file.rows_by_kernels(group, rows, located, fields).items():
+        values.validate(full=True)
+        expected = sliced(whole.column(field), rows)
+        assert same(_decoded(values), _decoded(expected)), (whole.column_names[field], group, rows)
+        assert values.type == expected.type
+
+
+def check_found(
+    file: File, whole: pa.Table, group: int, rows: RowRanges, located: Located, rng: random.Random
+) -> int:
+    """Keys found among stored values are those of the whole row group; how many columns."""
+    count = 0
+    fields = range(len(whole.column_names))
+    for field, column in file.leaves(group, located, fields).items():
+        plain = _decoded(whole.column(field))
+        if isinstance(plain.type, pa.BaseExtensionType):
+            plain = pa.chunked_array([chunk.storage for chunk in plain.chunks])
+        # Of other types Python's values may not hold all that a column can.
+        is_float = pa.types.is_floating(plain.type)
+        values = plain.to_pylist() if is_float else _codes(plain)
+        nulls = rng.random() < 0.5
+        for most in (0, 1, 1, 5, 70):
+            at = [rng.randrange(len(values)) for _ in range(most)]
+            at = [row for row in at if values[row] is not None]
+            keys = {values[row] for row in at}
+            try:
+                forms = [
+                    form for row in at for form in forms_of(column.leaf.arrow_type, plain[row])
+                ]
+                found = LeafReader(file).find(
+                    PageTable([column]), KeySet(column.leaf, forms), nulls, rows
+                )
+            except (Unanswerable, Undecodable):
+                continue
+            count += 1
+            expected = [
+                row
+                for start, stop in rows
+                for row in range(start, stop)
+                if values[row] in keys or (values[row] is None and nulls)
+            ]
+            assert found.tolist() == expected, (whole.column_names[field], group, rows, keys, nulls)
+    return count
+
+
+def _codes(values: pa.ChunkedArray) -> list[int | None]:
+    """A number for each distinct value."""
+    if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
+        values = values.cast(pa.large_binary())
+    return values.combine_chunks().dictionary_encode().indices.to_pylist()
+
+
+def _decoded(values: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values without a dictionary, whose order says nothing, as one chunk."""
+    if isinstance(values, pa.Array):
+        values = pa.chunked_array([values])
+    while pa.types.is_dictionary(values.type):
+        values = pa.chunked_array(
+            [chunk.dictionary_decode() for chunk in values.chunks], values.type.value_type
+        )
+    return values
 
 
 def check_file(
@@ -133,6 +229,7 @@ def check_file(
         for located in (file.indexed, file.walked, file.nowhere):
             for rows in [everything, many, *(some_rows(group.num_rows, rng) for _ in range(tries))]:
                 check_rows(file, whole, number, rows, located)
+                check_found(file, whole, number, rows, located, rng)
     return file
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -85,6 +85,8 @@ class FilePages:
         self.num_rows = sum(group.num_rows for group in row_groups)
         self._locate = locate
         self._pages: dict[tuple[int, int], Pages | None] = {}
+        # What a reader makes of them, kept for the next.
+        self.derived: dict[tuple[int, tuple[str, ...]], Any] = {}
 
     def pages(self, row_group: int, leaf: int) -> Pages | None:
         """The pages of a chunk, None when their locations are not known: it is read whole."""

@@ -1,0 +1,179 @@
+"""Rows by key, against the rows and the keys compared in Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import build, numbered, plain_dataset, touch_later
+from helpers import run_python
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import feather
+
+import zonebloom as zb
+from zonebloom import errors
+
+FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, math.nan, math.inf, None])
+TEXTS = st.one_of(st.none(), st.text("ab\u00e9", max_size=3))
+KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "int8": (pa.int8(), st.one_of(st.none(), st.integers(-5, 5))),
+    "uint64": (pa.uint64(), st.one_of(st.none(), st.integers(2**64 - 6, 2**64 - 1))),
+    "double": (pa.float64(), FLOATS),
+    "float": (pa.float32(), FLOATS),
+    "string": (pa.string(), TEXTS),
+    "string_view": (pa.string_view(), TEXTS),
+    "dictionary": (pa.dictionary(pa.int8(), pa.string()), TEXTS),
+}
+
+
+def expected(
+    values: Sequence[Any], keys: Sequence[Any], nulls: bool = False
+) -> list[tuple[int, int]]:
+    """Position of the key and number of the row, a pair for each equal two, rows first."""
+    return [
+        (position, row)
+        for row, value in enumerate(values)
+        for position, key in enumerate(keys)
+        if (nulls if key is None and value is None else key == value)
+    ]
+
+
+def pairs(table: pa.Table) -> list[tuple[int, int]]:
+    return list(zip(table["key_index"].to_pylist(), table["row"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_keys(tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject) -> None:
+    arrow_type, each = KINDS[kind]
+    values = data.draw(st.lists(each, min_size=1, max_size=60))
+    keys = data.draw(st.lists(each, max_size=8))
+    nulls = data.draw(st.booleans())
+    folder = tmp_path_factory.mktemp("lookup")
+    half = len(values) // 2
+    for number, part in enumerate((values[:half], values[half:])):
+        table = numbered(number * half, len(part), key=pa.array(part, arrow_type))
+        pq.write_table(
+            table,
+            folder / f"{number}.parquet",
+            row_group_size=data.draw(st.integers(1, 40)),
+            max_rows_per_page=data.draw(st.integers(1, 10)),
+            write_page_index=data.draw(st.booleans()),
+            use_dictionary=data.draw(st.booleans()),
+            data_page_version=data.draw(st.sampled_from(["1.0", "2.0"])),
+            compression=data.draw(st.sampled_from(["none", "snappy", "zstd"])),
+        )
+    ds = zb.dataset(folder)
+    if data.draw(st.booleans()):
+        build(ds, "key", number_of_items=data.draw(st.integers(1, 20)))
+    given_keys = pa.array(
+        keys, pa.string() if kind in ("string_view", "dictionary") else arrow_type
+    )
+    table = ds.lookup("key", given_keys, nulls=nulls)
+    assert table.schema == pa.schema([pa.field("key_index", pa.int64(), False), *ds.schema])
+    assert pairs(table) == expected(values, keys, nulls)
+    rows = [row for _, row in pairs(table)]
+    stored = pa.array(values, arrow_type).to_pylist()
+    # Compared as text: NaN equals nothing, but no such row is found.
+    assert repr(table["key"].to_pylist()) == repr([stored[row] for row in rows])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = plain_dataset(tmp_path_factory.mktemp("plain"), row_group_size=300)
+    build(zb.dataset(folder), "id", number_of_items=64)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [50],
+        [50, 29990, 50, 51, None, -1],
+        [50.0, 50.5, 1e300],
+        pa.array([50, 60], pa.uint8()),
+        pa.chunked_array([[50], [], [29990, 7]]),
+        pa.array([], pa.int64()),
+        [],
+        [None],
+        list(range(0, 30_000, 7)),
+    ],
+    ids=str,
+)
+def test_keys_of_other_types_and_numbers(folder: Path, keys: Any) -> None:
+    listed = keys if isinstance(keys, list) else keys.to_pylist()
+    found = zb.dataset(folder).lookup("id", keys, ["name", "row"])
+    assert found.column_names == ["key_index", "name", "row"]
+    assert pairs(found) == expected([10 * row for row in range(3000)], listed)
+    assert found["name"].to_pylist() == [
+        None if row % 10 == 3 else f"name {row}" for row in found["row"].to_pylist()
+    ]
+
+
+def test_what_is_refused(folder: Path) -> None:
+    ds = zb.dataset(folder)
+    with pytest.raises(errors.InvalidArgument, match="give values of type int64"):
+        ds.lookup("id", ["50"])
+    with pytest.raises(errors.ColumnNotFound, match="nowhere"):
+        ds.lookup("nowhere", [1])
+    with pytest.raises(errors.ColumnNotFound, match="nowhere"):
+        ds.lookup("id", [1], ["nowhere"])
+    with pytest.raises(errors.InvalidArgument, match="nulls"):
+        ds.lookup("id", [1], nulls="no")  # pyright: ignore[reportArgumentType]
+
+
+def test_other_columns_and_no_columns(folder: Path) -> None:
+    ds = zb.dataset(folder)
+    names = [None if row % 10 == 3 else f"name {row}" for row in range(3000)]
+    for keys in (["name 70"], ["name 70", None, "name 2999"]):
+        # No index is on it, and all of it is read.
+        found = ds.lookup("name", keys, ["row"], nulls=True)
+        assert pairs(found) == expected(names, keys, nulls=True)
+    assert ds.lookup("id", [50, 7, 60], []).to_pydict() == {"key_index": [0, 2]}
+
+
+def test_files_that_changed_and_came(tmp_path: Path) -> None:
+    folder = plain_dataset(tmp_path, rows=100)
+    ds = zb.dataset(folder)
+    build(ds, "id")
+    assert pairs(ds.lookup("id", [50, 2990])) == [(0, 5), (1, 299)]
+    path = folder / "part-002.parquet"
+    pq.write_table(pa.table({"row": [1000], "id": [50], "name": ["x"], "value": [1]}), path)
+    touch_later(path)
+    pq.write_table(pa.table({"row": [1001], "id": [2990]}), folder / "part-003.parquet")
+    ds.refresh()
+    with pytest.warns(errors.StaleIndexWarning):
+        found = ds.lookup("id", [50, 2990])
+    assert pairs(found) == [(0, 5), (0, 1000), (1, 1001)]
+    assert found["name"].to_pylist() == ["name 5", "x", None]
+
+
+def test_structs_and_other_sources(tmp_path: Path) -> None:
+    table = numbered(0, 500, at=pa.array([{"id": i % 50, "x": str(i)} for i in range(500)]))
+    wanted = expected([i % 50 for i in range(500)], [7, 49, 50])
+    assert pairs(zb.dataset(table).lookup("at.id", [7, 49, 50])) == wanted
+    feather.write_feather(table, tmp_path / "0.arrow", compression="uncompressed")
+    ds = zb.dataset(tmp_path / "0.arrow", format="ipc")
+    assert pairs(ds.lookup("at.id", [7, 49, 50])) == wanted
+    pq.write_table(table, tmp_path / "0.parquet", row_group_size=100)
+    ds = zb.dataset(tmp_path / "0.parquet")
+    build(ds, "at.id")
+    found = ds.lookup("at.id", [7, 49, 50], ["at", "row"])
+    assert pairs(found) == wanted
+    assert found["at"].to_pylist() == [table["at"][row].as_py() for _, row in wanted]
+
+
+def test_one_lookup_of_a_process_loads_no_numba(folder: Path) -> None:
+    code = """
+import sys, zonebloom as zb
+found = zb.dataset(sys.argv[1]).lookup("id", [50])
+print(found["row"].to_pylist(), "numba" in sys.modules)
+"""
+    assert run_python(code, folder) == "[5] False\n"

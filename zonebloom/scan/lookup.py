@@ -1,0 +1,198 @@
+"""Rows by key, without a filter language: one key or millions, and which key each row holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zonebloom.index.batch_lookup import keys_for
+from zonebloom.predicates.ast import Equals, IsIn
+from zonebloom.sbbf.hashing import value_type
+from zonebloom.scan.execute import Execution
+from zonebloom.scan.plan import Request
+from zonebloom.scan.planner import Planner
+from zonebloom.scan.recheck import gather
+from zonebloom.storage.columns import Column
+from zonebloom.storage.source import Source
+from zonebloom.values.literal import Literal, Unanswerable, integers_within, to_stored
+from zonebloom.values.types import family
+
+_NO_ROWS = np.empty(0, dtype=np.int64)
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+_KEY_INDEX = pa.field("key_index", pa.int64(), nullable=False)
+
+
+def lookup(
+    source: Source,
+    planner: Planner,
+    column: Column,
+    keys: Any,
+    names: Sequence[str],
+    nulls: bool,
+) -> pa.Table:
+    """The rows that hold one of some keys, with the position of their key."""
+    wanted = Keys(keys, column, nulls)
+    fragments = planner.fragments(wanted.predicate)
+    read = list(dict.fromkeys([*names, column.path[0]]))
+    schema = source.schema
+    if read != schema.names:
+        schema = pa.schema([schema.field(name) for name in read])
+    batches: Iterable[pa.RecordBatch] = ()
+    if fragments:
+        request = Request(read, wanted, predicate=wanted.predicate, is_predicate=True)
+        batches = Execution(source, request).batches(fragments)
+    return wanted.indexed(pa.Table.from_batches(batches, schema), names)
+
+
+class Keys:
+    """Some keys of a column, as what finds the rows that hold them.
+
+    Parameters
+    ----------
+    given : pyarrow Array or ChunkedArray, or a sequence
+    column : Column
+    nulls : bool
+        Whether null is a key where it is among those given.
+
+    Attributes
+    ----------
+    predicate : Equals or IsIn
+    columns : frozenset of str
+        The top-level column they are held against.
+    """
+
+    def __init__(self, given: Any, column: Column, nulls: bool):
+        keys = keys_for(given, column.name, column.type)
+        self._path = column.path
+        self.columns = frozenset(column.path[:1])
+        self._at_null = _NO_ROWS
+        if nulls and keys.null_count:
+            self._at_null = np.flatnonzero(np.asarray(keys.is_null()))
+        self._values, self._positions = _as_stored(keys, _plain_type(column.type))
+        # Of each value where its positions begin, one value after another; None: one of each.
+        self._firsts = None
+        if len(self._values) > 1:
+            encoded = self._values.dictionary_encode()
+            if len(encoded.dictionary) < len(self._values):
+                numbers = encoded.indices.to_numpy()
+                order = np.argsort(numbers, kind="stable")
+                self._positions = self._positions[order]
+                self._firsts = np.searchsorted(
+                    numbers[order], np.arange(len(encoded.dictionary) + 1)
+                )
+            self._values = encoded.dictionary
+        is_one = len(self._values) == 1 and not self._at_null.size
+        self.predicate = (
+            Equals(column.path, self._values[0])
+            if is_one
+            else IsIn(column.path, self._values, self._at_null.size > 0)
+        )
+
+    def __str__(self) -> str:
+        return str(self.predicate)
+
+    def matching_rows(self, table: pa.Table) -> np.ndarray:
+        """Numbers of the rows that hold a key, ascending."""
+        return np.flatnonzero(self._numbers(table) >= (0 if not self._at_null.size else -1))
+
+    def indexed(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
+        """Columns of rows that hold a key, once for each position of it, which comes first."""
+        numbers = np.zeros(rows.num_rows, dtype=np.int64)
+        if rows.num_rows and not isinstance(self.predicate, Equals):
+            numbers = self._numbers(rows)
+        if self._firsts is None and not self._at_null.size:
+            positions = self._positions[numbers]
+        else:
+            repeated, positions = self._repeated(numbers)
+            rows = gather(rows, repeated)
+        stored = rows.schema.names
+        rows = rows.add_column(0, _KEY_INDEX, pa.array(positions))
+        if stored == list(names):
+            return rows
+        return rows.select([0, *(stored.index(name) + 1 for name in names)])
+
+    def _repeated(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Each row as often as its value is among the keys, and the positions of those."""
+        # Null is the last of the values.
+        firsts = np.arange(len(self._values) + 1) if self._firsts is None else self._firsts
+        firsts = np.append(firsts, firsts[-1] + self._at_null.size)
+        positions = np.concatenate([self._positions, self._at_null])
+        numbers = np.where(numbers < 0, len(self._values), numbers)
+        counts = firsts[numbers + 1] - firsts[numbers]
+        repeated = np.repeat(np.arange(numbers.size), counts)
+        within = np.arange(repeated.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        return repeated, positions[firsts[numbers[repeated]] + within]
+
+    def _numbers(self, table: pa.Table) -> np.ndarray:
+        """Which of the values each row holds; -1 for null, below that for none."""
+        column = table.column(self._path[0])
+        for name in self._path[1:]:
+            column = pc.struct_field(column, name)  # pyright: ignore[reportAttributeAccessIssue]
+        values = _plain(column)
+        numbers = pc.call_function("index_in", [values], pc.SetLookupOptions(self._values))
+        if not numbers.null_count:
+            return numbers.to_numpy()
+        is_null = np.asarray(pc.call_function("is_null", [values]))
+        return np.where(is_null, -1, numbers.fill_null(-2).to_numpy())
+
+
+def _as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+    """Keys that are values of a type, as that type, and their positions."""
+    keys = _plain(keys)
+    if pa.types.is_null(keys.type):
+        return pa.array([], stored_type), np.empty(0, dtype=np.int64)
+    if keys.null_count:
+        positions = np.flatnonzero(np.asarray(keys.is_valid()))
+        keys = keys.drop_null()
+    else:
+        positions = np.arange(len(keys))
+    if keys.type == stored_type and not pa.types.is_floating(stored_type):
+        return keys, positions
+    if family(keys.type) == family(stored_type) == "integer":
+        within = integers_within(keys, stored_type)
+        is_within = np.isin(keys.to_numpy(), within.to_numpy())
+        return within, positions[is_within]
+    places = [_placed(key, stored_type) for key in keys]
+    is_placed = np.array([each is not None for each in places], dtype=bool)
+    values = pa.array([each for each in places if each is not None], stored_type)
+    return _plain(values), positions[is_placed]
+
+
+def _placed(key: pa.Scalar, stored_type: pa.DataType) -> Any:
+    """A key as a value of a type, in Python; None where none equals it, as none equals NaN."""
+    literal = Literal.of(key)
+    if literal is None or (isinstance(literal.value, float) and math.isnan(literal.value)):
+        return None
+    try:
+        found = to_stored(literal, stored_type)
+    except Unanswerable:
+        return None
+    return found.scalar(stored_type).cast(stored_type).as_py() if found.exact else None
+
+
+def _plain_type(stored: pa.DataType) -> pa.DataType:
+    return _VIEWS.get(value_type(stored), value_type(stored))
+
+
+def _plain(values: Any) -> Any:
+    """Values that are held against one another: no extensions, dictionaries or views, one zero."""
+    if isinstance(values, pa.ChunkedArray):
+        if values.num_chunks == 1:
+            return _plain(values.chunk(0))
+        return pa.chunked_array(
+            [_plain(chunk) for chunk in values.chunks], _plain_type(values.type)
+        )
+    while isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if isinstance(values, pa.DictionaryArray):
+        values = values.dictionary_decode()
+    if values.type in _VIEWS:
+        return values.cast(_VIEWS[values.type])
+    if pa.types.is_floating(values.type):
+        return pc.call_function("add", [values, pa.scalar(0.0, values.type)])
+    return values

@@ -1,0 +1,45 @@
+"""Bodies of pages: decompressed, and held against their checksums; why a page is refused."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.storage.parquet import header_kernels
+from zonebloom.storage.parquet.leaf_type import CODECS, Undecodable
+
+
+def decompressor(codec: int) -> Callable[[Any, int], pa.Buffer]:
+    """What decompresses a page of a codec, given as in parquet.thrift, to a number of bytes."""
+    decompress = pa.Codec(CODECS[codec]).decompress if codec else None
+
+    def decompressed(body: Any, size: int) -> pa.Buffer:
+        assert decompress is not None
+        try:
+            return decompress(body, size)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise FragmentUnreadable(f"a page cannot be decompressed: {error}") from None
+
+    return decompressed
+
+
+def verify(data: np.ndarray, page: np.ndarray) -> None:
+    """Hold a page against its checksum, a CRC32 of what follows its header."""
+    stop = page[header_kernels.BEGIN] + page[header_kernels.SIZE]
+    body = data[page[header_kernels.CHECKED] : stop].tobytes()
+    if zlib.crc32(body) != page[header_kernels.CHECKSUM] & 0xFFFFFFFF:
+        raise FragmentUnreadable("the checksum of a page does not hold")
+
+
+def refusal(code: int) -> Undecodable | FragmentUnreadable:
+    """Why a page is refused, as kernels say."""
+    if code in (header_kernels.MALFORMED, header_kernels.UNKNOWN_LEVELS):
+        return Undecodable()
+    if code == header_kernels.MISPLACED:
+        return FragmentUnreadable("a page location does not lead to such a page")
+    return FragmentUnreadable("a page header contradicts itself")

@@ -1,0 +1,115 @@
+"""The encodings by differences; -1 where bytes run out or contradict themselves.
+
+Source: Encodings.md (DELTA_BINARY_PACKED and after it) of the Parquet format.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, uint8
+
+from zonebloom.sbbf.jit import kernel, readonly
+from zonebloom.storage.parquet.page_bytes import varint, zigzag
+
+
+@kernel(int64(readonly(uint8), int64, int64, int64[::1]))
+def deltas(data, at, stop, out):
+    """Decode DELTA_BINARY_PACKED: ``out.size`` integers; where they end, or -1."""
+    if stop > data.shape[0]:
+        return -1
+    block, at = varint(data, at, stop)
+    if at < 0:
+        return -1
+    miniblocks, at = varint(data, at, stop)
+    if at < 0:
+        return -1
+    count, at = varint(data, at, stop)
+    if at < 0 or count != np.uint64(out.shape[0]):
+        return -1
+    first, at = varint(data, at, stop)
+    if at < 0 or block == 0 or block > np.uint64(1 << 24) or miniblocks == 0:
+        return -1
+    if miniblocks > np.uint64(1 << 16) or block % miniblocks:
+        return -1
+    per_miniblock = np.int64(block // miniblocks)
+    if per_miniblock % 8:
+        return -1
+    if out.shape[0] == 0:
+        return at
+    value = zigzag(first)
+    out[0] = value
+    done = 1
+    while done < out.shape[0]:
+        coded, at = varint(data, at, stop)
+        if at < 0 or np.int64(miniblocks) > stop - at:
+            return -1
+        least = zigzag(coded)
+        widths = at
+        at += np.int64(miniblocks)
+        for m in range(np.int64(miniblocks)):
+            if done >= out.shape[0]:
+                # Miniblocks without values have no bytes.
+                break
+            width = np.int64(data[widths + m])
+            num_bytes = per_miniblock // 8 * width
+            wanted = min(per_miniblock, out.shape[0] - done)
+            if width > 64 or (wanted * width + 7) // 8 > stop - at:
+                return -1
+            position = at * 8
+            for _ in range(wanted):
+                bits = np.uint64(0)
+                filled = 0
+                while filled < width:
+                    byte = np.uint64(data[position >> 3]) >> np.uint64(position & 7)
+                    piece = min(8 - (position & 7), width - filled)
+                    byte &= (np.uint64(1) << np.uint64(piece)) - np.uint64(1)
+                    bits |= byte << np.uint64(filled)
+                    filled += piece
+                    position += piece
+                value = np.int64(np.uint64(value) + np.uint64(least) + bits)
+                out[done] = value
+                done += 1
+            at = min(at + num_bytes, stop)
+    return at
+
+
+@kernel(int64(readonly(uint8), int64, int64, readonly(int64), readonly(int64), uint8[::1]))
+def join_prefixes(data, at, stop, prefixes, suffixes, out):
+    """Decode the texts of DELTA_BYTE_ARRAY into ``out``, one after another.
+
+    ``out`` has room for all ``prefixes`` and ``suffixes``; where the suffixes end, or -1.
+    """
+    if stop > data.shape[0]:
+        return -1
+    previous = 0
+    length = 0
+    end = 0
+    for i in range(prefixes.shape[0]):
+        prefix, suffix = prefixes[i], suffixes[i]
+        if prefix < 0 or prefix > length or suffix < 0 or suffix > stop - at:
+            return -1
+        if prefix + suffix > out.shape[0] - end:
+            return -1
+        out[end : end + prefix] = out[previous : previous + prefix]
+        out[end + prefix : end + prefix + suffix] = data[at : at + suffix]
+        at += suffix
+        previous = end
+        length = prefix + suffix
+        end += length
+    return at
+
+
+@kernel(int64(readonly(uint8), int64, readonly(int64), uint8[::1]))
+def plain_texts(data, at, lengths, out):
+    """Texts that lie one after another with their lengths before them; bytes written, or -1."""
+    end = 0
+    for i in range(lengths.shape[0]):
+        length = lengths[i]
+        if length < 0 or length > data.shape[0] - at or length + 4 > out.shape[0] - end:
+            return -1
+        for k in range(4):
+            out[end + k] = np.uint8((length >> (8 * k)) & 0xFF)
+        out[end + 4 : end + 4 + length] = data[at : at + length]
+        at += length
+        end += length + 4
+    return end

@@ -1,0 +1,110 @@
+"""Dictionary pages, decompressed, and kept for the next lookup.
+
+Source: Encodings.md (dictionary encoding) of the Parquet format.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.storage.parquet import header_kernels, take_kernels
+from zonebloom.storage.parquet.codecs import decompressor, refusal, verify
+from zonebloom.storage.parquet.key_set import KeySet
+from zonebloom.storage.parquet.leaf_type import LeafType, Undecodable
+
+_PLAIN, _PLAIN_DICTIONARY = 0, 2
+# Of all dictionaries that are kept.
+MOST_BYTES = 64 << 20
+
+
+class Dictionary:
+    """The values of a dictionary page; none where there is no page.
+
+    Raises
+    ------
+    FragmentUnreadable
+    Undecodable
+    """
+
+    def __init__(self, leaf: LeafType, codec: int, data: np.ndarray | None):
+        self._width = leaf.width
+        body, self.size = pa.py_buffer(b""), 0
+        if data is not None:
+            page = np.empty(header_kernels.PAGE_FIELDS, dtype=np.int64)
+            self.size = header_kernels.open_dictionary(data, page)
+            if self.size < 0:
+                raise refusal(self.size)
+            if page[header_kernels.ENCODING] not in (_PLAIN, _PLAIN_DICTIONARY):
+                raise Undecodable
+            if page[header_kernels.CHECKSUM] != -1:
+                verify(data, page)
+            begin, num_bytes = int(page[header_kernels.BEGIN]), int(page[header_kernels.PLAIN_SIZE])
+            # A copy: of what was read with it nothing is kept.
+            body = pa.py_buffer(data[begin:].tobytes() if num_bytes else b"")
+            if codec and num_bytes:
+                body = decompressor(codec)(data[begin:], num_bytes)
+            if body.size != num_bytes:
+                raise FragmentUnreadable("a page does not have the size it claims")
+            if self.size * (leaf.width or 4) > body.size:
+                raise FragmentUnreadable("a dictionary claims more values than it has bytes")
+        self._body = body
+        place = np.array([body.address], dtype=np.uint64), np.array([body.size])
+        self._page = *place, np.array([self.size]), np.array([0])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes it takes in memory."""
+        return self._body.size + 16 * self.size
+
+    @cached_property
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Address and length of each value, uint64 and int64."""
+        places = np.empty(self.size, dtype=np.uint64), np.empty(self.size, dtype=np.int64)
+        every = np.arange(self.size)
+        if take_kernels.take_texts(*self._page, self._width, every, *places) != self.size:
+            raise FragmentUnreadable("a dictionary ends before its values")
+        return places
+
+    def hits(self, keys: KeySet) -> np.ndarray:
+        """Which of the values are keys, uint8."""
+        hits = np.zeros(self.size, dtype=np.uint8)
+        hits[keys.find(*self._page)] = 1
+        return hits
+
+
+class Dictionaries:
+    """The dictionaries read last, by what names a chunk for good."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES):
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, Dictionary] = OrderedDict()
+        self.num_bytes = 0
+
+    def get(self, key: Hashable | None, read: Callable[[], Dictionary]) -> Dictionary:
+        """The dictionary of a chunk, read if it is not kept; without a key it never is."""
+        with self._lock:
+            dictionary = self._kept.get(key)
+            if dictionary is not None:
+                self._kept.move_to_end(key)
+                return dictionary
+        dictionary = read()
+        if key is None:
+            return dictionary
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = dictionary
+                self.num_bytes += dictionary.num_bytes
+            while self.num_bytes > self._most_bytes:
+                self.num_bytes -= self._kept.popitem(last=False)[1].num_bytes
+        return dictionary
+
+
+DICTIONARIES = Dictionaries()

@@ -1,0 +1,220 @@
+"""Where keys are among the values that pages store, as they are stored.
+
+Values of pages lie anywhere in memory: each kernel is given the address and the size of each page,
+the number of values it stores, and the number of values stored before it. Nothing of a page is
+trusted: what runs out or contradicts itself is -1.
+
+Source: Encodings.md of the Parquet format.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, uint8, uint64
+
+from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.sbbf.xxh64 import hash_bytes, load_32, load_64
+from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, text_at, varint_at
+
+
+@inlined
+def _slot(hashed, table):
+    # Tables have a power of two of slots; integers differ in their low bits.
+    mixed = hashed * np.uint64(0x9E3779B185EBCA87)
+    return np.int64((mixed >> np.uint64(32)) & np.uint64(table.shape[0] - 1))
+
+
+@inlined
+def _bit(hashed, bitmap):
+    # The highest bits of a product depend on all bits of its factors.
+    mixed = hashed * np.uint64(0x9E3779B185EBCA87)
+    return (mixed >> np.uint64(32)) & np.uint64(64 * bitmap.shape[0] - 1)
+
+
+@inlined
+def _may_be_in(hashed, bitmap):
+    bit = _bit(hashed, bitmap)
+    return bitmap[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1)
+
+
+@kernel(int64(readonly(uint64), int64[::1], uint64[::1]))
+def hash_table(hashes, table, bitmap):
+    """Fill a table of zeros with the numbers, from 1, of some hashes; -1 where it has no room.
+
+    The bitmap, of zeros, becomes a coarser and quicker answer: most others miss it.
+    """
+    if hashes.shape[0] >= table.shape[0]:
+        return -1
+    for i in range(hashes.shape[0]):
+        slot = _slot(hashes[i], table)
+        while table[slot]:
+            slot = (slot + 1) & (table.shape[0] - 1)
+        table[slot] = i + 1
+        bit = _bit(hashes[i], bitmap)
+        bitmap[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+    return 0
+
+
+@kernel(
+    int64(
+        readonly(uint64),
+        readonly(int64),
+        readonly(int64),
+        readonly(int64),
+        int64,
+        readonly(uint64),
+        readonly(int64),
+        readonly(uint64),
+        int64[::1],
+    )
+)
+def find_numbers(addresses, sizes, counts, bases, width, keys, table, bitmap, positions):
+    """Positions of the values, of 4 or 8 bytes, that are among some keys; how many, or -1."""
+    hits = 0
+    if width not in (4, 8):
+        return -1
+    for page in range(addresses.shape[0]):
+        address, count = addresses[page], counts[page]
+        if count < 0 or count * width > sizes[page] or hits + count > positions.shape[0]:
+            return -1
+        for i in range(count):
+            at = address + np.uint64(i * width)
+            value = load_64(at) if width == 8 else load_32(at)
+            if keys.shape[0] == 1:
+                positions[hits] = bases[page] + i
+                hits += np.int64(value == keys[0])
+                continue
+            if not _may_be_in(value, bitmap):
+                continue
+            slot = _slot(value, table)
+            while table[slot]:
+                if keys[table[slot] - 1] == value:
+                    positions[hits] = bases[page] + i
+                    hits += 1
+                    break
+                slot = (slot + 1) & (table.shape[0] - 1)
+    return hits
+
+
+@inlined
+def _is_equal(address, keys, key_start, length):
+    j = 0
+    while j < length and byte_at(address, j) == np.uint64(keys[key_start + j]):
+        j += 1
+    return j == length
+
+
+@kernel(
+    int64(
+        readonly(uint64),
+        readonly(int64),
+        readonly(int64),
+        readonly(int64),
+        int64,
+        readonly(uint8),
+        readonly(int64),
+        readonly(int64),
+        readonly(uint64),
+        int64[::1],
+    )
+)
+def find_texts(addresses, sizes, counts, bases, width, keys, key_starts, table, bitmap, positions):
+    """Positions of the values that are among some keys; how many, or -1.
+
+    Key i is the bytes ``key_starts[i]`` to ``key_starts[i + 1]`` of ``keys``. Values have a
+    width, or their length before them.
+    """
+    hits = 0
+    num_keys = key_starts.shape[0] - 1
+    for page in range(addresses.shape[0]):
+        address, size = addresses[page], sizes[page]
+        if hits + counts[page] > positions.shape[0]:
+            return -1
+        at = 0
+        for i in range(counts[page]):
+            at, length = text_at(address, at, size, width)
+            if length < 0:
+                return -1
+            start = address + np.uint64(at)
+            at += length
+            if num_keys == 1:
+                if length == key_starts[1] and _is_equal(start, keys, 0, length):
+                    positions[hits] = bases[page] + i
+                    hits += 1
+                continue
+            hashed = hash_bytes(start, np.uint64(length), np.uint64(0))
+            if not _may_be_in(hashed, bitmap):
+                continue
+            slot = _slot(hashed, table)
+            while table[slot]:
+                number = table[slot] - 1
+                key_start = key_starts[number]
+                if length == key_starts[number + 1] - key_start and _is_equal(
+                    start, keys, key_start, length
+                ):
+                    positions[hits] = bases[page] + i
+                    hits += 1
+                    break
+                slot = (slot + 1) & (table.shape[0] - 1)
+    return hits
+
+
+@kernel(
+    int64(
+        readonly(uint64),
+        readonly(int64),
+        readonly(int64),
+        readonly(int64),
+        readonly(uint8),
+        int64[::1],
+    )
+)
+def find_indices(addresses, sizes, counts, bases, hits_of, positions):
+    """Positions of the dictionary indices that are hits; how many, or -1."""
+    hits = 0
+    for page in range(addresses.shape[0]):
+        address, stop, count, base = addresses[page], sizes[page], counts[page], bases[page]
+        if count == 0:
+            continue
+        if stop < 1 or hits + count > positions.shape[0]:
+            return -1
+        width = np.int64(byte_at(address, 0))
+        if width > 32:
+            return -1
+        at = 1
+        done = 0
+        while done < count:
+            header, at = varint_at(address, at, stop)
+            if at < 0:
+                return -1
+            length = np.int64(header >> np.uint64(1))
+            if length <= 0:
+                return -1
+            if header & np.uint64(1):
+                wanted = min(length * 8, count - done)
+                if (wanted * width + 7) // 8 > stop - at:
+                    return -1
+                for i in range(wanted):
+                    index = np.int64(bits_at(address, at * 8 + i * width, width, stop))
+                    if index >= hits_of.shape[0]:
+                        return -1
+                    positions[hits] = base + done + i
+                    hits += np.int64(hits_of[index])
+                at = min(at + length * width, stop)
+            else:
+                num_bytes = (width + 7) // 8
+                if num_bytes > stop - at:
+                    return -1
+                index = 0
+                for i in range(num_bytes):
+                    index |= np.int64(byte_at(address, at + i)) << (8 * i)
+                at += num_bytes
+                wanted = min(length, count - done)
+                if index >= hits_of.shape[0]:
+                    return -1
+                if hits_of[index]:
+                    for i in range(wanted):
+                        positions[hits + i] = base + done + i
+                    hits += wanted
+            done += wanted
+    return hits

@@ -1,0 +1,219 @@
+"""Headers of pages, held against where the pages lie and against one another.
+
+Source: parquet.thrift and thrift-compact-protocol.md.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, uint8, void
+
+from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.storage.parquet.page_bytes import varint, zigzag
+
+# Fields of a page header, by position; what a header does not have is -1.
+_TYPE, _UNCOMPRESSED, _COMPRESSED, _CRC, _NUM_VALUES, _ENCODING = range(6)
+_NUM_NULLS, _NUM_ROWS, _DEFINITION_BYTES, _REPETITION_BYTES, _IS_COMPRESSED = range(6, 11)
+_LEVEL_ENCODING = 11
+_HEADER_FIELDS = 12
+
+# What `open_pages` says of a page: where its bytes begin, and their number; how many they become
+# when they are decompressed, -1 where they are not compressed; its encoding; its checksum or -1,
+# and where the bytes that it is of begin; the bytes of its levels, -1 where they are among the
+# others.
+BEGIN, SIZE, PLAIN_SIZE, ENCODING, CHECKSUM, CHECKED, LEVEL_BYTES = range(7)
+PAGE_FIELDS = 7
+# What `open_pages` gives: what some page has, or why a page is refused.
+HAS_INDICES, HAS_PLAIN, HAS_OTHERS, HAS_CHECKSUM = 1, 2, 4, 8
+MALFORMED, MISPLACED, CONTRADICTORY, UNKNOWN_LEVELS = -1, -2, -3, -4
+
+_DEPTH = 4
+# Types of the compact protocol.
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12
+# Fields of a PageHeader that describe a page of each type, the types, and encodings.
+_DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
+_V1_PAGE, _DICTIONARY_PAGE, _V2_PAGE = 0, 2, 3
+_PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
+_MOST_BYTES = (1 << 31) - 1
+# More than any codec makes of a byte.
+MOST_RATIO = 1 << 16
+
+
+@inlined
+def _position(outer, number):
+    """Where a field goes; ``outer`` is the field that its struct is of, 0 at the top."""
+    if outer == 0 and 1 <= number <= 4:
+        return number - 1
+    if outer in (_DATA, _DICTIONARY) and 1 <= number <= 2:
+        return _NUM_VALUES + number - 1
+    if outer == _DATA and number == 3:
+        return _LEVEL_ENCODING
+    if outer == _DATA_V2:
+        if number == 1:
+            return _NUM_VALUES
+        if number in (2, 3):
+            return _NUM_NULLS + number - 2
+        if number == 4:
+            return _ENCODING
+        if number in (5, 6):
+            return _DEFINITION_BYTES + number - 5
+        if number == 7:
+            return _IS_COMPRESSED
+    return -1
+
+
+# Not inlined: it would be compiled for each that calls it, and takes seconds.
+@kernel(int64(readonly(uint8), int64, int64, int64[::1], int64[::1], int64[::1]))
+def _page_header(data, at, stop, out, last, outer):
+    """Read a page header: the fields that are known into ``out``; where it ends, or -1."""
+    out[:] = -1
+    last[0] = 0
+    outer[0] = 0
+    depth = 0
+    while at < stop:
+        byte = data[at]
+        at += 1
+        kind = byte & np.uint8(0x0F)
+        if kind == 0:
+            if depth == 0:
+                return at
+            depth -= 1
+            continue
+        delta = np.int64(byte >> np.uint8(4))
+        if delta == 0:
+            return -1
+        number = last[depth] + delta
+        last[depth] = number
+        position = _position(outer[depth], number) if depth < 2 else -1
+        if kind in (_TRUE, _FALSE):
+            if position == _IS_COMPRESSED:
+                out[position] = np.int64(kind == _TRUE)
+        elif kind in (_I16, _I32, _I64):
+            value, at = varint(data, at, stop)
+            if at < 0:
+                return -1
+            if position >= 0:
+                out[position] = zigzag(value)
+        elif kind == _BYTE:
+            at += 1
+        elif kind == _DOUBLE:
+            at += 8
+        elif kind == _BINARY:
+            size, at = varint(data, at, stop)
+            if at < 0 or size > np.uint64(stop - at):
+                return -1
+            at += np.int64(size)
+        elif kind == _STRUCT and depth + 1 < _DEPTH:
+            depth += 1
+            last[depth] = 0
+            outer[depth] = number
+        else:
+            return -1
+    return -1
+
+
+@inlined
+def _described(header, begin, stop, num_rows, is_optional, is_compressed, page):
+    """What a page has, by its header, which ends at ``begin``; or why it is refused."""
+    if begin < 0:
+        return MALFORMED
+    kind, size = header[_TYPE], header[_UNCOMPRESSED]
+    if header[_COMPRESSED] != stop - begin or header[_NUM_VALUES] != num_rows:
+        return MISPLACED
+    if size < 0 or size > _MOST_BYTES:
+        return CONTRADICTORY
+    page[CHECKSUM] = header[_CRC]
+    page[CHECKED] = begin
+    page[LEVEL_BYTES] = 0
+    page[PLAIN_SIZE] = size
+    if kind == _V2_PAGE:
+        levels = header[_DEFINITION_BYTES]
+        if levels < 0 or levels > size or levels > stop - begin:
+            return CONTRADICTORY
+        if header[_REPETITION_BYTES] > 0:
+            return CONTRADICTORY
+        page[LEVEL_BYTES] = levels
+        begin += levels
+        # Whether it is compressed is true unless it is said.
+        page[PLAIN_SIZE] = size - levels if header[_IS_COMPRESSED] else -1
+    elif kind == _V1_PAGE:
+        if is_optional:
+            if header[_LEVEL_ENCODING] != _RLE:
+                return UNKNOWN_LEVELS
+            page[LEVEL_BYTES] = -1
+    else:
+        return MISPLACED
+    if not is_compressed:
+        if page[PLAIN_SIZE] not in (-1, stop - begin):
+            return CONTRADICTORY
+        page[PLAIN_SIZE] = -1
+    elif page[PLAIN_SIZE] > MOST_RATIO * (stop - begin):
+        return CONTRADICTORY
+    page[BEGIN] = begin
+    page[SIZE] = stop - begin
+    encoding = header[_ENCODING]
+    page[ENCODING] = encoding
+    has = HAS_CHECKSUM if header[_CRC] != -1 else 0
+    if encoding in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
+        return has | HAS_INDICES
+    return has | (HAS_PLAIN if encoding == _PLAIN else HAS_OTHERS)
+
+
+@kernel(
+    void(
+        readonly(uint8),
+        readonly(int64),
+        readonly(int64),
+        readonly(int64),
+        readonly(int64),
+        readonly(int64, 2),
+        int64[:, ::1],
+        int64[::1],
+    )
+)
+def open_pages(data, starts, stops, num_rows, bounds, columns, pages, has):
+    """Read the headers of data pages of some columns, and hold them against their locations.
+
+    The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``; ``columns[i]`` says whether its
+    values are optional, and whether they are compressed. ``has[i]`` becomes what its pages have
+    (`HAS_INDICES`, ...), or why one is refused (`MALFORMED`, ...).
+    """
+    last = np.zeros(_DEPTH, dtype=np.int64)
+    outer = np.zeros(_DEPTH, dtype=np.int64)
+    header = np.empty(_HEADER_FIELDS, dtype=np.int64)
+    for column in range(bounds.shape[0] - 1):
+        is_optional, is_compressed = columns[column]
+        has[column] = 0
+        for i in range(bounds[column], bounds[column + 1]):
+            if starts[i] < 0 or stops[i] > data.shape[0]:
+                has[column] = MISPLACED
+                break
+            begin = _page_header(data, starts[i], stops[i], header, last, outer)
+            result = _described(
+                header, begin, stops[i], num_rows[i], is_optional, is_compressed, pages[i]
+            )
+            if result < 0:
+                has[column] = result
+                break
+            has[column] |= result
+
+
+@kernel(int64(readonly(uint8), int64[::1]))
+def open_dictionary(data, page):
+    """Read the header of a dictionary page; its number of values, or why it is refused."""
+    last = np.zeros(_DEPTH, dtype=np.int64)
+    outer = np.zeros(_DEPTH, dtype=np.int64)
+    header = np.empty(_HEADER_FIELDS, dtype=np.int64)
+    begin = _page_header(data, 0, data.shape[0], header, last, outer)
+    if begin < 0:
+        return MALFORMED
+    size = header[_UNCOMPRESSED]
+    if header[_TYPE] != _DICTIONARY_PAGE or header[_COMPRESSED] != data.shape[0] - begin:
+        return MISPLACED
+    if size < 0 or size > min(_MOST_BYTES, MOST_RATIO * header[_COMPRESSED]):
+        return CONTRADICTORY
+    if header[_NUM_VALUES] < 0:
+        return CONTRADICTORY
+    page[BEGIN], page[SIZE], page[PLAIN_SIZE] = begin, header[_COMPRESSED], size
+    page[ENCODING], page[CHECKSUM], page[CHECKED] = header[_ENCODING], header[_CRC], begin
+    return header[_NUM_VALUES]

@@ -1,0 +1,109 @@
+"""Keys as a leaf stores them, and where they are among stored values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.sbbf.hashing import value_type
+from zonebloom.sbbf.xxh64 import hash_offsets
+from zonebloom.storage.parquet import find_kernels
+from zonebloom.storage.parquet.leaf_type import BOOLEAN, FIXED, LeafType, Undecodable
+
+_NUMBERS = (4, 8)
+
+
+class KeySet:
+    """Some keys of a leaf.
+
+    Parameters
+    ----------
+    leaf : LeafType
+    forms : list of bytes, or pyarrow.Array
+        The keys as Arrow stores them, little-endian (`values.literal.stored_bytes`); or an array
+        of the leaf's own bytes, without nulls.
+
+    Raises
+    ------
+    Undecodable
+        The leaf stores its values in another form.
+    """
+
+    def __init__(self, leaf: LeafType, forms: list[bytes] | pa.Array):
+        if leaf.physical_type == BOOLEAN or pa.types.is_decimal(value_type(leaf.arrow_type)):
+            raise Undecodable
+        self._width = leaf.width
+        self._is_number = leaf.width in _NUMBERS and leaf.physical_type != FIXED
+        if self._is_number:
+            self._numbers = _numbers(leaf, forms)
+            self._count = self._numbers.size
+        else:
+            self._bytes, self._starts = _spans(forms)
+            self._count = self._starts.size - 1
+        # A hash table of the keys, made when it is first needed; one key is compared as it is.
+        self._table: tuple[np.ndarray, np.ndarray] | None = None
+        if self._count == 1:
+            self._table = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint64)
+
+    def find(
+        self, addresses: np.ndarray, sizes: np.ndarray, counts: np.ndarray, bases: np.ndarray
+    ) -> np.ndarray:
+        """Positions of the keys among values of pages, ascending; see `find_kernels`."""
+        positions = np.empty(int(counts.sum()) + 1, dtype=np.int64)
+        pages = addresses, sizes, counts, bases, self._width
+        if not self._count:
+            hits = 0
+        elif self._is_number:
+            hits = find_kernels.find_numbers(*pages, self._numbers, *self._slots(), positions)
+        else:
+            keys = self._bytes, self._starts, *self._slots()
+            hits = find_kernels.find_texts(*pages, *keys, positions)
+        if hits < 0:
+            raise FragmentUnreadable("values of a page lie outside it")
+        return positions[:hits]
+
+    def _slots(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._table is None:
+            hashes = self._numbers if self._is_number else self._hashes()
+            size = (2 * self._count).bit_length()
+            table = np.zeros(1 << size, dtype=np.int64)
+            bitmap = np.zeros(1 << size, dtype=np.uint64)
+            find_kernels.hash_table(hashes, table, bitmap)
+            self._table = table, bitmap
+        return self._table
+
+    def _hashes(self) -> np.ndarray:
+        hashes = np.empty(self._count, dtype=np.uint64)
+        hash_offsets(self._bytes.ctypes.data, self._starts, hashes)
+        return hashes
+
+
+def _numbers(leaf: LeafType, forms: list[bytes] | pa.Array) -> np.ndarray:
+    """Keys as Parquet's integers of 4 or 8 bytes, uint64, each once."""
+    kind = value_type(leaf.arrow_type)
+    width = kind.byte_width
+    if isinstance(forms, list):
+        stored = np.frombuffer(b"".join(forms), dtype=f"u{width}")
+    else:
+        stored = np.frombuffer(forms.buffers()[1] or b"", dtype=f"u{width}")
+        stored = stored[forms.offset :][: len(forms)]
+    if width < leaf.width and not pa.types.is_unsigned_integer(kind):
+        stored = stored.view(f"i{width}").astype(f"i{leaf.width}").view(f"u{leaf.width}")
+    stored = stored.astype(np.uint64)
+    return stored if stored.size == 1 else np.unique(stored)
+
+
+def _spans(forms: list[bytes] | pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Keys of any length, each once: their bytes, and where in those each begins, int64."""
+    if isinstance(forms, list):
+        if len(forms) == 1:
+            return np.frombuffer(forms[0], dtype=np.uint8), np.array([0, len(forms[0])])
+        spans = pa.array(forms, pa.large_binary()).unique()
+    else:
+        spans = forms.cast(pa.large_binary()).unique()
+    if not len(spans):
+        return np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
+    _, offsets, data = spans.buffers()
+    starts = np.frombuffer(offsets, dtype=np.int64, count=len(spans) + 1)
+    return np.frombuffer(data or b"", dtype=np.uint8)[: starts[-1]], starts

@@ -1,0 +1,216 @@
+"""Rows of flat leaves of one row group, by kernels: where keys are, and values at some rows."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.ranges import RowRanges
+from zonebloom.storage.parquet import header_kernels, row_kernels
+from zonebloom.storage.parquet.chunk_pages import ChunkPages
+from zonebloom.storage.parquet.codecs import decompressor, refusal, verify
+from zonebloom.storage.parquet.dictionaries import DICTIONARIES, Dictionary
+from zonebloom.storage.parquet.key_set import KeySet
+from zonebloom.storage.parquet.leaf_type import LeafChunk, Undecodable
+from zonebloom.storage.random_access import FragmentFile, read_near
+
+# Row groups are read side by side, on a core each.
+_MOST_FOUND = 16
+
+
+class PageTable:
+    """The pages of some leaves of one row group, those of one leaf after another."""
+
+    def __init__(self, columns: Sequence[LeafChunk]):
+        self.columns = columns
+        pages = [column.pages for column in columns]
+        self.starts = np.concatenate([each.starts for each in pages])
+        self.sizes = np.concatenate([each.sizes for each in pages])
+        first_rows = np.concatenate([each.first_rows[:-1] for each in pages])
+        self.rows = np.stack([first_rows, np.concatenate([each.first_rows[1:] for each in pages])])
+        self.bounds = np.cumsum([0, *(each.starts.size for each in pages)])
+        self.kinds = np.array([[c.leaf.is_optional, c.chunk.codec != 0] for c in columns], np.int64)
+        self._parts: dict[tuple[int, ...], PageTable] = {}
+
+    def part(self, numbers: tuple[int, ...]) -> PageTable:
+        """Some of the leaves."""
+        if len(numbers) == len(self.columns):
+            return self
+        if numbers not in self._parts:
+            self._parts[numbers] = PageTable([self.columns[number] for number in numbers])
+        return self._parts[numbers]
+
+
+class LeafReader:
+    """Reads flat leaves of one file."""
+
+    def __init__(self, file: FragmentFile):
+        self._file = file
+        # Pages keys were found in, by where their chunk begins, for the values of those rows.
+        self._found: OrderedDict[int, ChunkPages] = OrderedDict()
+
+    def find(self, table: PageTable, keys: KeySet, nulls: bool, rows: RowRanges) -> np.ndarray:
+        """Those of some rows that hold one of the keys, or null, in a leaf; ascending.
+
+        Raises
+        ------
+        Undecodable
+        FragmentUnreadable
+        """
+        pages = self._opened(table, rows.starts, rows.stops)[0]
+        if pages is None:
+            raise Undecodable
+        hits = pages.find(keys, nulls)
+        if not hits.size:
+            return hits
+        self._found[table.columns[0].chunk.start] = pages
+        if len(self._found) > _MOST_FOUND:
+            self._found.popitem(last=False)
+        return hits[: row_kernels.rows_within(rows.starts, rows.stops, hits)]
+
+    def take(self, table: PageTable, rows: np.ndarray) -> list[pa.Array | None]:
+        """The values of each leaf at some rows, given ascending; None where it is undecodable."""
+        opened: dict[int, ChunkPages | None] = {}
+        for number, column in enumerate(table.columns):
+            found = self._found.pop(column.chunk.start, None)
+            if found is not None and found.hold(rows):
+                opened[number] = found
+        others = tuple(n for n in range(len(table.columns)) if n not in opened)
+        if others:
+            pages = self._opened(table.part(others), rows, rows + 1)
+            opened.update(zip(others, pages, strict=True))
+        arrays: list[pa.Array | None] = []
+        for number in range(len(table.columns)):
+            pages = opened[number]
+            try:
+                arrays.append(None if pages is None else pages.take(rows))
+            except Undecodable:
+                arrays.append(None)
+        return arrays
+
+    def _opened(
+        self, table: PageTable, starts: np.ndarray, stops: np.ndarray
+    ) -> list[ChunkPages | None]:
+        """The pages of each leaf that hold a row of some ranges; None where it is undecodable."""
+        numbers = np.empty(table.starts.size, dtype=np.int64)
+        bounds = np.empty_like(table.bounds)
+        count = row_kernels.pages_with(table.rows, table.bounds, starts, stops, numbers, bounds)
+        numbers = numbers[:count]
+        sizes = table.sizes[numbers]
+        data = self._read(table.starts[numbers], sizes)
+        ends = sizes.cumsum()
+        first_rows = table.rows[0][numbers]
+        num_rows = table.rows[1][numbers] - first_rows
+        pages = np.empty((count, header_kernels.PAGE_FIELDS), dtype=np.int64)
+        has = np.empty(len(table.columns), dtype=np.int64)
+        place = ends - sizes, ends, num_rows, bounds
+        header_kernels.open_pages(data, *place, table.kinds, pages, has)
+        flags = has.tolist()
+        if min(flags) < 0:
+            return self._without_unknown(table, flags, starts, stops)
+        kept: list[object] = [data]
+        edges = bounds.tolist()
+        addresses, plain_sizes = _bodies(table, data, pages, edges, flags, kept)
+        present = np.empty(int(num_rows.sum()), dtype=np.uint8)
+        stored, nulls = np.empty_like(num_rows), np.empty_like(has)
+        place = addresses, plain_sizes, data.ctypes.data, pages, num_rows, bounds, table.kinds
+        if row_kernels.read_levels(*place, present, stored, nulls) < 0:
+            raise FragmentUnreadable("the levels of a page cannot be decoded")
+        opened: list[ChunkPages | None] = []
+        row = 0
+        for number, column in enumerate(table.columns):
+            part = slice(edges[number], edges[number + 1])
+            rows = int(num_rows[part].sum())
+            opened.append(
+                ChunkPages(
+                    column.leaf,
+                    flags[number],
+                    pages[part, header_kernels.ENCODING],
+                    (addresses[part], plain_sizes[part], stored[part]),
+                    (first_rows[part], num_rows[part]),
+                    present[row : row + rows] if nulls[number] else None,
+                    kept,
+                    partial(self._dictionary, column),
+                )
+            )
+            row += rows
+        return opened
+
+    def _without_unknown(
+        self, table: PageTable, flags: list[int], starts: np.ndarray, stops: np.ndarray
+    ) -> list[ChunkPages | None]:
+        """The same when pages of some leaves are refused."""
+        for error in (refusal(flag) for flag in flags if flag < 0):
+            if isinstance(error, FragmentUnreadable):
+                raise error
+        known = tuple(number for number, flag in enumerate(flags) if flag >= 0)
+        opened: list[ChunkPages | None] = [None] * len(flags)
+        if known:
+            for number, pages in zip(
+                known, self._opened(table.part(known), starts, stops), strict=True
+            ):
+                opened[number] = pages
+        return opened
+
+    def _dictionary(self, column: LeafChunk) -> Dictionary:
+        """The dictionary of a chunk: it can have one that not all of its pages use."""
+        # Not up to ``data_start``: some writers have it point to the dictionary.
+        start, stop = column.chunk.start, int(column.pages.starts[0])
+
+        def read() -> Dictionary:
+            data = self._read(np.array([start]), np.array([stop - start])) if start < stop else None
+            return Dictionary(column.leaf, column.chunk.codec, data)
+
+        identity = self._file.identity
+        # Of other files another may have the same size and time.
+        key = (self._file.path, identity, start) if identity.inode or identity.tag else None
+        return DICTIONARIES.get(key, read)
+
+    def _read(self, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Pieces of the file one after another, uint8."""
+        if self._file.is_local:
+            # Arrow's pool gives memory that was used before: fresh pages cost more than the read.
+            data = np.frombuffer(pa.allocate_buffer(int(sizes.sum())), dtype=np.uint8)
+            if self._file.read_pieces(starts, sizes, data) != data.size:
+                raise FragmentUnreadable("it ends before pages that it is said to have")
+            return data
+        spans = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
+        pieces = read_near(self._file.read, spans, self._file.coalesce)
+        return np.frombuffer(b"".join(pieces), dtype=np.uint8)
+
+
+def _bodies(
+    table: PageTable,
+    data: np.ndarray,
+    pages: np.ndarray,
+    bounds: list[int],
+    flags: list[int],
+    kept: list[object],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Addresses and sizes of what pages hold, decompressed into what is ``kept``."""
+    if any(flag & header_kernels.HAS_CHECKSUM for flag in flags):
+        for page in pages[pages[:, header_kernels.CHECKSUM] != -1]:
+            verify(data, page)
+    base = data.ctypes.data
+    addresses = (pages[:, header_kernels.BEGIN] + base).astype(np.uint64)
+    sizes = pages[:, header_kernels.SIZE].copy()
+    if not table.kinds[:, 1].any():
+        return addresses, sizes
+    compressed = data.data
+    described = pages[:, : header_kernels.PLAIN_SIZE + 1].tolist()
+    for number, column in enumerate(table.columns):
+        decompress = decompressor(column.chunk.codec)
+        for page in range(bounds[number], bounds[number + 1]):
+            begin, size, plain_size = described[page]
+            if plain_size == 0:
+                sizes[page] = 0
+            elif plain_size > 0:
+                body = decompress(compressed[begin : begin + size], plain_size)
+                kept.append(body)
+                addresses[page], sizes[page] = body.address, body.size
+    return addresses, sizes

@@ -1,0 +1,190 @@
+"""Leaves that kernels decode, and the Arrow arrays their values become.
+
+Source: Encodings.md (PLAIN) and LogicalTypes.md of the Parquet format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.predicates.ast import ColumnPath
+from zonebloom.storage.parquet.layout import Chunk, FileSchema, Pages
+from zonebloom.storage.parquet.synthetic import synthetic_file
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)
+_PHYSICAL_TYPES = (
+    "BOOLEAN",
+    "INT32",
+    "INT64",
+    "INT96",
+    "FLOAT",
+    "DOUBLE",
+    "BYTE_ARRAY",
+    "FIXED_LEN_BYTE_ARRAY",
+)
+_WIDTHS = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
+_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+_LARGE_TEXTS = (pa.large_string(), pa.large_binary())
+# Of parquet.thrift those that pyarrow has.
+CODECS = {0: "uncompressed", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
+MAX_INT32 = (1 << 31) - 1
+
+
+class Undecodable(Exception):
+    """A page, or a column, in a form that is left to pyarrow."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeafType:
+    """A leaf that is not nested.
+
+    Attributes
+    ----------
+    arrow_type : pyarrow.DataType
+        What pyarrow reads it as.
+    physical_type : int
+    width : int
+        Bytes of a value; 0 for texts.
+    is_optional : bool
+    """
+
+    arrow_type: pa.DataType
+    physical_type: int
+    width: int
+    is_optional: bool
+
+
+class LeafChunk(NamedTuple):
+    """A column chunk of a flat leaf, and where its pages lie."""
+
+    leaf: LeafType
+    chunk: Chunk
+    pages: Pages
+
+
+def leaf_types(metadata: pq.FileMetaData, arrow_schema: pa.Schema) -> list[LeafType | None]:
+    """The top-level fields of a file as kernels decode them; None for those left to pyarrow.
+
+    ``arrow_schema`` is what pyarrow reads, ``metadata`` what the file says by itself.
+    """
+    plain = metadata.schema.to_arrow_schema()
+    leaves: list[LeafType | None] = []
+    column = 0
+    for field, stored in zip(arrow_schema, plain, strict=True):
+        leaves.append(None)
+        if pa.types.is_nested(stored.type):
+            column += _num_leaves(stored.type)
+            continue
+        described = metadata.schema.column(column)
+        column += 1
+        physical_type = _PHYSICAL_TYPES.index(described.physical_type)
+        width = described.length if physical_type == FIXED else _WIDTHS.get(physical_type, 0)
+        is_flat = described.max_repetition_level == 0 and described.max_definition_level <= 1
+        if is_flat and _is_decodable(_plain(field.type), stored.type, physical_type):
+            is_optional = described.max_definition_level == 1
+            leaves[-1] = LeafType(field.type, physical_type, width, is_optional)
+    return leaves
+
+
+@lru_cache(maxsize=256)
+def schema_leaves(schema: FileSchema) -> list[LeafType | None]:
+    """The top-level fields of a file as kernels decode them; None for those left to pyarrow."""
+    import pyarrow.parquet as pq
+
+    fields = tuple(range(len(schema.names)))
+    file = pq.ParquetFile(pa.BufferReader(synthetic_file(schema, fields, [], 0)))
+    return leaf_types(file.metadata, file.schema_arrow)
+
+
+@lru_cache(maxsize=256)
+def fields_by_name(schema: FileSchema) -> dict[str, int]:
+    """The numbers of the top-level fields; the last of several of one name."""
+    return {name: field for field, name in enumerate(schema.names)}
+
+
+def leaf_at(path: ColumnPath, file: FileSchema, schema: pa.Schema) -> tuple[int, LeafType] | None:
+    """A column that kernels decode as a dataset of a schema has it: its field, and the leaf."""
+    field = fields_by_name(file).get(path[0]) if len(path) == 1 else None
+    leaf = None if field is None else schema_leaves(file)[field]
+    if field is None or leaf is None or leaf.arrow_type != schema.field(path[0]).type:
+        return None
+    return field, leaf
+
+
+def _num_leaves(nested: pa.DataType) -> int:
+    if not pa.types.is_nested(nested):
+        return 1
+    return sum(_num_leaves(nested.field(i).type) for i in range(nested.num_fields))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type values are decoded as, to be brought to another."""
+    return _VIEWS.get(kind, kind)
+
+
+def _is_decodable(arrow_type: pa.DataType, stored: pa.DataType, physical_type: int) -> bool:
+    if pa.types.is_timestamp(arrow_type) and pa.types.is_timestamp(stored):
+        return physical_type == INT64 and arrow_type.unit == stored.unit
+    if physical_type == BYTE_ARRAY:
+        return arrow_type in _TEXTS
+    if pa.types.is_decimal(arrow_type):
+        return arrow_type == stored and arrow_type.bit_width in (128, 256)
+    is_width = not pa.types.is_null(arrow_type) and physical_type != INT96
+    return arrow_type == stored and is_width
+
+
+def fixed_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:
+    """An array of values of one width, with nulls where they are not valid."""
+    values = data.reshape(-1, leaf.width)
+    if valid is not None:
+        values = np.zeros((valid.size, leaf.width), dtype=np.uint8)
+        values[valid.view(bool)] = data.reshape(-1, leaf.width)
+    kind = _plain(leaf.arrow_type)
+    if pa.types.is_decimal(kind):
+        if leaf.physical_type == FIXED:
+            # The one type of Parquet whose bytes begin with the highest.
+            values = values[:, ::-1]
+        data = np.empty((len(values), kind.bit_width // 8), dtype=np.uint8)
+        data[:, : leaf.width] = values
+        data[:, leaf.width :] = (values[:, -1:].view(np.int8) >> 7).view(np.uint8)
+    elif leaf.physical_type == BOOLEAN:
+        data = np.packbits(values.reshape(-1), bitorder="little")
+    elif leaf.physical_type == INT32 and kind.bit_width < 32:
+        data = np.ascontiguousarray(values[:, : kind.bit_width // 8])
+    else:
+        data = values
+    array = pa.Array.from_buffers(kind, len(values), [_bitmap(valid), pa.py_buffer(data)])
+    return _as_declared(array, leaf.arrow_type)
+
+
+def text_array(
+    leaf: LeafType, data: np.ndarray, lengths: np.ndarray, valid: np.ndarray | None
+) -> pa.Array:
+    """An array of values of any length, with nulls where they are not valid."""
+    if valid is not None:
+        spread = np.zeros(valid.size, dtype=np.int64)
+        spread[valid.view(bool)] = lengths
+        lengths = spread
+    kind = _plain(leaf.arrow_type)
+    is_large = kind in _LARGE_TEXTS
+    offsets = np.zeros(lengths.size + 1, dtype=np.int64 if is_large else np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    buffers = [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return _as_declared(pa.Array.from_buffers(kind, lengths.size, buffers), leaf.arrow_type)
+
+
+def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    return array if array.type == kind else array.cast(kind)
+
+
+def _bitmap(valid: np.ndarray | None) -> pa.Buffer | None:
+    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))

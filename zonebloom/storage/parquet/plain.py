@@ -1,0 +1,101 @@
+"""Values of the rarer encodings, as PLAIN has them.
+
+Source: Encodings.md of the Parquet format.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.storage.parquet import delta_kernels, row_kernels
+from zonebloom.storage.parquet.leaf_type import (
+    BOOLEAN,
+    BYTE_ARRAY,
+    FIXED,
+    INT32,
+    INT64,
+    MAX_INT32,
+    LeafType,
+    Undecodable,
+)
+
+_PLAIN, _RLE, _DELTA, _DELTA_LENGTH, _DELTA_BYTE_ARRAY, _SPLIT = 0, 3, 5, 6, 7, 9
+
+
+def to_plain(leaf: LeafType, encoding: int, body: np.ndarray, count: int) -> np.ndarray:
+    """The bytes of ``count`` values as PLAIN has them, uint8; of booleans, a byte each.
+
+    Raises
+    ------
+    FragmentUnreadable
+    Undecodable
+        An encoding that is not known here, or not for this type.
+    """
+    kind = leaf.physical_type
+    if kind == BOOLEAN:
+        return _booleans(encoding, body, count)
+    if encoding == _DELTA and kind in (INT32, INT64):
+        return _deltas(body, 0, count)[0].astype(f"i{leaf.width}").view(np.uint8)
+    if encoding == _DELTA_LENGTH and kind == BYTE_ARRAY:
+        lengths, at = _deltas(body, 0, count)
+        return _texts(body, at, lengths)
+    if encoding == _DELTA_BYTE_ARRAY and kind == BYTE_ARRAY:
+        return _texts(*_prefixed(body, count))
+    if encoding == _DELTA_BYTE_ARRAY and kind == FIXED:
+        joined, _, lengths = _prefixed(body, count)
+        if (lengths != leaf.width).any():
+            raise FragmentUnreadable("a page has values of another width than its column")
+        return joined
+    if encoding == _SPLIT and kind != BYTE_ARRAY:
+        if count * leaf.width > body.size:
+            raise FragmentUnreadable("a page ends before its values")
+        streams = body[: count * leaf.width].reshape(leaf.width, count)
+        return np.ascontiguousarray(streams.T).reshape(-1)
+    raise Undecodable
+
+
+def _booleans(encoding: int, body: np.ndarray, count: int) -> np.ndarray:
+    if encoding == _PLAIN:
+        if (count + 7) // 8 > body.size:
+            raise FragmentUnreadable("a page ends before its values")
+        return np.unpackbits(body, count=count, bitorder="little")
+    if encoding != _RLE:
+        raise Undecodable
+    # Behind their length, 4 bytes.
+    values = np.empty(count, dtype=np.uint8)
+    if row_kernels.read_booleans(body.ctypes.data + 4, body.size - 4, values) < 0:
+        raise FragmentUnreadable("the values of a page cannot be decoded")
+    return values
+
+
+def _deltas(body: np.ndarray, at: int, count: int) -> tuple[np.ndarray, int]:
+    out = np.empty(count, dtype=np.int64)
+    stop = delta_kernels.deltas(body, at, body.size, out)
+    if stop < 0:
+        raise FragmentUnreadable("the deltas of a page cannot be decoded")
+    return out, stop
+
+
+def _prefixed(body: np.ndarray, count: int) -> tuple[np.ndarray, int, np.ndarray]:
+    """Texts of which each begins as the one before it: their bytes, where they begin, lengths."""
+    prefixes, at = _deltas(body, 0, count)
+    suffixes, at = _deltas(body, at, count)
+    lengths = prefixes + suffixes
+    if count and (min(prefixes.min(), suffixes.min()) < 0 or lengths.max() > MAX_INT32):
+        raise FragmentUnreadable("the texts of a page cannot be decoded")
+    if lengths.sum() > MAX_INT32:
+        raise Undecodable
+    out = np.empty(int(lengths.sum()), dtype=np.uint8)
+    if delta_kernels.join_prefixes(body, at, body.size, prefixes, suffixes, out) < 0:
+        raise FragmentUnreadable("the texts of a page cannot be decoded")
+    return out, 0, lengths
+
+
+def _texts(data: np.ndarray, at: int, lengths: np.ndarray) -> np.ndarray:
+    if lengths.size and (lengths.min() < 0 or lengths.max() > data.size - at):
+        raise FragmentUnreadable("texts of a page lie outside it")
+    out = np.empty(int(lengths.sum()) + 4 * lengths.size, dtype=np.uint8)
+    if delta_kernels.plain_texts(data, at, lengths, out) < 0:
+        raise FragmentUnreadable("texts of a page lie outside it")
+    return out
