@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import random
 from collections.abc import Callable, Sequence
@@ -95,12 +94,13 @@ class File:
 
     def rows_by_kernels(
         self, group: int, rows: RowRanges, located: Located, fields: Sequence[int]
-    ) -> dict[int, pa.Array]:
+    ) -> dict[int, pa.ChunkedArray]:
         """The values of those of some fields that kernels decode."""
         found = {}
         for field, column in self.leaves(group, located, fields).items():
-            with contextlib.suppress(Undecodable):
-                found[field] = LeafReader(self).take(PageTable([column]), rows.rows())[0]
+            (values,) = LeafReader(self).take(PageTable([column]), rows.rows())
+            if values is not None:
+                found[field] = pa.chunked_array([values])
         return found
 
 

@@ -101,8 +101,12 @@ def schema_leaves(schema: FileSchema) -> list[LeafType | None]:
     import pyarrow.parquet as pq
 
     fields = tuple(range(len(schema.names)))
-    file = pq.ParquetFile(pa.BufferReader(synthetic_file(schema, fields, [], 0)))
-    return leaf_types(file.metadata, file.schema_arrow)
+    try:
+        file = pq.ParquetFile(pa.BufferReader(synthetic_file(schema, fields, [], 0)))
+        return leaf_types(file.metadata, file.schema_arrow)
+    except (pa.ArrowException, OSError, ValueError):
+        # PyArrow says what is wrong with it when it reads.
+        return [None] * len(fields)
 
 
 @lru_cache(maxsize=256)
