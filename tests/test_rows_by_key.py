@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyarrow import feather
 
 import zonebloom as zb
 from zonebloom import errors
+from zonebloom.sbbf.numpy_budget import NUMPY
 
 FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, math.nan, math.inf, None])
 TEXTS = st.one_of(st.none(), st.text("ab\u00e9", max_size=3))
@@ -115,6 +117,67 @@ def test_keys_of_other_types_and_numbers(folder: Path, keys: Any) -> None:
     assert found["name"].to_pylist() == [
         None if row % 10 == 3 else f"name {row}" for row in found["row"].to_pylist()
     ]
+
+
+D = Decimal
+
+
+@pytest.mark.parametrize(
+    ("values", "keys", "wanted"),
+    [
+        # Numbers are what they are: nothing is rounded, and no position is another's.
+        (pa.array([2**60, 5, 2**60 + 1]), [float(2**60), 5.0, 0.5], [(0, 0), (1, 1)]),
+        (pa.array([2**24]), pa.array([2.0**24], pa.float32()), [(0, 0)]),
+        (
+            pa.array([2**63 - 1, 7]),
+            pa.array([2**63, 2**63 - 1, 7, 2**64 - 1], pa.uint64()),
+            [(1, 0), (2, 1)],
+        ),
+        (pa.array([2**64 - 1, 3], pa.uint64()), pa.array([-1, 3]), [(1, 1)]),
+        (pa.array([5, 6], pa.int32()), [math.inf, math.nan, 6.0], [(2, 1)]),
+        (pa.array([0.5, 0.1, 0.0], pa.float16()), [0.5, 0.1, -0.0], [(0, 0), (2, 2)]),
+        (pa.array([D("1.50"), None], pa.decimal32(7, 2)), [D("1.5"), D("1.501")], [(0, 0)]),
+        (pa.array([D("1.50"), None], pa.decimal64(12, 2)), [D("1.5")], [(0, 0)]),
+        (pa.array([D("7")], pa.decimal128(9, 2)), [7, 8], [(0, 0)]),
+        (pa.array([b"ab", b"cd"], pa.binary(2)), [b"abc", b"cd", b""], [(1, 1)]),
+        (
+            pa.array([5_000_000, 10**15], pa.timestamp("us")),
+            pa.array([5, 2**62, 10**9], pa.timestamp("s")),
+            [(0, 0), (2, 1)],
+        ),
+        (pa.array(["a", None, "b"]), pa.DictionaryArray.from_arrays([0, 1], ["a", None]), "null"),
+    ],
+    ids=str,
+)
+def test_keys_are_compared_exactly(
+    tmp_path: Path, values: pa.Array, keys: Any, wanted: list[tuple[int, int]] | str
+) -> None:
+    nulls = wanted == "null"
+    pq.write_table(numbered(0, len(values), key=values), tmp_path / "0.parquet")
+    ds = zb.dataset(tmp_path)
+    for _ in range(2):
+        found = pairs(ds.lookup("key", keys, nulls=nulls))
+        assert found == ([(0, 0), (1, 1)] if nulls else wanted)
+        build(ds, "key")
+
+
+def test_fields_behind_an_extension_of_a_struct(tmp_path: Path) -> None:
+    point = pa.opaque(pa.struct([("x", pa.int32()), ("y", pa.int32())]), "point", "test")
+    points = pa.StructArray.from_arrays([pa.array(range(500), pa.int32())] * 2, ["x", "y"])
+    schema = pa.schema(
+        [("at", point), pa.field("a", pa.int32(), False), pa.field("b", pa.int64(), False)]
+    ).append(pa.field("c", pa.int64()))
+    columns = [pa.ExtensionArray.from_storage(point, points)]
+    columns += [pa.array(range(500), pa.int32()), pa.array(range(500)), pa.array(range(500))]
+    pq.write_table(pa.table(columns, schema=schema), tmp_path / "0.parquet", row_group_size=100)
+    NUMPY.end()
+    ds = zb.dataset(tmp_path)
+    build(ds, "c", number_of_items=10)
+    assert ds.lookup("c", [77, 450], ["a", "b"]).to_pydict() == {
+        "key_index": [0, 1],
+        "a": [77, 450],
+        "b": [77, 450],
+    }
 
 
 def test_what_is_refused(folder: Path) -> None:

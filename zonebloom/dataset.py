@@ -685,8 +685,7 @@ class Dataset:
         checked = opened.binding.checked_columns(columns)
         expression, predicate = opened.translate(filter)
         asked = predicate if asks_index else None
-        by_arrow = isinstance(expression, pc.Expression)
-        request = Request(checked, expression, limit, batch_size, asked, by_arrow)
+        request = Request(checked, expression, limit, batch_size, asked)
         names = tuple(self.schema.names if checked is None else checked)
 
         def plan(described: bool) -> ScanPlan:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -19,11 +22,15 @@ from zonebloom.scan.planner import Planner
 from zonebloom.scan.recheck import gather
 from zonebloom.storage.columns import Column
 from zonebloom.storage.source import Source
-from zonebloom.values.literal import Literal, Unanswerable, integers_within, to_stored
-from zonebloom.values.types import family
+from zonebloom.values.literal import Literal, Unanswerable, to_stored
+from zonebloom.values.types import bounds
 
 _NO_ROWS = np.empty(0, dtype=np.int64)
-_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+_PLAIN = {
+    pa.string_view(): pa.large_string(),
+    pa.binary_view(): pa.large_binary(),
+    pa.float16(): pa.float32(),
+}
 _KEY_INDEX = pa.field("key_index", pa.int64(), nullable=False)
 
 
@@ -67,7 +74,7 @@ class Keys:
     """
 
     def __init__(self, given: Any, column: Column, nulls: bool):
-        keys = keys_for(given, column.name, column.type)
+        keys = _plain(keys_for(given, column.name, column.type))
         self._path = column.path
         self.columns = frozenset(column.path[:1])
         self._at_null = _NO_ROWS
@@ -143,7 +150,6 @@ class Keys:
 
 def _as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     """Keys that are values of a type, as that type, and their positions."""
-    keys = _plain(keys)
     if pa.types.is_null(keys.type):
         return pa.array([], stored_type), np.empty(0, dtype=np.int64)
     if keys.null_count:
@@ -151,32 +157,58 @@ def _as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.n
         keys = keys.drop_null()
     else:
         positions = np.arange(len(keys))
-    if keys.type == stored_type and not pa.types.is_floating(stored_type):
+    is_float = pa.types.is_floating(stored_type)
+    if keys.type == stored_type and not is_float:
         return keys, positions
-    if family(keys.type) == family(stored_type) == "integer":
-        within = integers_within(keys, stored_type)
-        is_within = np.isin(keys.to_numpy(), within.to_numpy())
-        return within, positions[is_within]
-    places = [_placed(key, stored_type) for key in keys]
-    is_placed = np.array([each is not None for each in places], dtype=bool)
-    values = pa.array([each for each in places if each is not None], stored_type)
-    return _plain(values), positions[is_placed]
+    if pa.types.is_integer(keys.type) and pa.types.is_integer(stored_type):
+        numbers = keys.to_numpy()
+        # Compared as what they are: of mixed signs NumPy makes floating point numbers.
+        least, most = np.iinfo(numbers.dtype).min, np.iinfo(numbers.dtype).max
+        low, high = bounds(stored_type)
+        is_within = (numbers >= max(low, least)) & (numbers <= min(high, most))
+        return pa.array(numbers[is_within]).cast(stored_type), positions[is_within]
+    values = [_stored(key, stored_type) for key in keys]
+    is_value = np.array([value is not None for value in values], dtype=bool)
+    return _of_stored([v for v in values if v is not None], stored_type), positions[is_value]
 
 
-def _placed(key: pa.Scalar, stored_type: pa.DataType) -> Any:
-    """A key as a value of a type, in Python; None where none equals it, as none equals NaN."""
+def _stored(key: pa.Scalar, stored_type: pa.DataType) -> Any:
+    """A key as a type stores it; None where no value of it equals the key, as none equals NaN."""
     literal = Literal.of(key)
-    if literal is None or (isinstance(literal.value, float) and math.isnan(literal.value)):
+    if literal is None:
         return None
+    value = literal.value
+    if literal.bits or isinstance(value, float):
+        is_finite = math.isfinite(value)
+        if not is_finite and (math.isnan(value) or not pa.types.is_floating(stored_type)):
+            return None
+        # A filter leaves numbers to the engine where that may round; here they are what they are.
+        literal = replace(literal, value=Fraction(value) if is_finite else value, bits=0)
     try:
-        found = to_stored(literal, stored_type)
+        stored = to_stored(literal, stored_type)
     except Unanswerable:
         return None
-    return found.scalar(stored_type).cast(stored_type).as_py() if found.exact else None
+    if pa.types.is_fixed_size_binary(stored_type) and len(stored.value) != stored_type.byte_width:
+        return None
+    return stored.value if stored.exact else None
+
+
+def _of_stored(values: list[Any], stored_type: pa.DataType) -> pa.Array:
+    """An array of values as a type stores them."""
+    if pa.types.is_decimal(stored_type):
+        scale = -stored_type.scale
+        return pa.array([Decimal(f"{value}E{scale}") for value in values], stored_type)
+    if pa.types.is_temporal(stored_type):
+        return pa.array(values, f"int{stored_type.bit_width}").view(stored_type)
+    return _plain(pa.array(values, stored_type))
 
 
 def _plain_type(stored: pa.DataType) -> pa.DataType:
-    return _VIEWS.get(value_type(stored), value_type(stored))
+    """The type `_plain` makes of values of a type: what PyArrow has kernels for."""
+    kind = value_type(stored)
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:
+        return pa.decimal128(kind.precision, kind.scale)
+    return _PLAIN.get(kind, kind)
 
 
 def _plain(values: Any) -> Any:
@@ -191,8 +223,8 @@ def _plain(values: Any) -> Any:
         values = values.storage
     if isinstance(values, pa.DictionaryArray):
         values = values.dictionary_decode()
-    if values.type in _VIEWS:
-        return values.cast(_VIEWS[values.type])
+    if values.type != _plain_type(values.type):
+        values = values.cast(_plain_type(values.type))
     if pa.types.is_floating(values.type):
         return pc.call_function("add", [values, pa.scalar(0.0, values.type)])
     return values

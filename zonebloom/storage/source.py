@@ -147,7 +147,7 @@ def groups_with(rows: RowRanges, counts: Iterable[int]) -> Iterator[tuple[int, i
         return
     first, wanted = 0, int(rows.starts[0])
     for number, count in enumerate(counts):
-        if wanted < first + count:
+        if count and wanted < first + count:
             yield number, first, rows.window(first, first + count)
         first += count
         if wanted < first:

@@ -107,7 +107,10 @@ class ChunkPages:
         return out[: _checked(row_kernels.rows_of_values(*place, rows, nulls, out))]
 
     def _find_indices(self, keys: KeySet, of_indices: _Pages) -> np.ndarray:
-        hits = self._dictionary().hits(keys)
+        dictionary = self._dictionary()
+        if not dictionary.size and of_indices[2].any():
+            raise FragmentUnreadable("a page refers to a dictionary that is not there")
+        hits = dictionary.hits(keys)
         if not hits.any():
             return np.empty(0, dtype=np.int64)
         out = np.empty(int(of_indices[2].sum()) + 1, dtype=np.int64)

@@ -11,19 +11,32 @@ import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.storage.parquet import header_kernels
-from zonebloom.storage.parquet.leaf_type import CODECS, Undecodable
+from zonebloom.storage.parquet.leaf_type import CODECS, GZIP, Undecodable
+
+# The largest window, and gzip's header and trailer or zlib's.
+_GZIP_BITS = 47
 
 
 def decompressor(codec: int) -> Callable[[Any, int], pa.Buffer]:
-    """What decompresses a page of a codec, given as in parquet.thrift, to a number of bytes."""
+    """What decompresses a page of a codec, given as in parquet.thrift, to a number of bytes.
+
+    PyArrow leaves what a body does not fill as it was in memory: of other codecs than gzip the
+    header's kernel has compared that number with what the body says, and of zstd pyarrow does.
+    """
     decompress = pa.Codec(CODECS[codec]).decompress if codec else None
 
     def decompressed(body: Any, size: int) -> pa.Buffer:
         assert decompress is not None
         try:
-            return decompress(body, size)
-        except (pa.ArrowException, OSError, ValueError) as error:
+            if codec == GZIP:
+                inflated = pa.py_buffer(zlib.decompress(body, _GZIP_BITS, size))
+            else:
+                inflated = decompress(body, size)
+        except (pa.ArrowException, OSError, ValueError, zlib.error) as error:
             raise FragmentUnreadable(f"a page cannot be decompressed: {error}") from None
+        if inflated.size != size:
+            raise FragmentUnreadable("a page does not have the size it claims")
+        return inflated
 
     return decompressed
 

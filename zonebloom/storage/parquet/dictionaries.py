@@ -38,7 +38,7 @@ class Dictionary:
         body, self.size = pa.py_buffer(b""), 0
         if data is not None:
             page = np.empty(header_kernels.PAGE_FIELDS, dtype=np.int64)
-            self.size = header_kernels.open_dictionary(data, page)
+            self.size = header_kernels.open_dictionary(data, codec, page)
             if self.size < 0:
                 raise refusal(self.size)
             if page[header_kernels.ENCODING] not in (_PLAIN, _PLAIN_DICTIONARY):

@@ -9,6 +9,7 @@ import numpy as np
 from numba import int64, uint8, void
 
 from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.storage.parquet.leaf_type import LZ4, SNAPPY
 from zonebloom.storage.parquet.page_bytes import varint, zigzag
 
 # Fields of a page header, by position; what a header does not have is -1.
@@ -112,15 +113,51 @@ def _page_header(data, at, stop, out, last, outer):
     return -1
 
 
+@kernel(int64(readonly(uint8), int64, int64, int64))
+def _plain_size(data, at, stop, codec):
+    """Bytes that a compressed body becomes, by what it says; -1 where it runs out."""
+    if codec == SNAPPY:
+        size, at = varint(data, at, stop)
+        return -1 if at < 0 or size > np.uint64(_MOST_BYTES) else np.int64(size)
+    # LZ4: literals and a copy of what came before, again and again; the last has no copy.
+    total = 0
+    while at < stop:
+        token = np.int64(data[at])
+        at += 1
+        for part in range(2):
+            length = token >> 4 if part == 0 else token & 15
+            if length == 15:
+                more = 255
+                while more == 255:
+                    if at >= stop:
+                        return -1
+                    more = np.int64(data[at])
+                    at += 1
+                    length += more
+            if part == 1:
+                total += length + 4
+                continue
+            if length > stop - at:
+                return -1
+            at += length
+            total += length
+            if at == stop:
+                return total
+            at += 2
+            if at > stop:
+                return -1
+    return total
+
+
 @inlined
-def _described(header, begin, stop, num_rows, is_optional, is_compressed, page):
+def _described(data, header, begin, stop, num_rows, is_optional, codec, page):
     """What a page has, by its header, which ends at ``begin``; or why it is refused."""
     if begin < 0:
         return MALFORMED
     kind, size = header[_TYPE], header[_UNCOMPRESSED]
     if header[_COMPRESSED] != stop - begin or header[_NUM_VALUES] != num_rows:
         return MISPLACED
-    if size < 0 or size > _MOST_BYTES:
+    if size < 0 or size > _MOST_BYTES or header[_NUM_VALUES] > _MOST_BYTES:
         return CONTRADICTORY
     page[CHECKSUM] = header[_CRC]
     page[CHECKED] = begin
@@ -143,11 +180,15 @@ def _described(header, begin, stop, num_rows, is_optional, is_compressed, page):
             page[LEVEL_BYTES] = -1
     else:
         return MISPLACED
-    if not is_compressed:
+    if codec == 0:
         if page[PLAIN_SIZE] not in (-1, stop - begin):
             return CONTRADICTORY
         page[PLAIN_SIZE] = -1
-    elif page[PLAIN_SIZE] > MOST_RATIO * (stop - begin):
+    elif page[PLAIN_SIZE] > MOST_RATIO * (stop - begin) or (
+        page[PLAIN_SIZE] > 0
+        and codec in (SNAPPY, LZ4)
+        and _plain_size(data, begin, stop, codec) != page[PLAIN_SIZE]
+    ):
         return CONTRADICTORY
     page[BEGIN] = begin
     page[SIZE] = stop - begin
@@ -175,14 +216,14 @@ def open_pages(data, starts, stops, num_rows, bounds, columns, pages, has):
     """Read the headers of data pages of some columns, and hold them against their locations.
 
     The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``; ``columns[i]`` says whether its
-    values are optional, and whether they are compressed. ``has[i]`` becomes what its pages have
+    values are optional, and its codec. ``has[i]`` becomes what its pages have
     (`HAS_INDICES`, ...), or why one is refused (`MALFORMED`, ...).
     """
     last = np.zeros(_DEPTH, dtype=np.int64)
     outer = np.zeros(_DEPTH, dtype=np.int64)
     header = np.empty(_HEADER_FIELDS, dtype=np.int64)
     for column in range(bounds.shape[0] - 1):
-        is_optional, is_compressed = columns[column]
+        is_optional, codec = columns[column]
         has[column] = 0
         for i in range(bounds[column], bounds[column + 1]):
             if starts[i] < 0 or stops[i] > data.shape[0]:
@@ -190,7 +231,7 @@ def open_pages(data, starts, stops, num_rows, bounds, columns, pages, has):
                 break
             begin = _page_header(data, starts[i], stops[i], header, last, outer)
             result = _described(
-                header, begin, stops[i], num_rows[i], is_optional, is_compressed, pages[i]
+                data, header, begin, stops[i], num_rows[i], is_optional, codec, pages[i]
             )
             if result < 0:
                 has[column] = result
@@ -198,8 +239,8 @@ def open_pages(data, starts, stops, num_rows, bounds, columns, pages, has):
             has[column] |= result
 
 
-@kernel(int64(readonly(uint8), int64[::1]))
-def open_dictionary(data, page):
+@kernel(int64(readonly(uint8), int64, int64[::1]))
+def open_dictionary(data, codec, page):
     """Read the header of a dictionary page; its number of values, or why it is refused."""
     last = np.zeros(_DEPTH, dtype=np.int64)
     outer = np.zeros(_DEPTH, dtype=np.int64)
@@ -212,7 +253,9 @@ def open_dictionary(data, page):
         return MISPLACED
     if size < 0 or size > min(_MOST_BYTES, MOST_RATIO * header[_COMPRESSED]):
         return CONTRADICTORY
-    if header[_NUM_VALUES] < 0:
+    if header[_NUM_VALUES] < 0 or header[_NUM_VALUES] > _MOST_BYTES:
+        return CONTRADICTORY
+    if size and codec in (SNAPPY, LZ4) and _plain_size(data, begin, data.shape[0], codec) != size:
         return CONTRADICTORY
     page[BEGIN], page[SIZE], page[PLAIN_SIZE] = begin, header[_COMPRESSED], size
     page[ENCODING], page[CHECKSUM], page[CHECKED] = header[_ENCODING], header[_CRC], begin

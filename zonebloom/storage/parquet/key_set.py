@@ -9,7 +9,7 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.sbbf.xxh64 import hash_offsets
 from zonebloom.storage.parquet import find_kernels
-from zonebloom.storage.parquet.leaf_type import BOOLEAN, FIXED, LeafType, Undecodable
+from zonebloom.storage.parquet.leaf_type import BOOLEAN, FIXED, INT32, LeafType, Undecodable
 
 _NUMBERS = (4, 8)
 
@@ -31,7 +31,11 @@ class KeySet:
     """
 
     def __init__(self, leaf: LeafType, forms: list[bytes] | pa.Array):
-        if leaf.physical_type == BOOLEAN or pa.types.is_decimal(value_type(leaf.arrow_type)):
+        kind = value_type(leaf.arrow_type)
+        if leaf.physical_type == BOOLEAN or pa.types.is_decimal(kind):
+            raise Undecodable
+        if leaf.physical_type == INT32 and kind.bit_width < 32:
+            # What the higher bytes of an 8 or 16 bit value are, writers may decide.
             raise Undecodable
         self._width = leaf.width
         self._is_number = leaf.width in _NUMBERS and leaf.physical_type != FIXED
@@ -88,8 +92,6 @@ def _numbers(leaf: LeafType, forms: list[bytes] | pa.Array) -> np.ndarray:
     else:
         stored = np.frombuffer(forms.buffers()[1] or b"", dtype=f"u{width}")
         stored = stored[forms.offset :][: len(forms)]
-    if width < leaf.width and not pa.types.is_unsigned_integer(kind):
-        stored = stored.view(f"i{width}").astype(f"i{leaf.width}").view(f"u{leaf.width}")
     stored = stored.astype(np.uint64)
     return stored if stored.size == 1 else np.unique(stored)
 

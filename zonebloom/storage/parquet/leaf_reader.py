@@ -16,7 +16,7 @@ from zonebloom.storage.parquet.chunk_pages import ChunkPages
 from zonebloom.storage.parquet.codecs import decompressor, refusal, verify
 from zonebloom.storage.parquet.dictionaries import DICTIONARIES, Dictionary
 from zonebloom.storage.parquet.key_set import KeySet
-from zonebloom.storage.parquet.leaf_type import LeafChunk, Undecodable
+from zonebloom.storage.parquet.leaf_type import LeafChunk, LeafType, Undecodable
 from zonebloom.storage.random_access import FragmentFile, read_near
 
 # Row groups are read side by side, on a core each.
@@ -34,7 +34,7 @@ class PageTable:
         first_rows = np.concatenate([each.first_rows[:-1] for each in pages])
         self.rows = np.stack([first_rows, np.concatenate([each.first_rows[1:] for each in pages])])
         self.bounds = np.cumsum([0, *(each.starts.size for each in pages)])
-        self.kinds = np.array([[c.leaf.is_optional, c.chunk.codec != 0] for c in columns], np.int64)
+        self.kinds = np.array([[c.leaf.is_optional, c.chunk.codec] for c in columns], np.int64)
         self._parts: dict[tuple[int, ...], PageTable] = {}
 
     def part(self, numbers: tuple[int, ...]) -> PageTable:
@@ -51,8 +51,8 @@ class LeafReader:
 
     def __init__(self, file: FragmentFile):
         self._file = file
-        # Pages keys were found in, by where their chunk begins, for the values of those rows.
-        self._found: OrderedDict[int, ChunkPages] = OrderedDict()
+        # Pages keys were found in, for the values of those rows; by chunk and what it is read as.
+        self._found: OrderedDict[tuple[int, LeafType], ChunkPages] = OrderedDict()
 
     def find(self, table: PageTable, keys: KeySet, nulls: bool, rows: RowRanges) -> np.ndarray:
         """Those of some rows that hold one of the keys, or null, in a leaf; ascending.
@@ -68,7 +68,7 @@ class LeafReader:
         hits = pages.find(keys, nulls)
         if not hits.size:
             return hits
-        self._found[table.columns[0].chunk.start] = pages
+        self._found[_name(table.columns[0])] = pages
         if len(self._found) > _MOST_FOUND:
             self._found.popitem(last=False)
         return hits[: row_kernels.rows_within(rows.starts, rows.stops, hits)]
@@ -77,7 +77,7 @@ class LeafReader:
         """The values of each leaf at some rows, given ascending; None where it is undecodable."""
         opened: dict[int, ChunkPages | None] = {}
         for number, column in enumerate(table.columns):
-            found = self._found.pop(column.chunk.start, None)
+            found = self._found.pop(_name(column), None)
             if found is not None and found.hold(rows):
                 opened[number] = found
         others = tuple(n for n in range(len(table.columns)) if n not in opened)
@@ -116,7 +116,8 @@ class LeafReader:
         kept: list[object] = [data]
         edges = bounds.tolist()
         addresses, plain_sizes = _bodies(table, data, pages, edges, flags, kept)
-        present = np.empty(int(num_rows.sum()), dtype=np.uint8)
+        optional = np.repeat(table.kinds[:, 0], np.diff(bounds))
+        present = np.empty(int((num_rows * optional).sum()), dtype=np.uint8)
         stored, nulls = np.empty_like(num_rows), np.empty_like(has)
         place = addresses, plain_sizes, data.ctypes.data, pages, num_rows, bounds, table.kinds
         if row_kernels.read_levels(*place, present, stored, nulls) < 0:
@@ -125,7 +126,7 @@ class LeafReader:
         row = 0
         for number, column in enumerate(table.columns):
             part = slice(edges[number], edges[number + 1])
-            rows = int(num_rows[part].sum())
+            rows = int(num_rows[part].sum()) if column.leaf.is_optional else 0
             opened.append(
                 ChunkPages(
                     column.leaf,
@@ -168,7 +169,9 @@ class LeafReader:
 
         identity = self._file.identity
         # Of other files another may have the same size and time.
-        key = (self._file.path, identity, start) if identity.inode or identity.tag else None
+        key = None
+        if identity.inode or identity.tag:
+            key = self._file.path, identity, start, stop, column.chunk.codec, column.leaf
         return DICTIONARIES.get(key, read)
 
     def _read(self, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -182,6 +185,10 @@ class LeafReader:
         spans = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
         pieces = read_near(self._file.read, spans, self._file.coalesce)
         return np.frombuffer(b"".join(pieces), dtype=np.uint8)
+
+
+def _name(column: LeafChunk) -> tuple[int, LeafType]:
+    return column.chunk.start, column.leaf
 
 
 def _bodies(

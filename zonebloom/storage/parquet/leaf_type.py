@@ -34,8 +34,10 @@ _WIDTHS = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _LARGE_TEXTS = (pa.large_string(), pa.large_binary())
-# Of parquet.thrift those that pyarrow has.
-CODECS = {0: "uncompressed", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
+# Of parquet.thrift those that are decompressed here, as pyarrow names them.
+# Not brotli: it would have to be decompressed twice to know that it gives no less than is said.
+SNAPPY, GZIP, LZ4 = 1, 2, 7
+CODECS = {0: "uncompressed", SNAPPY: "snappy", GZIP: "gzip", 6: "zstd", LZ4: "lz4_raw"}
 MAX_INT32 = (1 << 31) - 1
 
 
@@ -71,28 +73,23 @@ class LeafChunk(NamedTuple):
     pages: Pages
 
 
-def leaf_types(metadata: pq.FileMetaData, arrow_schema: pa.Schema) -> list[LeafType | None]:
-    """The top-level fields of a file as kernels decode them; None for those left to pyarrow.
-
-    ``arrow_schema`` is what pyarrow reads, ``metadata`` what the file says by itself.
-    """
-    plain = metadata.schema.to_arrow_schema()
-    leaves: list[LeafType | None] = []
-    column = 0
-    for field, stored in zip(arrow_schema, plain, strict=True):
-        leaves.append(None)
-        if pa.types.is_nested(stored.type):
-            column += _num_leaves(stored.type)
-            continue
-        described = metadata.schema.column(column)
-        column += 1
-        physical_type = _PHYSICAL_TYPES.index(described.physical_type)
-        width = described.length if physical_type == FIXED else _WIDTHS.get(physical_type, 0)
-        is_flat = described.max_repetition_level == 0 and described.max_definition_level <= 1
-        if is_flat and _is_decodable(_plain(field.type), stored.type, physical_type):
-            is_optional = described.max_definition_level == 1
-            leaves[-1] = LeafType(field.type, physical_type, width, is_optional)
-    return leaves
+def _leaf_type(
+    file: FileSchema, number: int, metadata: pq.FileMetaData, wanted: pa.DataType
+) -> LeafType | None:
+    """A top-level field that kernels decode as a type; None for one left to pyarrow."""
+    leaves = file.field_leaves[number]
+    if len(leaves) != 1:
+        return None
+    described = metadata.schema.column(leaves[0])
+    is_flat = described.max_repetition_level == 0 and described.max_definition_level <= 1
+    if not is_flat or described.path != file.names[number]:
+        return None
+    stored = metadata.schema.to_arrow_schema().field(number).type
+    physical_type = _PHYSICAL_TYPES.index(described.physical_type)
+    width = described.length if physical_type == FIXED else _WIDTHS.get(physical_type, 0)
+    if not _is_decodable(_plain(wanted), stored, physical_type, width):
+        return None
+    return LeafType(wanted, physical_type, width, described.max_definition_level == 1)
 
 
 @lru_cache(maxsize=256)
@@ -103,7 +100,8 @@ def schema_leaves(schema: FileSchema) -> list[LeafType | None]:
     fields = tuple(range(len(schema.names)))
     try:
         file = pq.ParquetFile(pa.BufferReader(synthetic_file(schema, fields, [], 0)))
-        return leaf_types(file.metadata, file.schema_arrow)
+        types = file.schema_arrow.types
+        return [_leaf_type(schema, field, file.metadata, types[field]) for field in fields]
     except (pa.ArrowException, OSError, ValueError):
         # PyArrow says what is wrong with it when it reads.
         return [None] * len(fields)
@@ -124,26 +122,28 @@ def leaf_at(path: ColumnPath, file: FileSchema, schema: pa.Schema) -> tuple[int,
     return field, leaf
 
 
-def _num_leaves(nested: pa.DataType) -> int:
-    if not pa.types.is_nested(nested):
-        return 1
-    return sum(_num_leaves(nested.field(i).type) for i in range(nested.num_fields))
-
-
 def _plain(kind: pa.DataType) -> pa.DataType:
     """The type values are decoded as, to be brought to another."""
     return _VIEWS.get(kind, kind)
 
 
-def _is_decodable(arrow_type: pa.DataType, stored: pa.DataType, physical_type: int) -> bool:
+def _is_decodable(
+    arrow_type: pa.DataType, stored: pa.DataType, physical_type: int, width: int
+) -> bool:
     if pa.types.is_timestamp(arrow_type) and pa.types.is_timestamp(stored):
         return physical_type == INT64 and arrow_type.unit == stored.unit
     if physical_type == BYTE_ARRAY:
         return arrow_type in _TEXTS
+    if arrow_type != stored or pa.types.is_null(arrow_type) or physical_type == INT96:
+        return False
     if pa.types.is_decimal(arrow_type):
-        return arrow_type == stored and arrow_type.bit_width in (128, 256)
-    is_width = not pa.types.is_null(arrow_type) and physical_type != INT96
-    return arrow_type == stored and is_width
+        return arrow_type.bit_width in (128, 256) and width <= arrow_type.bit_width // 8
+    if physical_type == BOOLEAN:
+        return pa.types.is_boolean(arrow_type)
+    if pa.types.is_nested(arrow_type) or pa.types.is_boolean(arrow_type):
+        return False
+    bits = arrow_type.bit_width
+    return bits == 8 * width or (physical_type == INT32 and bits < 32)
 
 
 def fixed_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:

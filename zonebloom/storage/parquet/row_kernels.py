@@ -109,7 +109,7 @@ def _read_levels(address, stop, count, most, present, base):
     )
 )
 def read_levels(addresses, sizes, data, pages, num_rows, bounds, columns, present, stored, nulls):
-    """Which rows of pages hold a value, of all pages one after another; 0, or -1.
+    """Which rows of pages hold a value, those of optional columns one after another; 0, or -1.
 
     Of each page, how many are ``stored``; of each column, how many rows have none. Levels that
     are among the other bytes of a page are left out of its address and size. ``data`` is the
@@ -119,10 +119,10 @@ def read_levels(addresses, sizes, data, pages, num_rows, bounds, columns, presen
     for column in range(bounds.shape[0] - 1):
         nulls[column] = 0
         for page in range(bounds[column], bounds[column + 1]):
-            if num_rows[page] < 0 or num_rows[page] > present.shape[0] - base:
-                return -1
             stored[page] = num_rows[page]
             if columns[column, 0]:
+                if num_rows[page] < 0 or num_rows[page] > present.shape[0] - base:
+                    return -1
                 if pages[page, LEVEL_BYTES] < 0:
                     if sizes[page] < 4:
                         return -1
@@ -140,7 +140,7 @@ def read_levels(addresses, sizes, data, pages, num_rows, bounds, columns, presen
                     return -1
                 stored[page] = count
                 nulls[column] += num_rows[page] - count
-            base += num_rows[page]
+                base += num_rows[page]
     return 0
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Numba loads in about the time in which pyarrow reads some rows of a column a thousand times.
 _COLUMN_CHECKS = 1024
+# Page tables that are kept of a file.
+_MOST_TABLES = 1024
 
 
 class ParquetRows:
@@ -102,6 +104,8 @@ class ParquetRows:
         kept = self._pages.derived
         key = row_group, names
         if key not in kept:
+            if len(kept) >= _MOST_TABLES:
+                kept.clear()
             chunks = {name: self._leaf_chunk(row_group, name) for name in names}
             known = {name: chunk for name, chunk in chunks.items() if chunk is not None}
             kept[key] = tuple(known), PageTable(list(known.values())) if known else None
