@@ -24,7 +24,7 @@ from zonebloom.storage.parquet.headers import walk_pages
 from zonebloom.storage.parquet.key_set import KeySet
 from zonebloom.storage.parquet.layout import FilePages, Pages
 from zonebloom.storage.parquet.leaf_reader import LeafReader, PageTable
-from zonebloom.storage.parquet.leaf_type import LeafChunk, Undecodable, schema_leaves
+from zonebloom.storage.parquet.leaf_type import CODECS, LeafChunk, Undecodable, schema_leaves
 from zonebloom.storage.parquet.pages import RowGroupReader
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.probe import forms_of
@@ -89,7 +89,8 @@ class File:
             pages = None if leaf is None else located(group, schema.field_leaves[field][0])
             if leaf is not None and pages is not None:
                 chunk = self.footer.row_groups[group].chunks[schema.field_leaves[field][0]]
-                found[field] = LeafChunk(leaf, chunk, pages)
+                if chunk.codec in CODECS:
+                    found[field] = LeafChunk(leaf, chunk, pages)
         return found
 
     def rows_by_kernels(
