@@ -86,35 +86,22 @@ class ChunkPages:
         if has & header_kernels.HAS_OTHERS or leaf.physical_type == BOOLEAN:
             self._others = encodings.tolist()
 
-    def hold(self, rows: np.ndarray) -> bool:
-        """Whether they have all of some rows, ascending."""
-        stops = self._first_rows + self._num_rows
-        return row_kernels.rows_within(self._first_rows, stops, rows.copy()) == rows.size
-
-    def find(self, keys: KeySet, nulls: bool) -> np.ndarray:
+    def find(
+        self, keys: KeySet, nulls: bool, hits_of_dictionary: Callable[[], np.ndarray]
+    ) -> np.ndarray:
         """Rows of the row group that hold one of some keys, or null, ascending."""
         of_indices, of_values = self._parts()
         parts = []
         if of_values is not None:
             parts.append(keys.find(*of_values))
         if of_indices is not None:
-            parts.append(self._find_indices(keys, of_indices))
+            parts.append(_find_indices(hits_of_dictionary(), of_indices))
         rows = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
         if self._present is None or not (rows.size or nulls):
             return rows
         out = np.empty(self._present.size, dtype=np.int64)
         place = self._present, self._first_rows, self._num_rows
         return out[: _checked(row_kernels.rows_of_values(*place, rows, nulls, out))]
-
-    def _find_indices(self, keys: KeySet, of_indices: _Pages) -> np.ndarray:
-        dictionary = self._dictionary()
-        if not dictionary.size and of_indices[2].any():
-            raise FragmentUnreadable("a page refers to a dictionary that is not there")
-        hits = dictionary.hits(keys)
-        if not hits.any():
-            return np.empty(0, dtype=np.int64)
-        out = np.empty(int(of_indices[2].sum()) + 1, dtype=np.int64)
-        return out[: _checked(find_kernels.find_indices(*of_indices, hits, out))]
 
     def take(self, rows: np.ndarray) -> pa.Array:
         """The values at some rows of the row group, ascending."""
@@ -197,6 +184,17 @@ class ChunkPages:
                 plain = to_plain(self._leaf, encoding, body, int(counts[page]))
                 self._kept.append(plain)
                 addresses[page], sizes[page] = plain.ctypes.data, plain.size
+
+
+def _find_indices(hits: np.ndarray, of_indices: _Pages) -> np.ndarray:
+    """Positions of indices that refer to a hit."""
+    counts = of_indices[2]
+    if not hits.size and counts.any():
+        raise FragmentUnreadable("a page refers to a dictionary that is not there")
+    if not hits.any():
+        return np.empty(0, dtype=np.int64)
+    out = np.empty(int(counts.sum()) + 1, dtype=np.int64)
+    return out[: _checked(find_kernels.find_indices(*of_indices, hits, out))]
 
 
 def _checked(count: int) -> int:

@@ -10,7 +10,7 @@ Source: Encodings.md of the Parquet format.
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, uint8, uint64
+from numba import int64, uint8, uint64, void
 
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.sbbf.xxh64 import hash_bytes, load_32, load_64
@@ -18,17 +18,20 @@ from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, text_at, vari
 
 
 @inlined
+def _mixed(hashed):
+    # Floating point numbers may differ in their high bits alone, integers in their low ones.
+    hashed ^= hashed >> np.uint64(32)
+    return (hashed * np.uint64(0x9E3779B185EBCA87)) >> np.uint64(32)
+
+
+@inlined
 def _slot(hashed, table):
-    # Tables have a power of two of slots; integers differ in their low bits.
-    mixed = hashed * np.uint64(0x9E3779B185EBCA87)
-    return np.int64((mixed >> np.uint64(32)) & np.uint64(table.shape[0] - 1))
+    return np.int64(_mixed(hashed) & np.uint64(table.shape[0] - 1))
 
 
 @inlined
 def _bit(hashed, bitmap):
-    # The highest bits of a product depend on all bits of its factors.
-    mixed = hashed * np.uint64(0x9E3779B185EBCA87)
-    return (mixed >> np.uint64(32)) & np.uint64(64 * bitmap.shape[0] - 1)
+    return _mixed(hashed) & np.uint64(64 * bitmap.shape[0] - 1)
 
 
 @inlined
@@ -37,11 +40,31 @@ def _may_be_in(hashed, bitmap):
     return bitmap[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1)
 
 
-@kernel(int64(readonly(uint64), int64[::1], uint64[::1]))
-def hash_table(hashes, table, bitmap):
+@inlined
+def _sample(address, length):
+    """A number that most texts that differ do not share: of their ends and their length."""
+    if length < 8:
+        sample = np.uint64(0)
+        for j in range(length):
+            sample |= byte_at(address, j) << np.uint64(8 * j)
+    else:
+        last = load_64(address + np.uint64(length - 8))
+        sample = load_64(address) ^ ((last << np.uint64(29)) | (last >> np.uint64(35)))
+    return sample + np.uint64(length)
+
+
+@kernel(void(uint64, readonly(int64), uint64[::1]))
+def samples(address, starts, out):
+    """Of texts that lie at an address one after another, what `find_texts` looks at first."""
+    for i in range(out.shape[0]):
+        out[i] = _sample(address + np.uint64(starts[i]), starts[i + 1] - starts[i])
+
+
+@kernel(int64(readonly(uint64), readonly(uint64), int64[::1], uint64[::1]))
+def hash_table(hashes, samples, table, bitmap):
     """Fill a table of zeros with the numbers, from 1, of some hashes; -1 where it has no room.
 
-    The bitmap, of zeros, becomes a coarser and quicker answer: most others miss it.
+    The bitmap, of zeros, becomes a coarser and quicker answer by ``samples``: most others miss it.
     """
     if hashes.shape[0] >= table.shape[0]:
         return -1
@@ -50,7 +73,7 @@ def hash_table(hashes, table, bitmap):
         while table[slot]:
             slot = (slot + 1) & (table.shape[0] - 1)
         table[slot] = i + 1
-        bit = _bit(hashes[i], bitmap)
+        bit = _bit(samples[i], bitmap)
         bitmap[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
     return 0
 
@@ -142,9 +165,9 @@ def find_texts(addresses, sizes, counts, bases, width, keys, key_starts, table, 
                     positions[hits] = bases[page] + i
                     hits += 1
                 continue
-            hashed = hash_bytes(start, np.uint64(length), np.uint64(0))
-            if not _may_be_in(hashed, bitmap):
+            if not _may_be_in(_sample(start, length), bitmap):
                 continue
+            hashed = hash_bytes(start, np.uint64(length), np.uint64(0))
             slot = _slot(hashed, table)
             while table[slot]:
                 number = table[slot] - 1

@@ -69,18 +69,19 @@ class KeySet:
 
     def _slots(self) -> tuple[np.ndarray, np.ndarray]:
         if self._table is None:
-            hashes = self._numbers if self._is_number else self._hashes()
+            if self._is_number:
+                hashes = samples = self._numbers
+            else:
+                hashes, samples = np.empty((2, self._count), dtype=np.uint64)
+                place = self._bytes.ctypes.data, self._starts
+                hash_offsets(*place, hashes)
+                find_kernels.samples(*place, samples)
             size = (2 * self._count).bit_length()
             table = np.zeros(1 << size, dtype=np.int64)
             bitmap = np.zeros(1 << size, dtype=np.uint64)
-            find_kernels.hash_table(hashes, table, bitmap)
+            find_kernels.hash_table(hashes, samples, table, bitmap)
             self._table = table, bitmap
         return self._table
-
-    def _hashes(self) -> np.ndarray:
-        hashes = np.empty(self._count, dtype=np.uint64)
-        hash_offsets(self._bytes.ctypes.data, self._starts, hashes)
-        return hashes
 
 
 def _numbers(leaf: LeafType, forms: list[bytes] | pa.Array) -> np.ndarray:

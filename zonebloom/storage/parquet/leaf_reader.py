@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from zonebloom.storage.random_access import FragmentFile, read_near
 
 # Row groups are read side by side, on a core each.
 _MOST_FOUND = 16
+# Pages are decompressed some at a time, whatever their chunk is.
+_BATCH_BYTES = 1 << 21
+_NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 class PageTable:
@@ -37,6 +40,13 @@ class PageTable:
         self.kinds = np.array([[c.leaf.is_optional, c.chunk.codec] for c in columns], np.int64)
         self._parts: dict[tuple[int, ...], PageTable] = {}
 
+    def pages_with(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the pages that hold a row of some ranges, and where those of a leaf begin."""
+        numbers = np.empty(self.starts.size, dtype=np.int64)
+        bounds = np.empty_like(self.bounds)
+        count = row_kernels.pages_with(self.rows, self.bounds, starts, stops, numbers, bounds)
+        return numbers[:count], bounds
+
     def part(self, numbers: tuple[int, ...]) -> PageTable:
         """Some of the leaves."""
         if len(numbers) == len(self.columns):
@@ -51,8 +61,8 @@ class LeafReader:
 
     def __init__(self, file: FragmentFile):
         self._file = file
-        # Pages keys were found in, for the values of those rows; by chunk and what it is read as.
-        self._found: OrderedDict[tuple[int, LeafType], ChunkPages] = OrderedDict()
+        # Rows that hold keys and their values, by chunk and what it is read as.
+        self._found: OrderedDict[tuple[int, LeafType], tuple[np.ndarray, pa.Array]] = OrderedDict()
 
     def find(self, table: PageTable, keys: KeySet, nulls: bool, rows: RowRanges) -> np.ndarray:
         """Those of some rows that hold one of the keys, or null, in a leaf; ascending.
@@ -62,45 +72,89 @@ class LeafReader:
         Undecodable
         FragmentUnreadable
         """
-        pages = self._opened(table, rows.starts, rows.stops)[0]
-        if pages is None:
-            raise Undecodable
-        hits = pages.find(keys, nulls)
-        if not hits.size:
-            return hits
-        self._found[_name(table.columns[0])] = pages
+        (column,) = table.columns
+        dictionary = cache(partial(self._dictionary, column))
+        hits_of_dictionary = cache(lambda: dictionary().hits(keys))
+        hits, values = [], []
+        numbers, _ = table.pages_with(rows.starts, rows.stops)
+        for batch in self._batches(table, numbers):
+            (pages,) = self._opened(table, batch, np.array([0, batch.size]))
+            if pages is None:
+                raise Undecodable
+            part = pages.find(keys, nulls, hits_of_dictionary)
+            part = part[: row_kernels.rows_within(rows.starts, rows.stops, part)]
+            if part.size:
+                hits.append(part)
+                values.append(pages.take(part))
+        if not hits:
+            return _NO_ROWS
+        found = np.concatenate(hits)
+        self._found[_name(column)] = found, pa.concat_arrays(values)
         if len(self._found) > _MOST_FOUND:
             self._found.popitem(last=False)
-        return hits[: row_kernels.rows_within(rows.starts, rows.stops, hits)]
+        return found
 
     def take(self, table: PageTable, rows: np.ndarray) -> list[pa.Array | None]:
         """The values of each leaf at some rows, given ascending; None where it is undecodable."""
-        opened: dict[int, ChunkPages | None] = {}
+        arrays: list[pa.Array | None] = [None] * len(table.columns)
+        others = []
         for number, column in enumerate(table.columns):
-            found = self._found.pop(_name(column), None)
-            if found is not None and found.hold(rows):
-                opened[number] = found
-        others = tuple(n for n in range(len(table.columns)) if n not in opened)
-        if others:
-            pages = self._opened(table.part(others), rows, rows + 1)
-            opened.update(zip(others, pages, strict=True))
-        arrays: list[pa.Array | None] = []
-        for number in range(len(table.columns)):
-            pages = opened[number]
-            try:
-                arrays.append(None if pages is None else pages.take(rows))
-            except Undecodable:
-                arrays.append(None)
+            found, values = self._found.pop(_name(column), (_NO_ROWS, None))
+            if values is not None and np.array_equal(found, rows):
+                arrays[number] = values
+            else:
+                others.append(number)
+        if not others:
+            return arrays
+        part = table.part(tuple(others))
+        numbers, bounds = part.pages_with(rows, rows + 1)
+        if self._is_small(part.sizes[numbers]):
+            taken = [_taken(pages, rows) for pages in self._opened(part, numbers, bounds)]
+        else:
+            edges = bounds.tolist()
+            taken = [
+                self._take_in_batches(
+                    part, column, numbers[edges[column] : edges[column + 1]], rows
+                )
+                for column in range(len(others))
+            ]
+        for number, values in zip(others, taken, strict=True):
+            arrays[number] = values
         return arrays
 
+    def _take_in_batches(
+        self, table: PageTable, column: int, numbers: np.ndarray, rows: np.ndarray
+    ) -> pa.Array | None:
+        """The values of a leaf at some rows, out of pages that are opened some at a time."""
+        alone = table.part((column,))
+        parts = []
+        for batch in self._batches(alone, numbers - table.bounds[column]):
+            (pages,) = self._opened(alone, batch, np.array([0, batch.size]))
+            firsts, stops = alone.rows[:, batch]
+            within = slice(*np.searchsorted(rows, [firsts[0], stops[-1]]).tolist())
+            parts.append(_taken(pages, rows[within]))
+            if parts[-1] is None:
+                return None
+        return pa.concat_arrays(parts)
+
+    def _is_small(self, sizes: np.ndarray) -> bool:
+        """Whether pages are read at once; a request to a store is long."""
+        return not self._file.is_local or sizes.sum() <= _BATCH_BYTES
+
+    def _batches(self, table: PageTable, numbers: np.ndarray) -> Iterator[np.ndarray]:
+        """The pages of a leaf, some at a time."""
+        sizes = table.sizes[numbers]
+        if self._is_small(sizes):
+            yield numbers
+            return
+        batch = (sizes.cumsum() - sizes) // _BATCH_BYTES
+        yield from np.split(numbers, np.flatnonzero(np.diff(batch)) + 1)
+
     def _opened(
-        self, table: PageTable, starts: np.ndarray, stops: np.ndarray
+        self, table: PageTable, numbers: np.ndarray, bounds: np.ndarray
     ) -> list[ChunkPages | None]:
-        """The pages of each leaf that hold a row of some ranges; None where it is undecodable."""
-        numbers = np.empty(table.starts.size, dtype=np.int64)
-        bounds = np.empty_like(table.bounds)
-        count = row_kernels.pages_with(table.rows, table.bounds, starts, stops, numbers, bounds)
-        numbers = numbers[:count]
+        """Some pages of each leaf; None where it is undecodable."""
+        count = numbers.size
         sizes = table.sizes[numbers]
         data = self._read(table.starts[numbers], sizes)
         ends = sizes.cumsum()
@@ -112,7 +166,7 @@ class LeafReader:
         header_kernels.open_pages(data, *place, table.kinds, pages, has)
         flags = has.tolist()
         if min(flags) < 0:
-            return self._without_unknown(table, flags, starts, stops)
+            return self._without_unknown(table, flags, numbers, bounds)
         kept: list[object] = [data]
         edges = bounds.tolist()
         addresses, plain_sizes = _bodies(table, data, pages, edges, flags, kept)
@@ -143,19 +197,18 @@ class LeafReader:
         return opened
 
     def _without_unknown(
-        self, table: PageTable, flags: list[int], starts: np.ndarray, stops: np.ndarray
+        self, table: PageTable, flags: list[int], numbers: np.ndarray, bounds: np.ndarray
     ) -> list[ChunkPages | None]:
         """The same when pages of some leaves are refused."""
         for error in (refusal(flag) for flag in flags if flag < 0):
             if isinstance(error, FragmentUnreadable):
                 raise error
-        known = tuple(number for number, flag in enumerate(flags) if flag >= 0)
         opened: list[ChunkPages | None] = [None] * len(flags)
-        if known:
-            for number, pages in zip(
-                known, self._opened(table.part(known), starts, stops), strict=True
-            ):
-                opened[number] = pages
+        for number, flag in enumerate(flags):
+            if flag >= 0:
+                of_leaf = numbers[bounds[number] : bounds[number + 1]] - table.bounds[number]
+                alone = table.part((number,))
+                opened[number] = self._opened(alone, of_leaf, np.array([0, of_leaf.size]))[0]
         return opened
 
     def _dictionary(self, column: LeafChunk) -> Dictionary:
@@ -185,6 +238,14 @@ class LeafReader:
         spans = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
         pieces = read_near(self._file.read, spans, self._file.coalesce)
         return np.frombuffer(b"".join(pieces), dtype=np.uint8)
+
+
+def _taken(pages: ChunkPages | None, rows: np.ndarray) -> pa.Array | None:
+    """Values at some rows; None where they are undecodable."""
+    try:
+        return None if pages is None else pages.take(rows)
+    except Undecodable:
+        return None
 
 
 def _name(column: LeafChunk) -> tuple[int, LeafType]:
