@@ -233,6 +233,47 @@ def test_structs_and_other_sources(tmp_path: Path) -> None:
     assert found["at"].to_pylist() == [table["at"][row].as_py() for _, row in wanted]
 
 
+INNER = st.fixed_dictionaries({"id": st.one_of(st.none(), st.integers(0, 3))})
+OUTER = st.fixed_dictionaries({"in": st.one_of(st.none(), INNER)})
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.one_of(st.none(), OUTER), min_size=1, max_size=60),
+    st.sampled_from(["1.0", "2.0"]),
+    st.booleans(),
+)
+def test_keys_in_structs(
+    tmp_path_factory: pytest.TempPathFactory,
+    given: list[Any],
+    version: str,
+    use_dictionary: bool,
+) -> None:
+    NUMPY.end()
+    inner = pa.struct([pa.field("id", pa.int64())])
+    at = pa.array(given, pa.struct([pa.field("in", inner)]))
+    file = tmp_path_factory.mktemp("structs") / "0.parquet"
+    pq.write_table(
+        numbered(0, len(given), at=at),
+        file,
+        row_group_size=25,
+        max_rows_per_page=7,
+        write_page_index=True,
+        use_dictionary=use_dictionary,
+        data_page_version=version,
+    )
+    ds = zb.dataset(file)
+    build(ds, "at.in.id", number_of_items=5)
+    ids = [((outer or {}).get("in") or {}).get("id") for outer in given]
+    found = ds.lookup("at.in.id", [2, None, 0], nulls=True)
+    assert pairs(found) == expected(ids, [2, None, 0], nulls=True)
+    assert found["at"].to_pylist() == [given[row] for _, row in pairs(found)]
+    scanner = ds.scanner(filter="at.in.id = 2")
+    assert scanner.to_table()["row"].to_pylist() == [row for row, i in enumerate(ids) if i == 2]
+    if 2 in ids:
+        assert "pages decoded by pyarrow: at (its type)" in scanner.analyze_plan()
+
+
 def test_one_lookup_of_a_process_loads_no_numba(folder: Path) -> None:
     code = """
 import sys, zonebloom as zb

@@ -204,6 +204,7 @@ class Execution:
             if isinstance(rows, ParquetRows):
                 with self._lock:
                     self.stats.whole_chunks.update(rows.whole)
+                    self.stats.by_pyarrow.update(rows.by_pyarrow)
             rows.close()
 
     def _row_groups(

@@ -133,7 +133,18 @@ def analysis_text(plan: ScanPlan, stats: ScanStats) -> str:
             for why, count in stats.whole_row_groups.items()
         ),
         *(f"  whole column chunks of {name}: {why}" for name, why in stats.whole_chunks.items()),
+        *(
+            f"  pages decoded by pyarrow: {', '.join(sorted(names))} ({why})"
+            for why, names in _by_reason(stats.by_pyarrow).items()
+        ),
         f"  index read: {bytes_text(stats.index_bytes)}",
         f"  time: {stats.seconds * 1000:,.1f} ms",
     ]
     return "\n".join(lines)
+
+
+def _by_reason(columns: dict[str, str]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for name, why in columns.items():
+        reasons.setdefault(why, []).append(name)
+    return reasons

@@ -89,6 +89,8 @@ class ScanStats:
         Row groups that pyarrow read whole: why, and how many.
     whole_chunks : dict of str to str
         Columns of which whole column chunks were read: why.
+    by_pyarrow : dict of str to str
+        Columns of fragments read in part whose pages pyarrow decoded: why.
     seconds : float
     """
 
@@ -101,4 +103,5 @@ class ScanStats:
     fragments_read: int = 0
     whole_row_groups: dict[str, int] = field(default_factory=dict)
     whole_chunks: dict[str, str] = field(default_factory=dict)
+    by_pyarrow: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0

@@ -85,10 +85,13 @@ class File:
         schema = self.footer.schema
         found = {}
         for field in fields:
-            leaf = schema_leaves(schema)[field]
-            pages = None if leaf is None else located(group, schema.field_leaves[field][0])
+            numbers = schema.field_leaves[field]
+            leaf = schema_leaves(schema)[numbers[0]] if len(numbers) == 1 else None
+            if len(schema.leaves[numbers[0]].path) > 1:
+                leaf = None
+            pages = None if leaf is None else located(group, numbers[0])
             if leaf is not None and pages is not None:
-                chunk = self.footer.row_groups[group].chunks[schema.field_leaves[field][0]]
+                chunk = self.footer.row_groups[group].chunks[numbers[0]]
                 if chunk.codec in CODECS:
                     found[field] = LeafChunk(leaf, chunk, pages)
         return found

@@ -121,8 +121,8 @@ class ChunkPages:
         if self._by_dictionary is None:
             self._locate(of_indices, of_values, positions, starts, lengths)
         else:
-            page = np.searchsorted(self._values[3], positions, side="right") - 1
-            some = self._by_dictionary[page]
+            bases = np.searchsorted(positions, self._values[3][1:])
+            some = np.repeat(self._by_dictionary, np.diff(bases, prepend=0, append=positions.size))
             for among, indices, values in ((some, of_indices, None), (~some, None, of_values)):
                 part = np.empty_like(starts[among]), np.empty_like(lengths[among])
                 self._locate(indices, values, positions[among], *part)

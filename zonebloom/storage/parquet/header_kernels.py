@@ -150,7 +150,7 @@ def _plain_size(data, at, stop, codec):
 
 
 @inlined
-def _described(data, header, begin, stop, num_rows, is_optional, codec, page):
+def _described(data, header, begin, stop, num_rows, max_level, codec, page):
     """What a page has, by its header, which ends at ``begin``; or why it is refused."""
     if begin < 0:
         return MALFORMED
@@ -174,7 +174,7 @@ def _described(data, header, begin, stop, num_rows, is_optional, codec, page):
         # Whether it is compressed is true unless it is said.
         page[PLAIN_SIZE] = size - levels if header[_IS_COMPRESSED] else -1
     elif kind == _V1_PAGE:
-        if is_optional:
+        if max_level:
             if header[_LEVEL_ENCODING] != _RLE:
                 return UNKNOWN_LEVELS
             page[LEVEL_BYTES] = -1
@@ -215,15 +215,15 @@ def _described(data, header, begin, stop, num_rows, is_optional, codec, page):
 def open_pages(data, starts, stops, num_rows, bounds, columns, pages, has):
     """Read the headers of data pages of some columns, and hold them against their locations.
 
-    The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``; ``columns[i]`` says whether its
-    values are optional, and its codec. ``has[i]`` becomes what its pages have
+    The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``; ``columns[i]`` is its
+    greatest definition level, and its codec. ``has[i]`` becomes what its pages have
     (`HAS_INDICES`, ...), or why one is refused (`MALFORMED`, ...).
     """
     last = np.zeros(_DEPTH, dtype=np.int64)
     outer = np.zeros(_DEPTH, dtype=np.int64)
     header = np.empty(_HEADER_FIELDS, dtype=np.int64)
     for column in range(bounds.shape[0] - 1):
-        is_optional, codec = columns[column]
+        max_level, codec = columns[column]
         has[column] = 0
         for i in range(bounds[column], bounds[column + 1]):
             if starts[i] < 0 or stops[i] > data.shape[0]:
@@ -231,7 +231,7 @@ def open_pages(data, starts, stops, num_rows, bounds, columns, pages, has):
                 break
             begin = _page_header(data, starts[i], stops[i], header, last, outer)
             result = _described(
-                data, header, begin, stops[i], num_rows[i], is_optional, codec, pages[i]
+                data, header, begin, stops[i], num_rows[i], max_level, codec, pages[i]
             )
             if result < 0:
                 has[column] = result

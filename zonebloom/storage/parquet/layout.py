@@ -86,7 +86,7 @@ class FilePages:
         self._locate = locate
         self._pages: dict[tuple[int, int], Pages | None] = {}
         # What a reader makes of them, kept for the next.
-        self.derived: dict[tuple[int, tuple[str, ...]], Any] = {}
+        self.derived: dict[tuple[int, tuple[tuple[str, ...], ...]], Any] = {}
 
     def pages(self, row_group: int, leaf: int) -> Pages | None:
         """The pages of a chunk, None when their locations are not known: it is read whole."""

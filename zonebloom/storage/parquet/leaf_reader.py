@@ -1,4 +1,4 @@
-"""Rows of flat leaves of one row group, by kernels: where keys are, and values at some rows."""
+"""Rows of leaves of one row group, by kernels: where keys are, and values at some rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PageTable:
         first_rows = np.concatenate([each.first_rows[:-1] for each in pages])
         self.rows = np.stack([first_rows, np.concatenate([each.first_rows[1:] for each in pages])])
         self.bounds = np.cumsum([0, *(each.starts.size for each in pages)])
-        self.kinds = np.array([[c.leaf.is_optional, c.chunk.codec] for c in columns], np.int64)
+        self.kinds = np.array([[c.leaf.max_level, c.chunk.codec] for c in columns], np.int64)
         self._parts: dict[tuple[int, ...], PageTable] = {}
 
     def pages_with(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -57,7 +57,7 @@ class PageTable:
 
 
 class LeafReader:
-    """Reads flat leaves of one file."""
+    """Reads leaves of one file that are not repeated."""
 
     def __init__(self, file: FragmentFile):
         self._file = file
@@ -170,8 +170,8 @@ class LeafReader:
         kept: list[object] = [data]
         edges = bounds.tolist()
         addresses, plain_sizes = _bodies(table, data, pages, edges, flags, kept)
-        optional = np.repeat(table.kinds[:, 0], np.diff(bounds))
-        present = np.empty(int((num_rows * optional).sum()), dtype=np.uint8)
+        is_optional = np.repeat(table.kinds[:, 0] > 0, np.diff(bounds))
+        present = np.empty(int(num_rows[is_optional].sum()), dtype=np.uint8)
         stored, nulls = np.empty_like(num_rows), np.empty_like(has)
         place = addresses, plain_sizes, data.ctypes.data, pages, num_rows, bounds, table.kinds
         if row_kernels.read_levels(*place, present, stored, nulls) < 0:
@@ -180,7 +180,7 @@ class LeafReader:
         row = 0
         for number, column in enumerate(table.columns):
             part = slice(edges[number], edges[number + 1])
-            rows = int(num_rows[part].sum()) if column.leaf.is_optional else 0
+            rows = int(num_rows[part].sum()) if column.leaf.max_level else 0
             opened.append(
                 ChunkPages(
                     column.leaf,

@@ -47,7 +47,7 @@ class Undecodable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LeafType:
-    """A leaf that is not nested.
+    """A leaf that is not repeated: a top-level column, or one in structs.
 
     Attributes
     ----------
@@ -56,13 +56,14 @@ class LeafType:
     physical_type : int
     width : int
         Bytes of a value; 0 for texts.
-    is_optional : bool
+    max_level : int
+        The definition level of a value that is there; 0 where all are.
     """
 
     arrow_type: pa.DataType
     physical_type: int
     width: int
-    is_optional: bool
+    max_level: int
 
 
 class LeafChunk(NamedTuple):
@@ -74,37 +75,45 @@ class LeafChunk(NamedTuple):
 
 
 def _leaf_type(
-    file: FileSchema, number: int, metadata: pq.FileMetaData, wanted: pa.DataType
+    file: FileSchema, number: int, metadata: pq.FileMetaData, schema: pa.Schema
 ) -> LeafType | None:
-    """A top-level field that kernels decode as a type; None for one left to pyarrow."""
-    leaves = file.field_leaves[number]
-    if len(leaves) != 1:
+    """A leaf that kernels decode as a schema has it; None for one left to pyarrow."""
+    described, leaf = metadata.schema.column(number), file.leaves[number]
+    wanted = _type_at(schema, leaf.field, leaf.path)
+    if described.max_repetition_level or wanted is None:
         return None
-    described = metadata.schema.column(leaves[0])
-    is_flat = described.max_repetition_level == 0 and described.max_definition_level <= 1
-    if not is_flat or described.path != file.names[number]:
-        return None
-    stored = metadata.schema.to_arrow_schema().field(number).type
+    stored = _type_at(metadata.schema.to_arrow_schema(), leaf.field, leaf.path)
     physical_type = _PHYSICAL_TYPES.index(described.physical_type)
     width = described.length if physical_type == FIXED else _WIDTHS.get(physical_type, 0)
-    if not _is_decodable(_plain(wanted), stored, physical_type, width):
+    if stored is None or not _is_decodable(_plain(wanted), stored, physical_type, width):
         return None
-    return LeafType(wanted, physical_type, width, described.max_definition_level == 1)
+    return LeafType(wanted, physical_type, width, described.max_definition_level)
+
+
+def _type_at(schema: pa.Schema, field: int, path: ColumnPath) -> pa.DataType | None:
+    """The type at the end of a path through structs alone, None where there is no such."""
+    kind = schema.field(field).type
+    for name in path[1:]:
+        at = kind.get_all_field_indices(name) if pa.types.is_struct(kind) else []
+        if len(at) != 1:
+            return None
+        kind = kind.field(at[0]).type
+    return kind
 
 
 @lru_cache(maxsize=256)
 def schema_leaves(schema: FileSchema) -> list[LeafType | None]:
-    """The top-level fields of a file as kernels decode them; None for those left to pyarrow."""
+    """The leaves of a file as kernels decode them; None for those left to pyarrow."""
     import pyarrow.parquet as pq
 
     fields = tuple(range(len(schema.names)))
     try:
         file = pq.ParquetFile(pa.BufferReader(synthetic_file(schema, fields, [], 0)))
-        types = file.schema_arrow.types
-        return [_leaf_type(schema, field, file.metadata, types[field]) for field in fields]
+        leaves = range(len(schema.leaves))
+        return [_leaf_type(schema, leaf, file.metadata, file.schema_arrow) for leaf in leaves]
     except (pa.ArrowException, OSError, ValueError):
         # PyArrow says what is wrong with it when it reads.
-        return [None] * len(fields)
+        return [None] * len(schema.leaves)
 
 
 @lru_cache(maxsize=256)
@@ -113,13 +122,18 @@ def fields_by_name(schema: FileSchema) -> dict[str, int]:
     return {name: field for field, name in enumerate(schema.names)}
 
 
+@lru_cache(maxsize=256)
+def _leaves_by_path(schema: FileSchema) -> dict[ColumnPath, int]:
+    return {leaf.path: number for number, leaf in enumerate(schema.leaves)}
+
+
 def leaf_at(path: ColumnPath, file: FileSchema, schema: pa.Schema) -> tuple[int, LeafType] | None:
-    """A column that kernels decode as a dataset of a schema has it: its field, and the leaf."""
-    field = fields_by_name(file).get(path[0]) if len(path) == 1 else None
-    leaf = None if field is None else schema_leaves(file)[field]
-    if field is None or leaf is None or leaf.arrow_type != schema.field(path[0]).type:
+    """A column that kernels decode as a dataset of a schema has it: its number, and the leaf."""
+    number, field = _leaves_by_path(file).get(path), schema.get_field_index(path[0])
+    leaf = None if number is None else schema_leaves(file)[number]
+    if number is None or leaf is None or field < 0:
         return None
-    return field, leaf
+    return (number, leaf) if leaf.arrow_type == _type_at(schema, field, path) else None
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

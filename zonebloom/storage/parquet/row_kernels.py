@@ -11,7 +11,7 @@ from numba import int64, uint8, uint64
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.sbbf.xxh64 import load_32
 from zonebloom.storage.parquet.header_kernels import CHECKED, LEVEL_BYTES
-from zonebloom.storage.parquet.page_bytes import byte_at, varint_at
+from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, varint_at
 
 
 @kernel(
@@ -65,7 +65,12 @@ def rows_within(starts, stops, rows):
 
 @inlined
 def _read_levels(address, stop, count, most, present, base):
-    """Which values of a page are there, by levels of one bit: how many, or -1."""
+    """Which values of a page are there, by their levels up to ``most``: how many, or -1."""
+    width = 0
+    while most >> width:
+        width += 1
+    if width > 8:
+        return -1
     at = 0
     done = 0
     total = 0
@@ -76,14 +81,14 @@ def _read_levels(address, stop, count, most, present, base):
             return -1
         if header & np.uint64(1):
             wanted = min(length * 8, count - done)
-            if (wanted + 7) // 8 > stop - at:
+            if (wanted * width + 7) // 8 > stop - at:
                 return -1
             for i in range(wanted):
-                level = (byte_at(address, at + (i >> 3)) >> np.uint64(i & 7)) & np.uint64(1)
+                level = bits_at(address, at * 8 + i * width, width, stop)
                 is_there = np.uint8(np.int64(level) == most)
                 present[base + done + i] = is_there
                 total += np.int64(is_there)
-            at = min(at + length, stop)
+            at = min(at + length * width, stop)
         else:
             is_there = np.uint8(np.int64(byte_at(address, at)) == most)
             at += 1
@@ -135,7 +140,8 @@ def read_levels(addresses, sizes, data, pages, num_rows, bounds, columns, presen
                 else:
                     stop = pages[page, LEVEL_BYTES]
                     levels = data + np.uint64(pages[page, CHECKED])
-                count = _read_levels(levels, stop, num_rows[page], 1, present, base)
+                most = columns[column, 0]
+                count = _read_levels(levels, stop, num_rows[page], most, present, base)
                 if count < 0:
                     return -1
                 stored[page] = count

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.predicates.ast import Equals, IsIn, IsNull
+from zonebloom.predicates.ast import ColumnPath, Equals, IsIn, IsNull
 from zonebloom.ranges import RowRanges
 from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.storage.files import reading
@@ -37,7 +37,11 @@ _MOST_TABLES = 1024
 
 
 class ParquetRows:
-    """Reads some rows of a fragment; ``whole`` says which chunks it read whole, and why."""
+    """Reads some rows of a fragment.
+
+    ``whole`` says which columns' chunks it read whole, and why, ``by_pyarrow`` which columns it
+    left to pyarrow.
+    """
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class ParquetRows:
         self._schema = schema
         self._constants = constants
         self.whole: dict[str, str] = {}
+        self.by_pyarrow: dict[str, str] = {}
         self._fields = fields_by_name(self._pages.schema)
         if len(self._fields) < len(self._pages.schema.names):
             raise FragmentUnreadable("it has several columns of one name")
@@ -67,9 +72,7 @@ class ParquetRows:
             return rows, False
 
         def find(node: Equals | IsIn | IsNull, among: RowRanges) -> tuple[np.ndarray, bool] | None:
-            table = None
-            if len(node.column) == 1:
-                table = self._page_table(row_group, node.column)[1]
+            _, table = self._page_table(row_group, (node.column,))
             if table is None:
                 return None
             leaf = table.columns[0].leaf
@@ -95,30 +98,29 @@ class ParquetRows:
         return self._leaves
 
     def _page_table(
-        self, row_group: int, names: tuple[str, ...]
-    ) -> tuple[tuple[str, ...], PageTable | None]:
+        self, row_group: int, paths: tuple[ColumnPath, ...]
+    ) -> tuple[tuple[ColumnPath, ...], PageTable | None]:
         """Those of some columns that kernels decode as the dataset has them, and their pages."""
         from zonebloom.storage.parquet.leaf_reader import PageTable
 
         # Of one file, which one dataset reads.
         kept = self._pages.derived
-        key = row_group, names
+        key = row_group, paths
         if key not in kept:
             if len(kept) >= _MOST_TABLES:
                 kept.clear()
-            chunks = {name: self._leaf_chunk(row_group, name) for name in names}
-            known = {name: chunk for name, chunk in chunks.items() if chunk is not None}
+            chunks = {path: self._leaf_chunk(row_group, path) for path in paths}
+            known = {path: chunk for path, chunk in chunks.items() if chunk is not None}
             kept[key] = tuple(known), PageTable(list(known.values())) if known else None
         return kept[key]
 
-    def _leaf_chunk(self, row_group: int, name: str) -> LeafChunk | None:
+    def _leaf_chunk(self, row_group: int, path: ColumnPath) -> LeafChunk | None:
         """The chunk of a column that kernels decode as what the dataset has it as."""
         pages = self._pages
-        found = None if name in self._constants else leaf_at((name,), pages.schema, self._schema)
+        found = None if path[0] in self._constants else leaf_at(path, pages.schema, self._schema)
         if found is None:
             return None
-        field, leaf = found
-        number = pages.schema.field_leaves[field][0]
+        number, leaf = found
         chunk, located = pages.row_groups[row_group].chunks[number], pages.pages(row_group, number)
         if located is None or chunk.codec not in CODECS:
             return None
@@ -130,16 +132,17 @@ class ParquetRows:
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
         leaves = self._leaf_reader(len(names))
         if leaves is not None and rows:
-            known, table = self._page_table(row_group, tuple(names))
+            known, table = self._page_table(row_group, tuple((name,) for name in names))
             if table is not None:
                 arrays = zip(known, leaves.take(table, rows.rows()), strict=True)
-                columns.update((name, array) for name, array in arrays if array is not None)
+                columns.update((path[0], array) for path, array in arrays if array is not None)
         stored = [
             self._fields[name]
             for name in names
             if name not in columns and name in self._fields and name not in self._constants
         ]
         if stored:
+            self.by_pyarrow.update(self._left_to_pyarrow(row_group, field) for field in stored)
             reader = RowGroupReader(pages, row_group, self._file.read, self._file.coalesce)
             values = reader.read(stored, rows)
             for field, why in reader.whole.items():
@@ -147,6 +150,19 @@ class ParquetRows:
             columns.update({pages.schema.names[field]: column for field, column in values.items()})
         with reading(self._file.path):
             return dataset_columns(self._schema, names, len(rows), self._constants, columns)
+
+    def _left_to_pyarrow(self, row_group: int, field: int) -> tuple[str, str]:
+        """A column that kernels do not decode, and why."""
+        pages, name = self._pages, self._pages.schema.names[field]
+        number = pages.schema.field_leaves[field][0]
+        if self._leaves is None:
+            return name, "kernels are not loaded for so few rows"
+        if leaf_at((name,), pages.schema, self._schema) is None:
+            return name, "its type"
+        if pages.pages(row_group, number) is None:
+            return name, "page locations are not known"
+        is_known = pages.row_groups[row_group].chunks[number].codec in CODECS
+        return name, "an encoding of its pages" if is_known else "its codec"
 
     def close(self) -> None:
         """Close the file."""
