@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import functools
 import operator
+from contextlib import suppress
 from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from zonebloom.predicates import ast, sql_literals
 from zonebloom.predicates.ast import Constant, Predicate
 from zonebloom.predicates.expression import COMPARE, comparable, compared_as, from_predicate, write
 from zonebloom.predicates.sql_literals import among, compared
+from zonebloom.predicates.sql_simple import parse_simple
 from zonebloom.predicates.sql_tree import ELSEWHERE, ONLY_LITERALS, Operand, Side, Walker
 from zonebloom.values.columns import alike, resolve
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, to_stored
@@ -53,6 +55,11 @@ def to_predicate(text: str, schema: pa.Schema) -> Predicate:
             f"the filter holds {text[error.start]!r} at {error.start}, which is half a character; "
             "put the whole one there"
         ) from None
+    simple = parse_simple(text)
+    if simple is not None:
+        # What has no meaning is refused below, where sqlglot's nodes say at which place.
+        with suppress(FilterError):
+            return ast.flattened(_Translator(text, schema).condition(simple))
     try:
         return ast.flattened(_Translator(text, schema).condition(_parse(text)))
     except RecursionError:

@@ -1,0 +1,174 @@
+"""The one form of SQL that is read without sqlglot, against sqlglot."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlglot.parser import Parser
+from sqlglot.tokens import Tokenizer, TokenType
+
+from zonebloom.errors import FilterError
+from zonebloom.predicates import ast, sql
+from zonebloom.predicates.sql_simple import Node, parse_simple
+
+TYPES = {
+    "i": pa.int32(),
+    "big": pa.uint64(),
+    "f": pa.float64(),
+    "half": pa.float32(),
+    "dec": pa.decimal128(5, 2),
+    "s": pa.string(),
+    "d": pa.dictionary(pa.int8(), pa.string()),
+    "b": pa.bool_(),
+    "n": pa.null(),
+    "bin": pa.binary(),
+    "key": pa.binary(16),
+    "id": pa.uuid(),
+    "day": pa.date32(),
+    "at": pa.timestamp("us"),
+    "when_at": pa.timestamp("ns", "UTC"),
+    "clock": pa.time64("us"),
+    "a.b": pa.int64(),
+    "Ä": pa.string(),
+    "Two": pa.int8(),
+    "two": pa.int8(),
+}
+SCHEMA = pa.schema(TYPES)
+
+ODD = """
+    0 00 007 -0 - -- 5- 1. .5 1.5 -1.50 1e3 1E3 1e-3 1_000 5L 5d 5i 1n 0x1f 0b1 + +5 -+5 - 5,5 5;
+    5-1 5--1 5/*a*/ /*a*/5 ٣ ５ (5) i i.x ? $1 :a @a {{a}} NaN nan inf Infinity null NULL true TRUE
+    "a" `a` x'0a' X'0A' b'01' e'a' n'a' r'a' U&'a' 'a'b '' '''' 'it''s' 'a\\b' 'nan' '/*' '--' 'a;'
+    '12:30' DATE'2024-01-31' '2024-01-31' '2024-01-31T12:00:00' '2024-01-31T12:00:00+00:00'
+    '00000000-0000-0000-0000-000000000000'
+"""
+LITERALS = st.one_of(
+    st.integers(-(2**70), 2**70).map(str),
+    st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str),
+    st.text().map(lambda text: f"'{text}'"),
+    st.sampled_from([*ODD.split(), "- 5", "5 5", "'a' 'b'", "'a\nb'", "'\x00'"]),
+)
+NAMES = st.one_of(
+    st.sampled_from([*TYPES, "I", "ID", "TWO", "ä", "other", "i.x", "", "_i", "1i", "i1", "ı"]),
+    st.sampled_from(["date", "end", "key", "row", "X", "timestamp", "null", "true", "not i"]),
+    st.text(max_size=3),
+)
+QUOTES = st.sampled_from(["{}", '"{}"', "`{}`", "[{}]", "({})", "-{}"])
+SPACES = st.sampled_from(["", " ", " ", "  ", "\t", "\n", "\xa0", "/**/"])
+
+
+@st.composite
+def conditions(draw):
+    """A condition of the form, or nearly."""
+    name = draw(QUOTES).format(draw(NAMES))
+    a, b, c, d = (draw(SPACES) for _ in range(4))
+    if draw(st.booleans()):
+        return (
+            f"{a}{name}{b}{draw(st.sampled_from(['=', '==', '<=>', '= ']))}{c}{draw(LITERALS)}{d}"
+        )
+    comma = draw(st.sampled_from([",", ", ", " ,", ",,"]))
+    items = comma.join(draw(st.lists(LITERALS, max_size=4)))
+    return f"{a}{name}{b}{draw(st.sampled_from(['IN', 'in', 'In', ' IN']))}{c}({items}){d}"
+
+
+def form(node):
+    """A node of either parser, as far as both know it."""
+    if not isinstance(node, Node):
+        known = {"this", "expression", "expressions", "is_string", "quoted"}
+        assert not [name for name, value in node.args.items() if value and name not in known]
+    if node.key in ("identifier", "literal"):
+        return node.key, node.this, node.key == "literal" and node.is_string
+    if node.key == "column":
+        return node.key, *map(form, node.parts)
+    inner = [node.this, node.args.get("expression") if node.args else node.expression]
+    return node.key, *(form(each) for each in [*inner, *node.expressions] if each is not None)
+
+
+def by_sqlglot(text):
+    return ast.flattened(sql._Translator(text, SCHEMA).condition(sql._parse(text)))
+
+
+@given(conditions())
+def test_what_is_read_without_sqlglot_is_what_sqlglot_reads(text):
+    simple = parse_simple(text)
+    if simple is not None:
+        assert form(simple) == form(sql._parse(text)), text
+
+
+@given(conditions())
+def test_it_means_the_same_and_is_refused_with_the_same_words(text):
+    try:
+        expected = by_sqlglot(text)
+    except FilterError as error:
+        with pytest.raises(FilterError) as refusal:
+            sql.to_predicate(text, SCHEMA)
+        assert str(refusal.value) == str(error)
+    except UnicodeEncodeError:
+        with pytest.raises(FilterError):
+            sql.to_predicate(text, SCHEMA)
+    else:
+        assert sql.to_predicate(text, SCHEMA) == expected
+
+
+@pytest.mark.parametrize("column", TYPES)
+@pytest.mark.parametrize(
+    "literal",
+    [
+        *(
+            "5",
+            "-5",
+            "007",
+            "5.0",
+            "5.5",
+            "-0.0",
+            "1" * 40,
+            "99999999999.999",
+            "''",
+            "'5'",
+            "'nan'",
+        ),
+        *("'2024-01-31'", "'2024-01-31 12:00:00'", "'2024-01-31 12:00:00+02:00'", "'12:30'"),
+        *("'00000000-0000-0000-0000-000000000001'", "'É %_'", "'--'"),
+    ],
+)
+def test_every_type_beside_every_kind_of_literal(column, literal):
+    for text in (f'"{column}" = {literal}', f"`{column}` IN ({literal}, {literal})"):
+        assert form(parse_simple(text)) == form(sql._parse(text))
+        try:
+            expected = by_sqlglot(text)
+        except FilterError as error:
+            with pytest.raises(FilterError, match=re.escape(str(error))):
+                sql.to_predicate(text, SCHEMA)
+        else:
+            assert sql.to_predicate(text, SCHEMA) == expected
+
+
+def words():
+    """Every word that sqlglot's parser has a use for."""
+    tables = [Tokenizer.KEYWORDS, *vars(Parser).values()]
+    known = {kind.name for kind in TokenType}
+    for table in tables:
+        if isinstance(table, dict | set | frozenset | tuple | list):
+            known.update(str(getattr(each, "name", each)) for each in table)
+    return {word for each in known for word in re.findall("[A-Za-z_][A-Za-z0-9_]*", each)}
+
+
+def test_words_of_sql_are_no_names_where_sqlglot_reads_them_otherwise():
+    assert len(words()) > 500
+    for word in words():
+        for text in (f"{word} = 1", f"{word.lower()}='a'", f"{word} = -5", f"{word} IN ('a', -2)"):
+            simple = parse_simple(text)
+            if simple is not None:
+                assert form(simple) == form(sql._parse(text)), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["id = 42", "tailnum='N14228'", '"Delay" = -1.5', "`a b` IN (1, 2)", " x in ('a','b') "],
+)
+def test_the_form_is_read_without_sqlglot(text):
+    assert parse_simple(text) is not None
