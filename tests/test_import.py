@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import run_python
 
-HEAVY = ["numba", "pyspark", "polars", "lance", "pandas", "sqlglot", "pyarrow.dataset"]
+HEAVY = ["numba", "llvmlite", "pyspark", "polars", "lance", "pandas", "sqlglot", "pyarrow.dataset"]
 
 LOADED = f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
 
@@ -17,7 +17,8 @@ BUILD = """
     import json, sys
     import zonebloom as zb
 
-    zb.dataset(sys.argv[1]).create_scalar_index("id", "BLOOMFILTER", spark=False)
+    ds = zb.dataset(sys.argv[1])
+    ds.create_scalar_index(["id", "name"], "BLOOMFILTER", spark=False)
 
     # Every kernel of every module of ours that is loaded.
     kernels = {
@@ -75,28 +76,63 @@ def test_importing_names_loads_nothing_heavy(names):
     assert json.loads(found) == []
 
 
-def test_a_point_lookup_loads_no_compiler(indexed):
+LOOKUPS = {
+    "= literal": 'ds.to_table(filter="id = 31000")',
+    "IN literals": 'ds.to_table(["id", "name"], "id IN (31000, -1)")',
+    "text": """ds.to_table(filter="name = 'n31000'")""",
+    "by key": 'ds.lookup("id", [31000]).drop_columns("key_index")',
+    "by text": 'ds.lookup("name", ["n31000"]).drop_columns("key_index")',
+}
+
+
+@pytest.mark.parametrize("form", LOOKUPS)
+def test_a_point_lookup_loads_nothing_heavy(indexed, form):
     found = run_python(
-        """
+        f"""
         import json, sys
         import zonebloom as zb
 
         ds = zb.dataset(sys.argv[1])
-        kept = ds.search("id = 31000")
-        rows = ds.to_table(filter="id = 31000").to_pylist()
-        print(json.dumps([
-            kept.kind, sum(len(r) for r in kept.ranges.values()), rows,
-            [name for name in ("numba", "llvmlite", "pyspark", "polars", "lance")
-             if name in sys.modules],
-        ]))
+        rows = {LOOKUPS[form]}.to_pylist()
+        print(json.dumps([rows, [name for name in {HEAVY!r} if name in sys.modules]]))
         """,
         indexed,
     )
-    kind, rows_kept, rows, loaded = json.loads(found)
+    assert json.loads(found) == [[{"id": 31_000, "name": "n31000"}], []]
+
+
+@pytest.mark.parametrize("asked", [["id = 31000"], ["name = 'n31000'"], ["--key", "id=31000"]])
+def test_a_lookup_of_the_command_loads_nothing_heavy(indexed, asked):
+    found = run_python(
+        f"""
+        import json, sys
+        from zonebloom.cli.main import main
+
+        assert main(["lookup", *sys.argv[1:]]) == 0
+        {LOADED}
+        """,
+        indexed,
+        *asked,
+    )
+    *shown, loaded = found.splitlines()
+    assert [line.split() for line in shown] == [["id", "name"], ["31000", "n31000"]]
+    assert json.loads(loaded) == []
+
+
+def test_a_lookup_reads_zones_that_may_match(indexed):
+    found = run_python(
+        """
+        import sys
+        import zonebloom as zb
+
+        kept = zb.dataset(sys.argv[1]).search("id = 31000")
+        print(kept.kind, sum(len(rows) for rows in kept.ranges.values()))
+        """,
+        indexed,
+    )
+    kind, rows_kept = found.split()
     assert kind == "AtMost"
-    assert rows_kept <= 2 * 8192
-    assert rows == [{"id": 31_000, "name": "n31000"}]
-    assert loaded == []
+    assert int(rows_kept) <= 2 * 8192
 
 
 def test_a_lookup_of_what_is_not_there_reads_no_zone(indexed):

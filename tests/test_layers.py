@@ -14,6 +14,7 @@ from helpers import PACKAGE
 
 HOUSE = [
     "errors",
+    "arrays",
     "arguments",
     "text",
     "ranges",

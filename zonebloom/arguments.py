@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.arrays import inferred
 from zonebloom.errors import InvalidArgument
 
 Kind = TypeVar("Kind")
@@ -132,7 +133,7 @@ def array(values: Any, parameter: str) -> pa.Array | pa.ChunkedArray:
     if isinstance(values, Mapping | Set) or not isinstance(values, Iterable):
         raise refusal(values, parameter, "give a list or an array")
     try:
-        return pa.array(values)
+        return inferred(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(
             f"{parameter} is {shown(values)}, of which pyarrow makes no array ({error}); give "

@@ -37,7 +37,7 @@ from zonebloom.index.describe import (
 )
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.opened import Opened, beside
-from zonebloom.predicates import Predicate
+from zonebloom.predicates import Equals, IsIn, Predicate
 from zonebloom.progress import Progress, require_progress
 from zonebloom.ranges import SearchResult
 from zonebloom.scan.binding import check_columns
@@ -685,7 +685,9 @@ class Dataset:
         checked = opened.binding.checked_columns(columns)
         expression, predicate = opened.translate(filter)
         asked = predicate if asks_index else None
-        request = Request(checked, expression, limit, batch_size, asked)
+        # A text that comes to one leaf says no more than that.
+        is_predicate = isinstance(filter, str) and isinstance(asked, Equals | IsIn)
+        request = Request(checked, expression, limit, batch_size, asked, is_predicate)
         names = tuple(self.schema.names if checked is None else checked)
 
         def plan(described: bool) -> ScanPlan:

@@ -292,9 +292,11 @@ def lookup(
     )
 
 
-def _keys(ds: Dataset, key: str | None, path: str | None) -> tuple[str, pa.ChunkedArray]:
+def _keys(ds: Dataset, key: str | None, path: str | None) -> tuple[str, pa.Array | pa.ChunkedArray]:
     """The column and the keys that are to be looked up, of the column's type."""
     import pyarrow as pa
+
+    from zonebloom.arrays import array_of
 
     if path is not None:
         from pyarrow import csv
@@ -309,7 +311,7 @@ def _keys(ds: Dataset, key: str | None, path: str | None) -> tuple[str, pa.Chunk
             ) from None
     else:
         name, _, value = (key or "").partition("=")
-        keys = pa.chunked_array([[value]])
+        keys = array_of([value], pa.string())
     leaf = ds.opened.column(name).type
     stored = leaf.value_type if isinstance(leaf, pa.DictionaryType) else leaf
     # Text of a UUID is read as such by the lookup.
@@ -324,7 +326,11 @@ def _keys(ds: Dataset, key: str | None, path: str | None) -> tuple[str, pa.Chunk
 
 
 def _lookup_of_keys(
-    ds: Dataset, columns: list[str] | None, limit: int | None, column: str, keys: pa.ChunkedArray
+    ds: Dataset,
+    columns: list[str] | None,
+    limit: int | None,
+    column: str,
+    keys: pa.Array | pa.ChunkedArray,
 ) -> Answer:
     """The rows of some keys."""
     begun = time.perf_counter()

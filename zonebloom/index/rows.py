@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom.arrays import to_numpy
 from zonebloom.catalog.folder import read_file
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.table import (
@@ -68,13 +69,13 @@ class RowTable(Table):
         parts += [_places(batch, buffer) for batch in batches]
         self.first_words, self._num_blocks = np.concatenate(parts, axis=1)
         columns = pa.Table.from_batches(batches, reader.schema)
-        ids, starts, lengths, has_null = (columns[i].to_numpy() for i in range(4))
+        ids, starts, lengths = (to_numpy(columns[i]) for i in range(3))
         # Compared without a sum, which could wrap.
         limit = np.uint64(MAX_ZONE_ROWS)
         if (lengths > limit).any() or (starts > limit - lengths).any():
             raise ValueError("it holds a zone past 2**32 rows")
         self.runs = Runs.of(ids, starts, lengths, self.number_of_items)
-        self.has_null = has_null
+        self.has_null = to_numpy(columns[3])
 
     @property
     def loaded_bytes(self) -> int:

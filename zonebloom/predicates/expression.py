@@ -196,7 +196,7 @@ def _sides(
             f"{ast.column_text(path)} is {type_}, and PyArrow would round a {value.type} to "
             f"compare the two; give the literal as {type_}"
         )
-    if family(type_) == family(value.type) == "integer":
+    if type_ != value.type and family(type_) == family(value.type) == "integer":
         # PyArrow brings a uint64 to int64 to compare the two, which fails at 2**63.
         within = integers_within(pa.array([value]), type_)
         return column, within[0] if len(within) else value

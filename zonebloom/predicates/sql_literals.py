@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zonebloom.arrays import array_of
 from zonebloom.predicates import ast
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, nearest, to_stored
 from zonebloom.values.time_zones import time_zone_trouble
@@ -233,4 +234,7 @@ def among(path: ast.ColumnPath, type_: pa.DataType, stored: Sequence[StoredValue
     scalars = [each.scalar(type_) for each in stored if each.exact and each.value == each.value]
     if pt.is_fixed_size_binary(type_):
         type_ = pa.binary()
-    return ast.IsIn(path, pa.array([each for each in scalars if each.type == type_], type_))
+    scalars = [each for each in scalars if each.type == type_]
+    if family(type_) in ("integer", "text"):
+        return ast.IsIn(path, array_of([each.as_py() for each in scalars], type_))
+    return ast.IsIn(path, pa.array(scalars, type_))

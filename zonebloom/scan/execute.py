@@ -21,10 +21,18 @@ from zonebloom.errors import (
     SchemaMismatch,
     ZoneBloomError,
 )
+from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.predicates.row_group_statistics import prunable
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
-from zonebloom.scan.recheck import holds_views, matching_rows, project, recheck, rows_of
+from zonebloom.scan.recheck import (
+    holds_views,
+    matching_rows,
+    project,
+    recheck,
+    rows_equal,
+    rows_of,
+)
 from zonebloom.storage.files import ReadCounter, counted, is_local
 from zonebloom.storage.parquet.narrow import KeyTests
 from zonebloom.storage.parquet.rows import ParquetRows
@@ -254,8 +262,13 @@ class Execution:
         return offsets, project(table, self._request.columns)
 
     def _hits(self, table: pa.Table) -> np.ndarray:
-        filter = self._request.filter
-        return np.arange(table.num_rows) if filter is None else matching_rows(table, filter)
+        filter, predicate = self._request.filter, self._request.predicate
+        if filter is None:
+            return np.arange(table.num_rows)
+        rows = None
+        if self._request.is_predicate and isinstance(predicate, Equals | IsIn):
+            rows = rows_equal(table, predicate)
+        return matching_rows(table, filter) if rows is None else rows
 
     def _by_pyarrow(
         self, part: FragmentPlan, wanted: RowRanges, why: str = ""

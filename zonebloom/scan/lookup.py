@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.arrays import array_of, from_numpy, to_numpy
 from zonebloom.index.batch_lookup import keys_for
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.sbbf.hashing import value_type
@@ -31,6 +32,8 @@ _PLAIN = {
     pa.binary_view(): pa.large_binary(),
     pa.float16(): pa.float32(),
 }
+# What a row that holds none of the keys has for its number.
+_NONE = array_of([-2], pa.int32())[0]
 _KEY_INDEX = pa.field("key_index", pa.int64(), nullable=False)
 
 
@@ -79,14 +82,14 @@ class Keys:
         self.columns = frozenset(column.path[:1])
         self._at_null = _NO_ROWS
         if nulls and keys.null_count:
-            self._at_null = np.flatnonzero(np.asarray(keys.is_null()))
+            self._at_null = np.flatnonzero(to_numpy(keys.is_null()))
         self._values, self._positions = _as_stored(keys, _plain_type(column.type))
         # Of each value where its positions begin, one value after another; None: one of each.
         self._firsts = None
         if len(self._values) > 1:
             encoded = self._values.dictionary_encode()
             if len(encoded.dictionary) < len(self._values):
-                numbers = encoded.indices.to_numpy()
+                numbers = to_numpy(encoded.indices)
                 order = np.argsort(numbers, kind="stable")
                 self._positions = self._positions[order]
                 self._firsts = np.searchsorted(
@@ -118,7 +121,7 @@ class Keys:
             repeated, positions = self._repeated(numbers)
             rows = gather(rows, repeated)
         stored = rows.schema.names
-        rows = rows.add_column(0, _KEY_INDEX, pa.array(positions))
+        rows = rows.add_column(0, _KEY_INDEX, from_numpy(positions))
         if stored == list(names):
             return rows
         return rows.select([0, *(stored.index(name) + 1 for name in names)])
@@ -143,9 +146,9 @@ class Keys:
         values = _plain(column)
         numbers = pc.call_function("index_in", [values], pc.SetLookupOptions(self._values))
         if not numbers.null_count:
-            return numbers.to_numpy()
-        is_null = np.asarray(pc.call_function("is_null", [values]))
-        return np.where(is_null, -1, numbers.fill_null(-2).to_numpy())
+            return to_numpy(numbers)
+        is_null = to_numpy(pc.call_function("is_null", [values]))
+        return np.where(is_null, -1, to_numpy(pc.call_function("coalesce", [numbers, _NONE])))
 
 
 def _as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.ndarray]:
@@ -153,7 +156,7 @@ def _as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.n
     if pa.types.is_null(keys.type):
         return pa.array([], stored_type), np.empty(0, dtype=np.int64)
     if keys.null_count:
-        positions = np.flatnonzero(np.asarray(keys.is_valid()))
+        positions = np.flatnonzero(to_numpy(keys.is_valid()))
         keys = keys.drop_null()
     else:
         positions = np.arange(len(keys))
@@ -161,12 +164,12 @@ def _as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.n
     if keys.type == stored_type and not is_float:
         return keys, positions
     if pa.types.is_integer(keys.type) and pa.types.is_integer(stored_type):
-        numbers = keys.to_numpy()
+        numbers = to_numpy(keys)
         # Compared as what they are: of mixed signs NumPy makes floating point numbers.
         least, most = np.iinfo(numbers.dtype).min, np.iinfo(numbers.dtype).max
         low, high = bounds(stored_type)
         is_within = (numbers >= max(low, least)) & (numbers <= min(high, most))
-        return pa.array(numbers[is_within]).cast(stored_type), positions[is_within]
+        return from_numpy(numbers[is_within]).cast(stored_type), positions[is_within]
     values = [_stored(key, stored_type) for key in keys]
     is_value = np.array([value is not None for value in values], dtype=bool)
     return _of_stored([v for v in values if v is not None], stored_type), positions[is_value]
@@ -226,5 +229,5 @@ def _plain(values: Any) -> Any:
     if values.type != _plain_type(values.type):
         values = values.cast(_plain_type(values.type))
     if pa.types.is_floating(values.type):
-        return pc.call_function("add", [values, pa.scalar(0.0, values.type)])
+        return pc.call_function("add", [values, array_of([0.0], pa.float64())[0].cast(values.type)])
     return values

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.arrays import to_numpy
 from zonebloom.errors import FilterError, InvalidArgument
-from zonebloom.predicates import RowFilter
+from zonebloom.predicates import Equals, IsIn, RowFilter
 from zonebloom.predicates.arrow_form import expression_text
 
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
@@ -39,6 +40,26 @@ def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
         ) from None
     # Null is not true.
     return np.flatnonzero((mask.fill_null(False) if mask.null_count else mask).to_numpy())
+
+
+def rows_equal(table: pa.Table, predicate: Equals | IsIn) -> np.ndarray | None:
+    """Numbers of the rows a predicate is true for; None where PyArrow does more than to compare.
+
+    Its engine for expressions brings pandas in, which takes longer than a lookup.
+    """
+    sought = predicate.value if isinstance(predicate, Equals) else predicate.values
+    name, *below = predicate.column
+    column = table.column(name)
+    if below or column.type != sought.type or pa.types.is_floating(column.type):
+        return None
+    if isinstance(predicate, Equals):
+        mask = pc.call_function("equal", [column, sought])
+    elif predicate.null_matches:
+        return None
+    else:
+        mask = pc.call_function("is_in", [column], pc.SetLookupOptions(sought))
+    # Null is not true.
+    return to_numpy(pc.call_function("indices_nonzero", [mask])).astype(np.int64)
 
 
 def project(table: pa.Table, columns: Columns) -> pa.Table:

@@ -23,6 +23,7 @@ from zonebloom.errors import (
 from zonebloom.storage.files import REMOTE_THREADS, forget_listings, reading
 from zonebloom.storage.listing import is_pattern, matching_files
 from zonebloom.storage.paths import absolute_path, is_uri
+from zonebloom.storage.plain_files import plain_files
 from zonebloom.storage.source import Fragment, Source
 from zonebloom.storage.tables import refuse_tables
 
@@ -43,10 +44,8 @@ def open_source(
     partitioning: Partitioning = "auto",
     schema: Schema = None,
 ) -> Source:
-    # Imported late, as everywhere: it brings pandas in.
-    import pyarrow.dataset as pads
-
-    if isinstance(source, pads.Dataset):
+    is_path = isinstance(source, str | os.PathLike)
+    if not is_path and is_dataset(source):
         require_no_schema(source, schema)
         return _from_dataset(source, None)
     arguments.choice(format, "format", _FORMATS)
@@ -55,7 +54,7 @@ def open_source(
         raise arguments.refusal(schema, "schema", 'give a pyarrow.Schema, "union" or None')
     given = schema if isinstance(schema, pa.Schema) else None
     files = _Files(format, as_arrow_filesystem(filesystem), _checked(partitioning), given)
-    if isinstance(source, str | os.PathLike):
+    if is_path:
         opened = files.at(arguments.path(source, "source"))
     elif isinstance(source, Sequence) and not isinstance(source, bytes):
         if not source:
@@ -70,6 +69,13 @@ def open_source(
     if schema is None:
         return replace(opened, types="first")
     return replace(opened, types="cast") if given is not None else _united(opened)
+
+
+def is_dataset(source: Any) -> bool:
+    # Imported late, as everywhere: it brings pandas in.
+    import pyarrow.dataset as pads
+
+    return isinstance(source, pads.Dataset)
 
 
 def require_no_schema(source: Any, schema: Schema) -> None:
@@ -95,16 +101,16 @@ def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
 
 def _checked(partitioning: Any) -> Partitioning:
     """What `pyarrow.dataset.dataset` takes for partitioning, refused here if it is not that."""
-    import pyarrow.dataset as pads
-
-    if partitioning is None or isinstance(
-        partitioning, pads.Partitioning | pads.PartitioningFactory
-    ):
-        return partitioning
+    if partitioning is None:
+        return None
     if isinstance(partitioning, str):
         return arguments.choice(partitioning, "partitioning", _PARTITIONINGS)
     if isinstance(partitioning, list) and partitioning:
         return arguments.names(partitioning, "partitioning")
+    import pyarrow.dataset as pads
+
+    if isinstance(partitioning, pads.Partitioning | pads.PartitioningFactory):
+        return partitioning
     advice = "give 'auto', 'hive', a list of column names, a pyarrow.dataset.Partitioning, or None"
     raise arguments.refusal(partitioning, "partitioning", advice)
 
@@ -145,6 +151,10 @@ class _Files:
         is_folder = kind == pafs.FileType.Directory
         # Before anything is read: a table without rows may have no file.
         refuse_tables(where, path if is_folder else posixpath.dirname(path))
+        if self.format == "parquet" and self._is_auto and self.schema is None:
+            plain = plain_files(where, path, is_folder)
+            if plain is not None:
+                return _not_of_tables(plain)
         files = replace(self, partitioning="hive") if is_folder and self._is_auto else self
         root = path.rstrip("/") if is_folder else None
         return _not_of_tables(_from_dataset(files.dataset(path, where), root))

@@ -41,7 +41,7 @@ class TableSource(Source):
 def open_table(table: pa.Table) -> TableSource:
     import pyarrow.dataset as pads
 
-    fragment = Fragment(_KEY, _KEY, pads.scalar(True))
+    fragment = Fragment(_KEY, _KEY)
     return TableSource(
         table.schema,
         pads.IpcFileFormat(),

@@ -74,13 +74,13 @@ def snapshot_source(
     )
 
 
-def _guarantee(values: Values) -> pc.Expression:
+def _guarantee(values: Values) -> pc.Expression | None:
     """What holds for every row, for pyarrow to fill columns in by and to pass over files by."""
     known = [
         pc.field(name) == value if value.is_valid else pc.field(name).is_null()
         for name, value in values.items()
     ]
-    return reduce(and_, known) if known else pc.scalar(True)
+    return reduce(and_, known) if known else None
 
 
 def _python(value: pa.Scalar) -> Any:

@@ -25,13 +25,13 @@ class Fragment:
 
     path: str  # in the dataset's file system
     key: str  # the path below the dataset's root: its name in the catalog
-    partition: pads.Expression
+    partition: pads.Expression | None = None  # None: nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     schema: pa.Schema
-    format: pads.FileFormat
+    file_format: pads.FileFormat | None  # None: Parquet by pyarrow's defaults
     filesystem: pafs.FileSystem
     root: str  # the folder all fragments lie below
     fragments: tuple[Fragment, ...]  # in the order `pyarrow.dataset` scans them
@@ -45,7 +45,15 @@ class Source:
     is_parquet: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "is_parquet", is_plain_parquet(self.format))
+        is_parquet = self.file_format is None or is_plain_parquet(self.file_format)
+        object.__setattr__(self, "is_parquet", is_parquet)
+
+    @property
+    def format(self) -> pads.FileFormat:
+        # Imported late, as everywhere: it brings pandas in.
+        import pyarrow.dataset as pads
+
+        return pads.ParquetFileFormat() if self.file_format is None else self.file_format
 
     def open(self, fragment: Fragment, filesystem: pafs.FileSystem) -> pads.Fragment:
         """A pyarrow fragment that reads through the given file system, with nothing cached."""
@@ -65,12 +73,11 @@ class Source:
 
     def partition_columns(self) -> set[str]:
         """Columns whose value the path of a file gives, whatever the file holds."""
-        import pyarrow.dataset as pads
-
-        keys = (pads.get_partition_keys(fragment.partition) for fragment in self.fragments)
-        return {name for found in keys for name in found}.intersection(self.schema.names)
+        return {name for fragment in self.fragments for name in self.constants(fragment)}
 
     def constants(self, fragment: Fragment) -> dict[str, Any]:
+        if fragment.partition is None:
+            return {}
         import pyarrow.dataset as pads
 
         given = pads.get_partition_keys(fragment.partition)
@@ -79,12 +86,16 @@ class Source:
     @property
     def has_statistics(self) -> bool:
         """Whether pyarrow passes over parts of a fragment by statistics that writers left."""
+        if self.is_parquet:
+            return True
         import pyarrow.dataset as pads
 
         return isinstance(self.format, pads.ParquetFileFormat)
 
     @property
     def is_ipc(self) -> bool:
+        if self.is_parquet:
+            return False
         import pyarrow.dataset as pads
 
         return isinstance(self.format, pads.IpcFileFormat)

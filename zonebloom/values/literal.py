@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zonebloom.arrays import array_of, from_numpy, to_numpy
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.values.types import EXACT_INTEGERS, bounds, family, unit
 
@@ -92,7 +93,7 @@ class StoredValue(NamedTuple):
             return pa.scalar(Decimal(f"{self.value}E{-type_.scale}"), type_)
         if pt.is_floating(type_) and nearest(self.value, type_.bit_width) != self.value:
             type_ = pa.float64()
-        return pa.scalar(self.value, pa.binary() if pt.is_fixed_size_binary(type_) else type_)
+        return array_of([self.value], pa.binary() if pt.is_fixed_size_binary(type_) else type_)[0]
 
 
 def nearest(number: Fraction | float, bits: int) -> float | None:
@@ -166,10 +167,10 @@ def integers_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     (low, high), (least, most) = bounds(type_), bounds(values.type)
-    numbers = values.to_numpy()
+    numbers = to_numpy(values)
     # A bound beyond the values' own type would make NumPy compare as floating point.
     inside = (numbers >= max(low, least)) & (numbers <= min(high, most))
-    return pa.array(numbers[inside]).cast(type_)
+    return from_numpy(numbers[inside]).cast(type_)
 
 
 def _shown(number: Fraction | float) -> str:

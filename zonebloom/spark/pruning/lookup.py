@@ -14,7 +14,6 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.catalog.coverage import PresentFragment
@@ -93,8 +92,7 @@ class IndexedFiles:
         self._files = files
         # The schema is that of the first file by path, as of a dataset of the folder.
         first = open_files([min(keys)], filesystem=catalog.filesystem)
-        everything = pc.scalar(True)
-        fragments = tuple(Fragment(path, key, everything) for path, key in keys.items())
+        fragments = tuple(Fragment(path, key) for path, key in keys.items())
         self._source: Source = replace(first, fragments=fragments)
         self._planner = Planner(self._source, catalog, version)
 

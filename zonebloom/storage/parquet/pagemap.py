@@ -18,6 +18,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.arrays import to_numpy
 from zonebloom.errors import CorruptIndex, FragmentUnreadable
 from zonebloom.storage.parquet.footer import checked_pages, parse_footer
 from zonebloom.storage.parquet.layout import Chunk, FilePages, FileSchema, Pages, RowGroup
@@ -100,7 +101,7 @@ class PageMap:
             if self.table["fragment_id"].num_chunks > 1:
                 raise ValueError("it has several batches")
             self.table.validate(full=True)
-            ids = self.table["fragment_id"].to_numpy()
+            ids = to_numpy(self.table["fragment_id"])
         except (pa.ArrowException, ValueError, OSError) as error:
             raise CorruptIndex(f"{where} is not a page map ({error})") from None
         self._where = where
@@ -157,7 +158,7 @@ def _mapped_pages(table: pa.Table, rows: list[int], file_bytes: int) -> FilePage
 def _numbers(table: pa.Table, name: str, row: int) -> np.ndarray:
     lists = table[name].chunk(0)
     offsets = np.frombuffer(lists.buffers()[1], dtype=np.int32)[lists.offset + row :]
-    return lists.values.to_numpy()[offsets[0] : offsets[1]]
+    return to_numpy(lists.values)[offsets[0] : offsets[1]]
 
 
 def _chunks(described: np.ndarray, file_bytes: int) -> tuple[Chunk, ...]:

@@ -1,0 +1,92 @@
+"""Arrays made and read without pandas, against those pyarrow makes and reads."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonebloom.arrays import array_of, from_numpy, inferred, to_numpy
+
+INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()]
+
+
+def same(found, expected):
+    found.validate(full=True)
+    assert found.type == expected.type
+    assert found.equals(expected)
+
+
+@pytest.mark.parametrize("kind", INTEGERS, ids=str)
+def test_integers(kind):
+    bits = kind.bit_width
+    low, high = (0, 2**bits - 1) if pa.types.is_unsigned_integer(kind) else (-(2 ** (bits - 1)), 0)
+    for values in ([], [low], [low, high, 1]):
+        same(array_of(values, kind), pa.array(values, kind))
+    for beyond in (low - 1, 2**bits):
+        with pytest.raises(OverflowError):
+            array_of([beyond], kind)
+
+
+@given(st.lists(st.text()))
+def test_text(values):
+    for kind in (pa.string(), pa.large_string(), pa.string_view()):
+        same(array_of(values, kind), pa.array(values, kind))
+
+
+@given(st.lists(st.binary()))
+def test_bytes(values):
+    for kind in (pa.binary(), pa.large_binary()):
+        same(array_of(values, kind), pa.array(values, kind))
+
+
+@given(st.lists(st.floats(allow_nan=False)))
+def test_floats(values):
+    found = array_of(values, pa.float64())
+    same(found, pa.array(values, pa.float64()))
+    # Zeros are equal whatever their sign.
+    assert [math.copysign(1, each.as_py()) for each in found] == [
+        math.copysign(1, v) for v in values
+    ]
+
+
+KEYS = st.one_of(st.integers(-(2**66), 2**66), st.text(), st.none(), st.booleans(), st.floats())
+
+
+@given(st.one_of(st.lists(KEYS), st.lists(st.integers()), st.lists(st.text()), st.tuples(KEYS)))
+def test_what_a_list_holds_is_found_as_pyarrow_finds_it(values):
+    try:
+        expected = pa.array(values)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        with pytest.raises(type(error)):
+            inferred(values)
+    else:
+        found = inferred(values)
+        assert found.type == expected.type
+        assert str(found) == str(expected)
+
+
+@pytest.mark.parametrize("kind", [*INTEGERS, pa.float32(), pa.float64(), pa.bool_()], ids=str)
+def test_to_numpy_and_back(kind):
+    values = pa.array([0, 1, 1, 0, 1] * 5, pa.int8()).cast(kind)
+    expected = values.to_numpy(zero_copy_only=False)
+    for chunked in (values, pa.chunked_array([values]), pa.chunked_array([values[:3], values[3:]])):
+        found = to_numpy(chunked)
+        assert found.dtype == expected.dtype
+        assert found.tolist() == expected.tolist()
+    assert to_numpy(values[3:9]).tolist() == expected[3:9].tolist()
+    assert to_numpy(values[:0]).size == 0
+    assert to_numpy(pa.chunked_array([], kind)).dtype == expected.dtype
+    if not pa.types.is_boolean(kind):
+        same(from_numpy(expected), values)
+        same(from_numpy(expected[::2]), pa.array(expected[::2]))
+
+
+def test_null_is_no_number():
+    with pytest.raises(pa.ArrowException):
+        to_numpy(pa.array([1, None]))
+    assert np.array_equal(to_numpy(pa.array([True, False])), [True, False])

@@ -1,0 +1,68 @@
+"""Arrays made of a few values, and read by NumPy, without pandas: `pa.array`, `pa.scalar` and
+``to_numpy`` load that where it is installed, which takes longer than a lookup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+# More are made quicker by pyarrow itself.
+_FEW = 1024
+
+
+def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """What `pa.array` makes of values of a type, none of them null.
+
+    >>> array_of(["a", "bc"], pa.string()).to_pylist()
+    ['a', 'bc']
+    """
+    if pt.is_string(type_) or pt.is_binary(type_):
+        pieces = [each.encode() if isinstance(each, str) else each for each in values]
+        ends = np.cumsum([0, *map(len, pieces)])
+        if ends[-1] <= np.iinfo(np.int32).max:
+            return _over([ends.astype(np.int32), b"".join(pieces)], type_, len(pieces))
+    elif pt.is_integer(type_):
+        sign = "u" if pt.is_unsigned_integer(type_) else "i"
+        return from_numpy(np.array(values, dtype=f"{sign}{type_.bit_width // 8}"))
+    elif pt.is_float64(type_):
+        return from_numpy(np.array(values, dtype=np.float64))
+    return pa.array(values, type_)
+
+
+def inferred(values: Any) -> pa.Array | pa.ChunkedArray:
+    """What `pa.array` makes of values of a type that it has to find."""
+    kinds = set(map(type, values)) if isinstance(values, list) and len(values) <= _FEW else set()
+    if kinds == {str}:
+        return array_of(values, pa.string())
+    if kinds == {int}:
+        with suppress(OverflowError):
+            return array_of(values, pa.int64())
+    return pa.array(values)
+
+
+def from_numpy(values: np.ndarray) -> pa.Array:
+    """An array over the memory of numbers."""
+    return _over([np.ascontiguousarray(values)], pa.from_numpy_dtype(values.dtype), values.size)
+
+
+def to_numpy(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Numbers or truth values, none of them null, as NumPy has them."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    if pt.is_boolean(values.type):
+        return to_numpy(values.cast(pa.uint8())).view(bool)
+    if values.null_count:
+        raise pa.ArrowInvalid("null is no number")
+    kind = np.dtype(values.type.to_pandas_dtype())
+    if not len(values):
+        return np.empty(0, dtype=kind)
+    return np.frombuffer(values.buffers()[1], kind, len(values), values.offset * kind.itemsize)
+
+
+def _over(buffers: Sequence[Any], type_: pa.DataType, length: int) -> pa.Array:
+    return pa.Array.from_buffers(type_, length, [None, *map(pa.py_buffer, buffers)])

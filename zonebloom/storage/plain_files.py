@@ -1,0 +1,44 @@
+"""Local Parquet files as ``pyarrow.dataset`` finds them, without loading that: it brings pandas in,
+which takes longer than a lookup."""
+
+from __future__ import annotations
+
+import posixpath
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom.storage.files import is_local
+from zonebloom.storage.source import Fragment, Source
+
+_IGNORED = (".", "_")
+
+
+def plain_files(filesystem: pafs.FileSystem, path: str, is_folder: bool) -> Source | None:
+    """The files of a folder, or one file; None where pyarrow has to look or to say what is wrong,
+    as it has of folders that name values."""
+    root = path.rstrip("/") if is_folder else posixpath.dirname(path)
+    if not is_local(filesystem) or not root:
+        return None
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        keys = _keys(filesystem, root) if is_folder else [posixpath.basename(path)]
+        if not keys or "=" in "".join(keys):
+            return None
+        fragments = tuple(Fragment(posixpath.join(root, key), key) for key in keys)
+        path = fragments[0].path
+        with ParquetFile(path, filesystem=filesystem, arrow_extensions_enabled=False) as first:
+            schema = first.schema_arrow
+    except (pa.ArrowException, OSError):
+        return None
+    return Source(schema, None, filesystem, root, fragments)
+
+
+def _keys(filesystem: pafs.FileSystem, root: str) -> list[str]:
+    """Paths below a folder, but for those of which a part is hidden."""
+    found = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
+    keys = (each.path[len(root) + 1 :] for each in found if each.type == pafs.FileType.File)
+    return sorted(
+        key for key in keys if not any(part.startswith(_IGNORED) for part in key.split("/"))
+    )
