@@ -29,18 +29,18 @@ def page(values: np.ndarray) -> np.ndarray:
 
 def test_the_least_used_goes_first() -> None:
     made = [Dictionary(LEAF, 0, page(np.arange(100) + 1000 * i)) for i in range(3)]
-    assert [one.num_bytes for one in made] == [100 * 24] * 3
-    kept = Dictionaries(most_bytes=2 * 100 * 24)
+    assert [one.num_bytes for one in made] == [800] * 3
+    kept = Dictionaries(most_bytes=2 * 800)
     for number in (0, 1, 0, 2):
         assert kept.get(number, lambda number=number: made[number]) is made[number]
-    assert kept.num_bytes == 2 * 100 * 24
+    assert kept.num_bytes == 2 * 800
     read: list[int] = []
     for number in (0, 2, 1):
         kept.get(number, lambda number=number: read.append(number) or made[number])
     assert read == [1]
     # Without a name nothing is kept.
     assert kept.get(None, lambda: made[0]) is made[0]
-    assert kept.num_bytes == 2 * 100 * 24
+    assert kept.num_bytes == 2 * 800
 
 
 def test_values_of_a_file_that_took_the_place_of_another(tmp_path: Path) -> None:

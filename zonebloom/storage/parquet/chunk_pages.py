@@ -166,7 +166,7 @@ class ChunkPages:
             indices = np.empty(positions.size, dtype=np.int64)
             size = dictionary.size
             _require(take_kernels.take_indices(*of_indices, positions, size, indices), positions)
-            starts[:], lengths[:] = (places[indices] for places in dictionary.places)
+            starts[:], lengths[:] = dictionary.locate(indices)
 
     def _bring_to_plain(self, encodings: Sequence[int]) -> None:
         """Have values as PLAIN has them, booleans a byte each."""

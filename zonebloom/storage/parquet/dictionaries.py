@@ -21,7 +21,8 @@ from zonebloom.storage.parquet.leaf_type import LeafType, Undecodable
 
 _PLAIN, _PLAIN_DICTIONARY = 0, 2
 # Of all dictionaries that are kept.
-MOST_BYTES = 64 << 20
+MOST_BYTES = 256 << 20
+_LENGTH_BYTES = 4
 
 
 class Dictionary:
@@ -46,10 +47,11 @@ class Dictionary:
             if page[header_kernels.CHECKSUM] != -1:
                 verify(data, page)
             begin, num_bytes = int(page[header_kernels.BEGIN]), int(page[header_kernels.PLAIN_SIZE])
-            # A copy: of what was read with it nothing is kept.
-            body = pa.py_buffer(data[begin:].tobytes() if num_bytes else b"")
             if codec and num_bytes:
                 body = decompressor(codec)(data[begin:], num_bytes)
+            elif num_bytes:
+                # A copy: of what was read with it nothing is kept.
+                body = pa.py_buffer(data[begin:].tobytes())
             if body.size != num_bytes:
                 raise FragmentUnreadable("a page does not have the size it claims")
             if self.size * (leaf.width or 4) > body.size:
@@ -61,16 +63,28 @@ class Dictionary:
     @property
     def num_bytes(self) -> int:
         """Bytes it takes in memory."""
-        return self._body.size + 16 * self.size
+        return self._body.size + (0 if self._width else 4 * self.size + 4)
+
+    def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Address and length of some values, uint64 and int64."""
+        base = np.uint64(self._body.address)
+        if self._width:
+            lengths = np.full(indices.size, self._width, dtype=np.int64)
+            return base + (indices * self._width).astype(np.uint64), lengths
+        starts = self._text_starts[indices]
+        lengths = self._text_starts[indices + 1].astype(np.int64) - starts - _LENGTH_BYTES
+        return base + starts, lengths
 
     @cached_property
-    def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Address and length of each value, uint64 and int64."""
-        places = np.empty(self.size, dtype=np.uint64), np.empty(self.size, dtype=np.int64)
+    def _text_starts(self) -> np.ndarray:
+        """Where each text begins, and where one more would, uint32: a length stands before each."""
+        starts = np.empty(self.size, dtype=np.uint64), np.empty(self.size, dtype=np.int64)
         every = np.arange(self.size)
-        if take_kernels.take_texts(*self._page, self._width, every, *places) != self.size:
+        if take_kernels.take_texts(*self._page, self._width, every, *starts) != self.size:
             raise FragmentUnreadable("a dictionary ends before its values")
-        return places
+        addresses, lengths = starts
+        stop = addresses[-1:] + lengths[-1:].astype(np.uint64) + np.uint64(_LENGTH_BYTES)
+        return (np.append(addresses, stop) - np.uint64(self._body.address)).astype(np.uint32)
 
     def hits(self, keys: KeySet) -> np.ndarray:
         """Which of the values are keys, uint8."""
