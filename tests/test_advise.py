@@ -101,6 +101,45 @@ def test_verdicts_say_why(data):
     assert {"unique", "text", "dozen", "skewed"} <= set(found.worth_it)
 
 
+def test_measures_are_told_by_their_type():
+    keys = np.random.default_rng(4).permutation(20_000)
+    whole = pa.array(keys)
+    columns = {
+        "index": [whole, whole.cast(pa.string()), whole.cast(pa.decimal128(19, 0))],
+        "a measure": [
+            *(whole.cast(pa.float64()), whole.cast(pa.float32()), whole.cast(pa.duration("ms"))),
+            whole.cast(pa.decimal128(21, 2)),
+        ],
+    }
+    for verdict, arrays in columns.items():
+        names = [str(array.type) for array in arrays]
+        found = advise(zb.dataset(pa.table(arrays, names)), number_of_items=ZONE)
+        assert {each.column: each.verdict for each in found} == dict.fromkeys(names, verdict)
+        assert found.worth_it == (names if verdict == "index" else [])
+        assert all("a lookup reads 1.0 of 80 zones" in each.why for each in found)
+
+
+@pytest.mark.parametrize(
+    ("rows_a_value", "verdict"),
+    [(10, "index"), (30, "index"), (100, "too few distinct values")],
+)
+def test_a_key_in_half_of_the_zones_is_worth_it(rows_a_value, verdict):
+    values = np.random.default_rng(6).integers(0, 10_000 // rows_a_value, 10_000)
+    found = advise(zb.dataset(pa.table({"a": values})), number_of_items=ZONE)["a"]
+    assert found.verdict == verdict, found.why
+    assert (found.zones_with_index > 0.5 * 40) == (rows_a_value >= 30)
+
+
+@pytest.mark.parametrize("column", ["unique", "dozen", "few", "zipf", "constant"])
+def test_the_size_of_a_folded_index(column):
+    ds = zb.dataset(columns_table().select([column]))
+    found = advise(ds, number_of_items=ZONE)[column]
+    ds.create_scalar_index(column, number_of_items=ZONE, fold=True, spark=False)
+    (built,) = ds.describe_indices()
+    assert found.index_bytes_folded == pytest.approx(built.num_bytes, rel=0.3)
+    assert (found.index_bytes_folded < found.index_bytes) == (column in ("few", "zipf", "constant"))
+
+
 def test_figures_of_the_dataset_are_exact(data):
     *_, found = data
     assert (found.num_rows, found.num_zones) == (ROWS, ZONES)

@@ -28,7 +28,7 @@ from zonebloom.index.key_ranges import range_type
 from zonebloom.opened import Opened
 from zonebloom.ranges import OFFSET_BITS
 from zonebloom.sbbf.hashing import hash_array, value_type
-from zonebloom.sbbf.sizing import false_positive_probability
+from zonebloom.sbbf.sizing import false_positive_probability, folded_size
 from zonebloom.scan.binding import no_column, require_column
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import Request
@@ -37,7 +37,7 @@ from zonebloom.storage.files import ReadCounter, counted
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores
 from zonebloom.values.columns import column_path, leaf_type
-from zonebloom.values.types import why_not_indexable
+from zonebloom.values.types import family, why_not_indexable
 
 if TYPE_CHECKING:
     from zonebloom.scan.planner import Planner
@@ -260,6 +260,7 @@ class _Sample:
             distinct_per_zone=per_zone,
             index_bytes=self._index_bytes("log2"),
             index_bytes_exact=self._index_bytes("exact"),
+            index_bytes_folded=self._folded_bytes(overlap),
             build_seconds=pace.seconds * self.num_rows / cores(),
             zones_with_index=holding + fpp * (self.num_zones - holding),
             zones_with_key_ranges=with_ranges,
@@ -267,7 +268,7 @@ class _Sample:
             zones_if_absent=fpp * self.num_zones,
         )
         row_group_zones = pace.row_group_rows / self._parameters.number_of_items
-        return judged(advice, self._parquet, row_group_zones)
+        return judged(advice, self._parquet, row_group_zones, _is_measure(column.type))
 
     def _cut(self, values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
         sizes = [zone.stop - zone.start for zone in self.zones]
@@ -283,6 +284,18 @@ class _Sample:
         given = self._parameters
         sized = ZoneParameters(given.number_of_items, given.probability, sizing)
         return self.num_zones * (sized.filter_bytes + _ROW_BYTES)
+
+    def _folded_bytes(self, overlap: Overlaps) -> int:
+        """The same of filters halved as often as the probability allows."""
+        whole, most = self._parameters.filter_bytes, self._parameters.probability
+        sizes = [_ROW_BYTES + folded_size(int(count), whole, most) for count in overlap.distinct]
+        return round(self.num_zones * float(np.mean(sizes))) if sizes else 0
+
+
+def _is_measure(kind: pa.DataType) -> bool:
+    """Whether values of a type are measured or computed: no key has a fraction."""
+    name = family(kind)
+    return name in ("float", "duration") or (name == "decimal" and value_type(kind).scale > 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,17 @@ from zonebloom.text import bytes_text, lines_html, table_html, table_text
 INDEX = "index"
 KEY_RANGES = "key ranges suffice"
 FEW_VALUES = "too few distinct values"
+MEASURE = "a measure"
 FEW_ROWS = "too few rows"
 ONLY_NULLS = "nothing but nulls"
 FROM_PATHS = "read from paths"
 NOT_INDEXABLE = "not indexable"
 
-# Above this share of zones kept, a lookup gains little over a scan.
-_MOST = 0.5
-# A skewed column is worth an index where a value, whichever, is in no more zones than this.
-_RARE = 0.2
+# Above this share of zones kept a lookup gains little over a scan, be its key drawn from the rows,
+# where frequent values weigh most, or from the values, as likely one as another.
+_MOST = 0.7
+# From here on the former reads much, and what is said is said of rare values.
+_SKEWED = 0.5
 # Key ranges do as well as an index where they leave so many times the zones, or so many more.
 _AS_GOOD = 1.5
 _FEW_MORE = 2
@@ -32,8 +34,9 @@ class Advice:
     ----------
     column, type : str
     verdict : str
-        "index", "key ranges suffice", "too few distinct values", "too few rows", "nothing but
-        nulls", "read from paths", or "not indexable: " and why.
+        "index", "key ranges suffice", "too few distinct values", "a measure" (numbers with
+        fractions and durations, which nobody looks up by equality), "too few rows", "nothing
+        but nulls", "read from paths", or "not indexable: " and why.
     why : str
         The verdict's reason, a sentence.
     num_rows, num_zones : int
@@ -43,8 +46,8 @@ class Advice:
     distinct : int or None
         Distinct values of the dataset.
     distinct_per_zone : float or None
-    index_bytes, index_bytes_exact : int or None
-        Of the filters with ``sizing="log2"`` and with ``sizing="exact"``.
+    index_bytes, index_bytes_exact, index_bytes_folded : int or None
+        Of the filters with ``sizing="log2"``, with ``sizing="exact"``, and with ``fold=True``.
     build_seconds : float or None
         To read, hash and insert it on the cores of this process; writing comes on top.
     zones_with_index : float or None
@@ -71,6 +74,7 @@ class Advice:
     distinct_per_zone: float | None = None
     index_bytes: int | None = None
     index_bytes_exact: int | None = None
+    index_bytes_folded: int | None = None
     build_seconds: float | None = None
     zones_with_index: float | None = None
     zones_with_key_ranges: float | None = None
@@ -145,8 +149,8 @@ class Advices(Sequence[Advice]):
 
 
 _HEADERS = [
-    *("column", "type", "nulls", "distinct", "size", "exact size", "build"),
-    *("zones read", "by key ranges", "verdict"),
+    *("column", "type", "nulls", "distinct", "size", "exact", "folded", "build"),
+    *("zones read", "of a value", "by key ranges", "without", "verdict"),
 ]
 
 
@@ -161,9 +165,12 @@ def _cells(each: Advice) -> list[object]:
         f"{_rounded(each.distinct):,}",
         bytes_text(each.index_bytes or 0),
         bytes_text(each.index_bytes_exact or 0),
+        bytes_text(each.index_bytes_folded or 0),
         f"{each.build_seconds or 0:.1f} s",
         _zones_text(each.zones_with_index),
+        _zones_text(each.zones_per_value),
         _zones_text(each.zones_with_key_ranges),
+        f"{each.num_zones:,}",
         each.verdict,
     ]
 
@@ -179,10 +186,15 @@ def _zones_text(zones: float | None) -> str:
     return f"{zones:,.1f}" if zones < 9.95 else f"{zones:,.0f}"
 
 
-def judged(advice: Advice, in_parquet: bool, row_group_zones: float) -> Advice:
+def judged(
+    advice: Advice, in_parquet: bool, row_group_zones: float, is_measure: bool = False
+) -> Advice:
     """The advice with a verdict on its figures; whether the files keep minima and maxima, and how
     many zones a row group of them has."""
     verdict, why = _verdict(advice, in_parquet, row_group_zones)
+    if verdict == INDEX and is_measure:
+        verdict = MEASURE
+        why = f"values of {advice.type} are measured, not looked up; were they, {why}"
     return replace(advice, verdict=verdict, why=why)
 
 
@@ -194,9 +206,9 @@ def _verdict(figures: Advice, in_parquet: bool, row_group_zones: float) -> tuple
     if figures.null_share == 1:
         return ONLY_NULLS, "no row looked at has a value: there is no key to look up"
     read, every = figures.zones_with_index or 0, f"{zones:,} zones"
-    if read > _MOST * zones:
-        per_value, distinct = figures.zones_per_value or 0, figures.distinct or 0
-        if per_value < _RARE * zones:
+    per_value, distinct = figures.zones_per_value or 0, figures.distinct or 0
+    if read > _SKEWED * zones:
+        if (read + per_value) / 2 < _MOST * zones:
             return INDEX, (
                 f"for rare values: a value is in {_zones_text(per_value)} of {every} on average, "
                 f"that of a row drawn at random in {_zones_text(read)}"

@@ -108,6 +108,15 @@ def estimated_fpp(words: np.ndarray) -> float:
     return float(np.add.accumulate(reduce(np.multiply, shares))[-1]) / shares.shape[1]
 
 
+def folded_size(distinct: int, num_bytes: int, probability: float) -> int:
+    """Bytes that `fold` leaves of a filter of so many distinct values, as is to be expected."""
+    while num_bytes % (2 * BYTES_PER_BLOCK) == 0:
+        if false_positive_probability(distinct, num_bytes // 2) > probability:
+            break
+        num_bytes //= 2
+    return num_bytes
+
+
 def fold(words: np.ndarray, probability: float) -> np.ndarray:
     """Halve a filter as often as keeps its false positive probability at or below that: adjacent
     blocks are OR-ed, as a hash's block number halves, rounded down."""
