@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from zonebloom.arrays import distinct
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.values.literal import Literal, Unanswerable, integers_within, stored_bytes
 from zonebloom.values.types import family, hash_domain, is_comparable
@@ -71,9 +72,9 @@ def probe_many(column: pa.DataType, values: pa.Array) -> Probe:
         if hash_domain(values.type) == hash_domain(column) and family(column) != "float":
             from zonebloom.sbbf.hashing import hash_array
 
-            return Probe(np.unique(hash_array(values).valid()))
+            return Probe(distinct(hash_array(values).valid()))
     probes = [probe(column, value) for value in values]
     maybe = next((each.maybe for each in probes if each.maybe is not None), None)
     if maybe is not None:
         return Probe(_NO_HASHES, maybe)
-    return Probe(np.unique(np.concatenate([_NO_HASHES, *(each.hashes for each in probes)])))
+    return Probe(distinct(np.concatenate([_NO_HASHES, *(each.hashes for each in probes)])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.arrays import distinct
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.sbbf.xxh64 import hash_offsets
@@ -94,7 +95,7 @@ def _numbers(leaf: LeafType, forms: list[bytes] | pa.Array) -> np.ndarray:
         stored = np.frombuffer(forms.buffers()[1] or b"", dtype=f"u{width}")
         stored = stored[forms.offset :][: len(forms)]
     stored = stored.astype(np.uint64)
-    return stored if stored.size == 1 else np.unique(stored)
+    return stored if stored.size == 1 else distinct(stored)
 
 
 def _spans(forms: list[bytes] | pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +45,8 @@ class KeyTests:
     def __init__(self, predicate: Predicate):
         self._predicate = predicate
         self._keys: dict[tuple[int, LeafType], KeySet | None] = {}
+        # All threads ask for the first at once, and a million keys are made a set once.
+        self._lock = Lock()
 
     def narrow(self, rows: RowRanges, find: Find) -> tuple[RowRanges, bool]:
         """Those of some rows it may be true for, and whether it is true for all of them."""
@@ -55,12 +58,13 @@ class KeyTests:
         from zonebloom.storage.parquet.key_set import KeySet
 
         at = id(node), leaf
-        if at not in self._keys:
-            try:
-                self._keys[at] = KeySet(leaf, _forms(node, leaf.arrow_type))
-            except (Unanswerable, Undecodable):
-                self._keys[at] = None
-        return self._keys[at]
+        with self._lock:
+            if at not in self._keys:
+                try:
+                    self._keys[at] = KeySet(leaf, _forms(node, leaf.arrow_type))
+                except (Unanswerable, Undecodable):
+                    self._keys[at] = None
+            return self._keys[at]
 
 
 def _forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[bytes] | pa.Array:
