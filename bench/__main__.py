@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from bench.report import PARTS, Options, markdown, run, write, write_readme
+from bench.layouts import NAMES
+from bench.report import SETS, Options, markdown, run, write, write_readme
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,21 +19,24 @@ def main(arguments: list[str] | None = None) -> int:
     defaults = Options()
     report.add_argument("--rows", type=int, default=defaults.rows, help="of each synthetic set")
     report.add_argument("--full", action="store_true", help="an index of a billion rows too (8 GB)")
-    report.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    report.add_argument("--scale", type=float, default=defaults.scale_factor, help="of TPC-H")
+    report.add_argument("--sets", default="", help=f"parts of names: {', '.join(SETS)}")
+    report.add_argument("--layouts", default="", help=f"parts of names: {', '.join(NAMES)}")
+    report.add_argument("--ratios", action="store_true", help="only the tables of ratios")
     report.add_argument("--readme", action="store_true", help="write the README's section too")
     report.add_argument("--out", type=Path, default=defaults.out, help="folder of the report")
     report.add_argument("--data", type=Path, help="folder of the data; kept for the next run")
     given = parser.parse_args(arguments)
-    parts = tuple(given.only.split(","))
-    if unknown := set(parts) - set(PARTS):
-        parser.error(f"--only knows {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
+    sets, layouts = _chosen(given.sets, SETS), _chosen(given.layouts, NAMES)
+    if not (sets and layouts):
+        parser.error("no data set, or no layout, has such a name")
 
     started = time.perf_counter()
 
     def progress(line: str) -> None:
         print(f"{time.perf_counter() - started:6.0f} s  {line}", file=sys.stderr, flush=True)
 
-    options = Options(given.rows, 1, parts, given.full, given.out, given.data)
+    options = Options(given.rows, 1, sets, layouts, given.ratios, given.full, given.out, given.data)
     found = run(options, progress)
     write(found, given.out)
     if given.readme:
@@ -40,6 +44,12 @@ def main(arguments: list[str] | None = None) -> int:
     print(markdown(found))
     progress("done")
     return 0
+
+
+def _chosen(parts: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names with one of some parts; all names without parts."""
+    wanted = parts.lower().split(",")
+    return tuple(name for name in names if any(part in name.lower() for part in wanted))
 
 
 if __name__ == "__main__":

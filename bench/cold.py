@@ -29,25 +29,19 @@ class FirstLookup:
     ----------
     import_seconds, seconds : float
         Until the packages are there; from opening the data set to the rows.
-    storage_bytes, read_bytes : int or None
-        Fetched from the disk, read ahead included; asked for by reads, memory-mapped files not
-        included. None where the system does not tell.
+    storage_bytes : int or None
+        Fetched from the disk, read ahead included; None where the system does not tell.
     peak_bytes : int
         The most memory the process held.
     rows : int
         Found.
-    index_bytes, data_bytes : int or None
-        As our own scan counts them.
     """
 
     import_seconds: float
     seconds: float
     storage_bytes: int | None
-    read_bytes: int | None
     peak_bytes: int
     rows: int
-    index_bytes: int | None = None
-    data_bytes: int | None = None
 
 
 def drop_from_cache(paths: Iterable[Path]) -> None:
@@ -119,19 +113,15 @@ def main(folder: str, name: str, key: str) -> None:
     before = bytes_read()
     started = time.perf_counter()
     competitor.open()
-    counted = getattr(competitor, "counted_lookup", None)
-    found, stats = counted(keys) if counted else (competitor.lookup(keys), None)
+    found = competitor.lookup(keys)
     seconds = time.perf_counter() - started
     after = bytes_read()
     taken = FirstLookup(
         import_seconds,
         seconds,
         after[0] - before[0] if after and before else None,
-        after[1] - before[1] if after and before else None,
         peak_bytes(),
         found.num_rows,
-        stats.index_bytes if stats else None,
-        stats.data_bytes if stats else None,
     )
     print(json.dumps(asdict(taken)))
 

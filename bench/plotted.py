@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.measures import Measured
+from bench.measures import ABSENT, IN_SIZES, Measured, in_name
 from bench.scale import Scaled
 from bench.tables import count_text, size_text, time_text
 
 # Families share a colour, and members of one differ by marker.
 _STYLES = {
     "zonebloom": ("#1f5fbf", "o"),
+    "zonebloom, by a filter": ("#1f5fbf", "D"),
     "zonebloom sliced": ("#1f5fbf", "s"),
     "zonebloom exact size": ("#1f5fbf", "^"),
     "Lance BLOOMFILTER": ("#d9731a", "o"),
@@ -26,8 +27,8 @@ _STYLES = {
 }
 _KINDS = (
     ("first lookup, cold", "v", lambda each: each.first.seconds if each.first else None),
-    ("one key, warm", "o", lambda each: each.present),
-    ("absent key, warm", "x", lambda each: each.absent),
+    ("one key, warm", "o", lambda each: each.warm[in_name(1)].wall),
+    ("absent key, warm", "x", lambda each: each.warm[ABSENT].wall),
 )
 _PANELS_A_ROW = 3
 
@@ -88,11 +89,11 @@ def _save(figure: Any, path: Path) -> Path:
 
 def plot_latency(measured: Sequence[Measured], folder: Path) -> Path:
     """Each competitor's time for one key, cold and warm; a panel a data set."""
-    sets = list(dict.fromkeys(each.data for each in measured))
+    sets = list(dict.fromkeys(each.data.name for each in measured))
     figure, axes = _panels(len(sets), 4.6, 3.4, sharey=True, sharex=True)
     names = list(dict.fromkeys(each.competitor for each in measured))
     for ax, data in zip(axes, sets, strict=True):
-        found = {each.competitor: each for each in measured if each.data == data}
+        found = {each.competitor: each for each in measured if each.data.name == data}
         for at, name in enumerate(names):
             if name not in found:
                 continue
@@ -118,19 +119,20 @@ def plot_latency(measured: Sequence[Measured], folder: Path) -> Path:
     return _save(figure, folder / "latency.png")
 
 
-def plot_in_sizes(measured: Sequence[Measured], folder: Path) -> Path:
-    """Time by the number of keys of an IN; a panel a data set."""
+def plot_in_sizes(measured: Sequence[Measured], path: Path) -> Path:
+    """Time by the number of keys of an IN; a panel a data set of a layout."""
     sets = list(dict.fromkeys(each.data for each in measured))
     figure, axes = _panels(len(sets), 4.6, 3.4, sharey=True, sharex=True)
     handles: dict[str, Any] = {}
     for ax, data in zip(axes, sets, strict=True):
         for each in (each for each in measured if each.data == data):
             color, marker = _STYLES[each.competitor]
-            style = "-" if marker == "o" else "--" if marker == "s" else ":"
+            style = {"o": "-", "s": "--", "D": "-."}.get(marker, ":")
             is_ours = each.competitor.startswith("zonebloom")
+            sizes = [count for count in IN_SIZES if in_name(count) in each.warm]
             (handles[each.competitor],) = ax.plot(
-                list(each.in_seconds),
-                list(each.in_seconds.values()),
+                sizes,
+                [each.warm[in_name(count)].wall for count in sizes],
                 color=color,
                 marker=marker,
                 linestyle=style,
@@ -138,7 +140,7 @@ def plot_in_sizes(measured: Sequence[Measured], folder: Path) -> Path:
                 linewidth=2.2 if is_ours else 1.3,
                 zorder=3 if is_ours else 2,
             )
-        ax.set_title(data, fontsize=10.5, loc="left")
+        ax.set_title(f"{data.name}, {data.layout}", fontsize=10.5, loc="left")
         ax.set_xscale("log")
         ax.set_yscale("log")
         _scaled_axis(ax.xaxis, lambda value: f"{value:,.0f}")
@@ -146,7 +148,7 @@ def plot_in_sizes(measured: Sequence[Measured], folder: Path) -> Path:
         ax.tick_params(labelbottom=True, labelleft=True)
         ax.set_xlabel("keys of IN (of rows drawn at random)")
     _legend_above(figure, list(handles.values()), list(handles), 4)
-    return _save(figure, folder / "in-sizes.png")
+    return _save(figure, path)
 
 
 _GROWTH: tuple[tuple[str, Callable[[Scaled], float | None], Callable[[float], str]], ...] = (

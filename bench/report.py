@@ -10,19 +10,22 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import data, scale
-from bench.competitors import competitors
+from bench import data, layouts, scale
+from bench.competitors import PEERS, Competitor, competitors
 from bench.data import DataSet
 from bench.measures import Effort, Measured, Questions, measure
 from bench.plotted import plot_growth, plot_in_sizes, plot_latency
 from bench.scale import Scaled
-from bench.tables import full_table, import_table, one_key_table, scale_table
+from bench.tables import full_table, import_table, ratio_table, scale_table
 
-PARTS = ("synthetic", "tpch", "places", "scale")
+SCALE = "scale"
+SETS = (*data.makers(0, 1, None), SCALE)
+# In the layout of every writer; the others as they were first written, and as recommended.
+IN_EVERY_LAYOUT = ("random-int64", "uuid-36-bytes", "text-1-000-distinct", "tpch-lineitem")
 _PACKAGES = ("pyarrow", "polars", "duckdb", "datafusion", "pylance", "numba")
 _HOME = Path(__file__).resolve().parent
 _BEGIN, _END = "<!-- peers -->\n", "<!-- /peers -->"
@@ -42,8 +45,10 @@ class Options:
         Of each synthetic data set.
     scale_factor : float
         Of TPC-H.
-    parts : tuple of str
-        Of `PARTS`.
+    sets, layouts : tuple of str
+        Of `SETS`, and of `layouts.NAMES`.
+    ratios : bool
+        Only what the tables of ratios need: those we are held against, nothing cold.
     full : bool
         The index of a billion rows too.
     out : Path
@@ -57,7 +62,9 @@ class Options:
 
     rows: int = 2_000_000
     scale_factor: float = 1
-    parts: tuple[str, ...] = PARTS
+    sets: tuple[str, ...] = SETS
+    layouts: tuple[str, ...] = layouts.NAMES
+    ratios: bool = False
     full: bool = False
     out: Path = _HOME
     root: Path | None = None
@@ -73,6 +80,7 @@ class Report:
     scaled: list[Scaled] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    loads: list[float] = field(default_factory=list)
 
 
 def run(options: Options, progress: Progress = print) -> Report:
@@ -89,17 +97,10 @@ def run(options: Options, progress: Progress = print) -> Report:
     for line in missing:
         progress(line)
     for each in _data_sets(options, report, progress):
-        questions = Questions.of(each, options.effort)
-        progress(f"{each.name}: {each.num_rows:,} rows, {each.num_zones:,} zones")
-        for competitor in here:
-            began = time.perf_counter()
-            found = measure(competitor(each), each, questions, options.effort)
-            report.measured.append(found)
-            progress(
-                f"  {competitor.name}: {found.present * 1e3:.2f} ms a key "
-                f"({time.perf_counter() - began:.0f} s)"
-            )
-    if "scale" in options.parts:
+        is_short = options.ratios or not each.is_first
+        report.measured += _measured(each, here, options.effort, is_short, progress)
+        report.loads.append(os.getloadavg()[0])
+    if SCALE in options.sets:
         report.scaled = scale.run(
             full=options.full, root=options.root, sizes=options.scale_sizes, progress=progress
         )
@@ -107,21 +108,41 @@ def run(options: Options, progress: Progress = print) -> Report:
     return report
 
 
+def _measured(
+    each: DataSet,
+    here: list[type[Competitor]],
+    effort: Effort,
+    is_short: bool,
+    progress: Progress,
+) -> list[Measured]:
+    """Every competitor, or those we are held against and these only warm."""
+    if is_short:
+        here = [competitor for competitor in here if competitor in PEERS]
+        effort = replace(effort, cold_runs=0)
+    progress(f"{each.name}, {each.layout}: {each.num_rows:,} rows, {each.num_zones:,} zones")
+    began = time.perf_counter()
+    found = measure(
+        [competitor(each) for competitor in here], each, Questions.of(each, effort), effort
+    )
+    progress(f"  {len(here)} competitors, {time.perf_counter() - began:.0f} s")
+    for line in ratio_table(found):
+        progress(f"  {line}")
+    return found
+
+
 def _data_sets(options: Options, report: Report, progress: Progress) -> Iterator[DataSet]:
-    if "synthetic" in options.parts:
-        for name in data.SYNTHETIC:
-            yield data.synthetic(name, options.rows, options.root)
-    for part in ("tpch", "places"):
-        if part not in options.parts:
-            continue
+    made = data.makers(options.rows, options.scale_factor, options.root)
+    for name in (name for name in options.sets if name != SCALE):
         try:
-            if part == "tpch":
-                yield from data.tpch(options.scale_factor, options.root)
-            else:
-                yield from data.places(options.root)
+            first = made[name]()
         except (ImportError, FileNotFoundError) as error:
-            report.missing.append(f"{part} is left out: {error}")
+            report.missing.append(f"{name} is left out: {error}")
             progress(report.missing[-1])
+            continue
+        known = layouts.WRITERS if name in IN_EVERY_LAYOUT else (layouts.RECOMMENDED,)
+        for layout in dict.fromkeys((first.layout, *known)):
+            if layout in options.layouts:
+                yield first.written(layout)
 
 
 # Writing
@@ -129,31 +150,53 @@ def _data_sets(options: Options, report: Report, progress: Progress) -> Iterator
 
 def markdown(report: Report) -> str:
     """The whole report."""
-    lines = ["# Against other tools", "", *_preface(report)]
-    if report.measured:
-        lines += ["", "## One key, all data sets", "", *one_key_table(report.measured)]
+    lines = ["# Against other tools", "", *_preface(report), *_ratios(report, "##")]
+    first = [each for each in report.measured if each.data.is_first]
+    if first:
         lines += ["", "![Latency by competitor](plots/latency.png)"]
         lines += ["", "![Time by keys of IN](plots/in-sizes.png)"]
-    for name in dict.fromkeys(each.data for each in report.measured):
-        found = [each for each in report.measured if each.data == name]
-        size = f"{found[0].num_rows:,} rows in {found[0].num_zones:,} zones"
-        lines += ["", f"## {name}", "", f"{size}.", "", *full_table(found)]
-    if report.measured:
-        lines += ["", "## Importing", "", *_import_words(), "", *import_table(report.measured)]
+    if len(first) < len(report.measured):
+        lines += ["", "![Time by keys of IN, by layout](plots/layouts.png)"]
+    for each in dict.fromkeys(each.data for each in first if each.first):
+        found = [one for one in first if one.data == each]
+        lines += ["", f"## {each.name}", "", _described(each), "", *full_table(found)]
+    if any(each.first for each in first):
+        lines += ["", "## Importing", "", *_import_words(), "", *import_table(first)]
     if report.scaled:
         lines += ["", "## The index alone", "", *_scale_words(), "", *scale_table(report.scaled)]
         lines += ["", "![Growth with rows](plots/growth.png)"]
     return "\n".join(lines) + "\n"
 
 
+def _ratios(report: Report, level: str) -> list[str]:
+    """A table a layout, headed by what its files tell."""
+    lines: list[str] = []
+    for layout in layouts.NAMES:
+        found = [each for each in report.measured if each.data.layout == layout]
+        if not found:
+            continue
+        sets = dict.fromkeys(each.data for each in found)
+        columns = [(file, each.column) for each in sets for file in each.files]
+        lines += ["", f"{level} Layout: {layout}, {layouts.told(columns)}", ""]
+        lines += ratio_table(found)
+    return lines
+
+
+def _described(each: DataSet) -> str:
+    told = layouts.told((file, each.column) for file in each.files)
+    return f"{each.num_rows:,} rows in {each.num_zones:,} zones, {told}."
+
+
 def readme_section(report: Report) -> str:
     """What the README shows of it."""
     lines = _preface(report)
-    shown = [each for each in report.measured if each.data == _SHOWN]
+    shown = [each for each in report.measured if each.data.name == _SHOWN]
+    shown = [each for each in shown if each.data.layout == layouts.RECOMMENDED]
     if shown:
-        lines += ["", f"{_SHOWN}, {shown[0].num_rows:,} rows:", "", *full_table(shown)]
+        data_set = shown[0].data
+        lines += ["", f"{_SHOWN}, {_described(data_set)}", "", *full_table(shown)]
     if report.measured:
-        lines += ["", "One key, warm, on each data set:", "", *one_key_table(report.measured)]
+        lines += _ratios(report, "####")
         lines += ["", "![Latency by competitor](bench/plots/latency.png)"]
     if report.scaled:
         lines += ["", *_scale_words(), "", *scale_table(report.scaled)]
@@ -168,12 +211,20 @@ def _preface(report: Report) -> list[str]:
     lines = [
         f"Measured on {machine}, Python {platform.python_version()}, {versions}. Every competitor "
         "is asked for the same keys and returns all columns of the rows, which are checked "
-        "against brute force first. In brackets, the figure as a multiple of zonebloom's in the "
-        "same run. First lookup: in a fresh process after its imports, with data and index "
-        "dropped from the page cache, the data set opened. One key: median, warm. False zones: "
-        "zones kept without the key, mean. IN: the keys of so many rows drawn at random. Batch: "
-        "100,000 keys, one in 1,000 present.",
+        "against brute force first. Warm lookups: all take turns, and each has its least time; "
+        "one key and an absent key are another one each time, IN has the keys of so many rows "
+        "drawn at random, a batch has 100,000 keys, one in 1,000 present.",
+        "",
+        "By layout: zonebloom's `lookup`, and what it takes of others' time; in brackets, of "
+        "their time on all cores. By data set, in brackets, the figure as a multiple of "
+        "zonebloom's. First lookup: in a fresh process after its imports, with data and index "
+        "dropped from the page cache, the data set opened. False zones: zones kept without the "
+        "key, mean.",
     ]
+    if report.loads:
+        low, high = min(report.loads), max(report.loads)
+        lines += ["", f"The machine's load average was {low:.1f} to {high:.1f}, of this run and "]
+        lines[-1] += "of all else on it."
     if report.missing:
         lines += ["", *(f"- {line}" for line in report.missing)]
     return lines
@@ -202,9 +253,13 @@ def _version(package: str) -> str:
 def write(report: Report, out: Path) -> None:
     """Write REPORT.md and the plots into a folder."""
     out.mkdir(parents=True, exist_ok=True)
-    if report.measured:
-        plot_latency(report.measured, out / "plots")
-        plot_in_sizes(report.measured, out / "plots")
+    first = [each for each in report.measured if each.data.is_first]
+    others = [each for each in report.measured if not each.data.is_first]
+    if first:
+        plot_latency(first, out / "plots")
+        plot_in_sizes(first, out / "plots" / "in-sizes.png")
+    if others:
+        plot_in_sizes(others, out / "plots" / "layouts.png")
     if report.scaled:
         plot_growth(report.scaled, out / "plots")
     (out / "REPORT.md").write_text(markdown(report), encoding="utf-8")

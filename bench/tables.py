@@ -1,13 +1,14 @@
-"""The report's tables in Markdown: every figure beside what it is of zonebloom's."""
+"""The report's tables in Markdown: every figure beside what it is of zonebloom's, or of others'."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bench.measures import Measured
+from bench.competitors import SCANS, LanceBloom, ZoneBloom, ZoneBloomFilter
+from bench.measures import BATCH, Measured, Timed
 from bench.scale import Scaled
 
-OURS = "zonebloom"
+OURS = ZoneBloom.name
 Column = tuple[str, Callable[[Measured], float | None], Callable[[float], str]]
 
 
@@ -43,27 +44,25 @@ def _per_row(num_bytes: float) -> str:
     return f"{num_bytes:.3g} B" if num_bytes else "0"
 
 
-def _in(count: int) -> Column:
-    return (f"IN of {count:,}", lambda each: each.in_seconds.get(count), time_text)
-
-
 COLUMNS: tuple[Column, ...] = (
     ("build, rows/s", lambda each: each.build_rows_per_second, count_text),
     ("index a row", lambda each: each.index_bytes_per_row, _per_row),
     ("first lookup", lambda each: each.first and each.first.seconds, time_text),
     ("read from disk", lambda each: each.first and each.first.storage_bytes, size_text),
-    ("one key", lambda each: each.present, time_text),
-    ("absent key", lambda each: each.absent, time_text),
     ("false zones", lambda each: each.false_zones, lambda value: f"{value:.3g}"),
 )
 
 
 def full_table(measured: Sequence[Measured]) -> list[str]:
     """All figures of one data set, a row a competitor."""
-    sizes = sorted({count for each in measured for count in each.in_seconds if count > 1})
-    rate: Column = ("batch, keys/s", lambda each: each.batch_keys_per_second, count_text)
-    columns = (*COLUMNS, *map(_in, sizes), rate)
     ours = next((each for each in measured if each.competitor == OURS), None)
+    asked = [_warm(name) for name in measured[0].warm if name != BATCH]
+    rate: Column = (
+        "batch, keys/s",
+        lambda each: each.batch_keys / each.warm[BATCH].wall,
+        count_text,
+    )
+    columns = (*COLUMNS, *asked, rate)
     lines = _header([name for name, *_ in columns])
     for each in measured:
         cells = []
@@ -74,17 +73,41 @@ def full_table(measured: Sequence[Measured]) -> list[str]:
     return lines
 
 
-def one_key_table(measured: Sequence[Measured]) -> list[str]:
-    """One warm present key: a row a data set, a column a competitor."""
-    names = list(dict.fromkeys(each.competitor for each in measured))
-    lines = _header(names, "data")
-    for data in dict.fromkeys(each.data for each in measured):
-        found = {each.competitor: each.present for each in measured if each.data == data}
-        cells = [
-            _cell(found.get(name), found.get(OURS), time_text, alone=name == OURS) for name in names
-        ]
-        lines.append(f"| {data} | {' | '.join(cells)} |")
+def _warm(name: str) -> Column:
+    return (name, lambda each: each.warm[name].wall, time_text)
+
+
+def ratio_table(measured: Sequence[Measured]) -> list[str]:
+    """What our lookups take of others' time, data sets of one layout one below another."""
+    names = list(dict.fromkeys(name for each in measured for name in each.warm))
+    lines = _header(["", *names], "data")
+    for data in dict.fromkeys(each.data.name for each in measured):
+        by_name = {each.competitor: each.warm for each in measured if each.data.name == data}
+        ours = by_name.get(OURS)
+        if ours is None:
+            continue
+        times = {name: time_text(ours[name].wall) for name in ours}
+        rows = {f"{data} | {OURS}": times}
+        for label, peers in _AGAINST.items():
+            warm = [by_name[peer] for peer in peers if peer in by_name]
+            if warm:
+                rows[f" | of {label}"] = {name: _share(name, ours, warm) for name in ours}
+        for label, cells in rows.items():
+            lines.append(f"| {label} | {' | '.join(cells.get(name, '') for name in names)} |")
     return lines
+
+
+# The least of each group's times is what ours is divided by.
+_AGAINST = {
+    LanceBloom.name: (LanceBloom.name,),
+    "the best scan": tuple(each.name for each in SCANS),
+    "`to_table(filter=)`": (ZoneBloomFilter.name,),
+}
+
+
+def _share(name: str, ours: dict[str, Timed], others: Sequence[dict[str, Timed]]) -> str:
+    wall, cpu = (min(times) for times in zip(*(each[name] for each in others), strict=True))
+    return f"{_digits(ours[name].wall / wall)} ({_digits(ours[name].cpu / cpu)})"
 
 
 def import_table(measured: Sequence[Measured]) -> list[str]:

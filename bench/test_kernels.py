@@ -1,16 +1,29 @@
-"""Hashing, inserting and checking on one core, against what NumPy takes to add two arrays."""
+"""Kernels on one core: of filters against NumPy adding two arrays, of pages against pyarrow."""
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 from bench.conftest import uuids
 from zonebloom.build.zones import train
 from zonebloom.catalog.model import ZoneParameters
+from zonebloom.ranges import RowRanges
 from zonebloom.sbbf import blocks, xxh64
 from zonebloom.sbbf.hashing import hash_array
+from zonebloom.storage.files import ReadCounter, status_identity
+from zonebloom.storage.parquet.footer import read_footer
+from zonebloom.storage.parquet.key_set import KeySet
+from zonebloom.storage.parquet.leaf_reader import LeafReader, PageTable
+from zonebloom.storage.parquet.leaf_type import LeafChunk, schema_leaves
+from zonebloom.storage.parquet.pages import RowGroupReader
+from zonebloom.storage.random_access import FragmentFile
+from zonebloom.values.probe import forms_of
 
 ROWS = 1 << 20
 RANDOM = np.random.default_rng(7)
@@ -71,3 +84,33 @@ def test_one_key_in_all_zones(versus, zones):
         blocks.check_any(words, first, size, key, np.zeros(zones, dtype=bool))
 
     versus(kernel, {"numpy": lambda: check_one(words, first, size, key[0])}, rounds=200)
+
+
+@pytest.mark.parametrize("column", ["id", "uuid"])
+def test_one_zone_read_and_tested(versus, paged, column):
+    """A key of 8192 rows of one column, against pyarrow decoding them out of a synthetic file."""
+    path = str(min(paged.glob("*.parquet")))
+    identity = status_identity(os.stat(path))
+    rows = RowRanges([(16_384, 24_576)])
+    with FragmentFile(LocalFileSystem(), path, identity, ReadCounter()) as file:
+        pages = read_footer(file.num_bytes, file.read, with_pages=True)
+        field = pages.schema.names.index(column)
+        (number,) = pages.schema.field_leaves[field]
+        leaf, located = schema_leaves(pages.schema)[field], pages.pages(0, number)
+        assert leaf is not None and located is not None
+        table = PageTable([LeafChunk(leaf, pages.row_groups[0].chunks[number], located)])
+        reader = LeafReader(file)
+
+        def by_pyarrow() -> np.ndarray:
+            values = RowGroupReader(pages, 0, file.read, file.coalesce).read([field], rows)[field]
+            return np.flatnonzero(pc.equal(values, key).to_numpy())
+
+        values = RowGroupReader(pages, 0, file.read, file.coalesce).read([field], rows)[field]
+        key = values[5_000]
+        keys = KeySet(leaf, forms_of(leaf.arrow_type, key))
+
+        def by_kernels() -> np.ndarray:
+            return reader.find(table, keys, False, rows)
+
+        assert by_kernels().tolist() == (by_pyarrow() + 16_384).tolist() == [21_384]
+        versus(by_kernels, {"pyarrow, synthetic file": by_pyarrow}, rounds=500)

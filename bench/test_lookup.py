@@ -1,4 +1,4 @@
-"""Point lookups over Parquet, against Lance on its own format and scans of the same files."""
+"""Point lookups by filters in the files, and the bytes of one; `bench.report` has the others."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ import itertools
 from pathlib import Path
 
 import duckdb
-import numpy as np
-import polars as pl
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
-import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
@@ -26,96 +21,22 @@ def embedded(lake: Path) -> Path:
     return rewritten(lake, "embedded", **PAGED, **EMBEDDED)
 
 
-@pytest.fixture(scope="module")
-def lance_indexed(lake: Path):
-    import lance
-
-    folder = lake / "_lance"
-    if not folder.exists():
-        reader = pads.dataset(lake, format="parquet").scanner().to_reader()
-        rows = pq.ParquetFile(next(lake.glob("*.parquet"))).metadata.num_rows
-        lance.write_dataset(reader, folder, max_rows_per_file=rows)
-    dataset = lance.dataset(folder)
-    dataset.create_scalar_index("id", "BLOOMFILTER", replace=True)
-    return lance.dataset(folder)
-
-
-def scans(folder: Path) -> dict:
-    """What finds rows of some keys by reading files, by name."""
-    dataset = pads.dataset(folder, format="parquet")
-    files = str(folder / "*.parquet")
-    connection = duckdb.connect()
-
-    def with_duckdb(wanted: list[int]) -> object:
-        listed = ", ".join(map(str, wanted))
-        return connection.sql(f"FROM '{files}' WHERE id IN ({listed})").to_arrow_table()
-
-    return {
-        "pyarrow.dataset": lambda wanted: dataset.to_table(filter=pc.field("id").isin(wanted)),
-        "Polars": lambda wanted: (
-            pl.scan_parquet(files).filter(pl.col("id").is_in(wanted)).collect()
-        ),
-        "DuckDB": with_duckdb,
-    }
-
-
-@pytest.mark.parametrize("kind", ["present", "absent"])
-def test_one_key(versus, indexed, lance_indexed, paged, keys, kind):
-    if kind == "absent":
-        keys = list(range(len(keys)))
-    each = itertools.cycle(keys)
-    ours = lambda: indexed.to_table(filter=pc.field("id") == next(each))  # noqa: E731
-    versus(
-        ours,
-        {"pylance": lambda: lance_indexed.to_table(filter=f"id = {next(each)}")},
-        rounds=len(keys),
-    )
-
-
-@pytest.mark.parametrize("count", [1, 100])
-def test_against_scans(versus, indexed, paged, keys, count):
-    wanted = keys[:: max(1, len(keys) // count)][:count]
-    peers = {name: lambda scan=scan: scan(wanted) for name, scan in scans(paged).items()}
-    versus(lambda: indexed.to_table(filter=pc.field("id").isin(wanted)), peers, rounds=5)
-
-
-def test_keys_in_nearly_all_zones(versus, indexed, paged):
-    """An index that cannot help must not hurt."""
-    ids = pads.dataset(paged, format="parquet").to_table(columns=["id"])["id"]
-    wanted = ids.take(pa.array(np.arange(0, len(ids), 4096)))
-    scan = pads.dataset(paged, format="parquet")
-    versus(
-        lambda: indexed.to_table(filter=pc.field("id").isin(wanted)),
-        {"pyarrow.dataset": lambda: scan.to_table(filter=pc.field("id").isin(wanted))},
-        rounds=3,
-    )
-
-
 def test_one_key_against_filters_in_the_files(versus, indexed, embedded, keys):
     """DuckDB drops row groups by the filters in the files; so do we where there is no index."""
-    peer = scans(embedded)["DuckDB"]
+    connection, files = duckdb.connect(), str(embedded / "*.parquet")
     unindexed = zb.dataset(embedded, embedded_filters=True)
     each = itertools.cycle(keys)
     versus(
         lambda: indexed.to_table(filter=pc.field("id") == next(each)),
         {
-            "DuckDB, filters in the files": lambda: peer([next(each)]),
+            "DuckDB, filters in the files": lambda: connection.sql(
+                f"FROM '{files}' WHERE id = {next(each)}"
+            ).to_arrow_table(),
             "zonebloom, filters in the files": lambda: unindexed.to_table(
                 filter=pc.field("id") == next(each)
             ),
         },
         rounds=20,
-    )
-
-
-def test_first_lookup_opens_the_index(versus, indexed, paged, keys):
-    """Opening the dataset, loading and checking the index included."""
-    scan = pads.dataset(paged, format="parquet")
-    key = keys[0]
-    versus(
-        lambda: zb.dataset(paged).count_rows(filter=pc.field("id") == key),
-        {"pyarrow.dataset": lambda: scan.count_rows(filter=pc.field("id") == key)},
-        rounds=5,
     )
 
 
