@@ -34,6 +34,7 @@ _PLAIN = {
 }
 # What a row that holds none of the keys has for its number.
 _NONE = array_of([-2], pa.int32())[0]
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 _KEY_INDEX = pa.field("key_index", pa.int64(), nullable=False)
 
 
@@ -161,6 +162,8 @@ def _as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.n
     else:
         positions = np.arange(len(keys))
     is_float = pa.types.is_floating(stored_type)
+    if _LARGE.get(keys.type) == stored_type:
+        keys = keys.cast(stored_type)
     if keys.type == stored_type and not is_float:
         return keys, positions
     if pa.types.is_integer(keys.type) and pa.types.is_integer(stored_type):
