@@ -76,9 +76,11 @@ REFUSED_TYPES = [
 ]
 
 
-def cases(number: int) -> int:
+def cases(number: int, quick: int | None = None) -> int:
     """How many random cases a test tries: a quarter, or all with ``pytest --thorough``."""
-    return number if os.environ.get(THOROUGH) else max(number // 4, 10)
+    if os.environ.get(THOROUGH):
+        return number
+    return max(number // 4, 10) if quick is None else quick
 
 
 def sample(

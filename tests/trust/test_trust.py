@@ -30,5 +30,6 @@ def test_no_row_is_lost(tmp_path, part, case, options):
     check(report)
 
 
-def test_pages_of_damaged_files():
-    check(run("pages", 0, range(200), 8, 1))
+@pytest.mark.parametrize("part", ["pages", "bodies"])
+def test_pages_of_damaged_files(part):
+    check(run(part, 0, range(200), 8, 1))

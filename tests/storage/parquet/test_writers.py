@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from storage.parquet.parquet_helpers import check_file, sample
+from helpers import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from storage.parquet.parquet_helpers import SCALARS, check_file, sample
+
+from zonebloom.ranges import RowRanges
+from zonebloom.storage.parquet.leaf_type import CODECS
 
 ROWS = 3000
 
@@ -115,3 +123,159 @@ def test_spark(spark, original, tmp_path):
         writer = writer.option("parquet.writer.version", version)
         writer.parquet(str(out))
         assert check_folder(out)
+
+
+Write = Callable[[pa.Table, Path, random.Random], None]
+
+NAMED = ["uncompressed", "snappy", "gzip", "brotli", "zstd", "lz4"]
+RUST_CODECS = ["uncompressed", "snappy", "gzip(6)", "brotli(3)", "zstd(3)", "lz4_raw"]
+
+
+def _encoding(kind: pa.DataType, rng: random.Random) -> str:
+    """An encoding that is defined for values of a type."""
+    is_type = pa.types
+    if is_type.is_boolean(kind):
+        return rng.choice(["PLAIN", "RLE"])
+    if is_type.is_float32(kind) or is_type.is_float64(kind):
+        return rng.choice(["PLAIN", "BYTE_STREAM_SPLIT"])
+    if is_type.is_integer(kind) or is_type.is_temporal(kind):
+        return rng.choice(["PLAIN", "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"])
+    if is_type.is_fixed_size_binary(kind):
+        return rng.choice(["PLAIN", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT"])
+    # Dictionaries of texts are read by pyarrow where they are stored as such, or PLAIN.
+    if not is_type.is_dictionary(kind) and ("string" in str(kind) or "binary" in str(kind)):
+        return rng.choice(["PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+    return "PLAIN"
+
+
+def by_pyarrow(table: pa.Table, path: Path, rng: random.Random) -> None:
+    names = [name for name in table.column_names if rng.random() < 0.5]
+    others = [name for name in table.column_names if name not in names]
+    encodings = {name: _encoding(table.schema.field(name).type, rng) for name in others}
+    pq.write_table(
+        table,
+        path,
+        compression=rng.choice(["none", *NAMED[1:]]),
+        use_dictionary=names,
+        column_encoding=encodings or None,
+        data_page_version=rng.choice(["1.0", "2.0"]),
+        # Of smaller pages pyarrow loses rows of its own files.
+        data_page_size=rng.choice([256, 4096, 1 << 20]),
+        max_rows_per_page=rng.choice([100, 1000]),
+        write_batch_size=rng.choice([7, 50, 1000]),
+        row_group_size=rng.choice([300, 1000]),
+        dictionary_pagesize_limit=rng.choice([64, 1000, 1 << 20]),
+        write_page_index=rng.random() < 0.5,
+        write_page_checksum=rng.random() < 0.2,
+        store_schema=rng.random() < 0.8,
+        store_decimal_as_integer=rng.random() < 0.5,
+        use_deprecated_int96_timestamps=not encodings and rng.random() < 0.3,
+    )
+
+
+def by_polars(table: pa.Table, path: Path, rng: random.Random) -> None:
+    import polars as pl
+
+    pl.DataFrame(table).write_parquet(
+        path,
+        compression=rng.choice(NAMED),
+        row_group_size=rng.choice([200, 1000]),
+        data_page_size=rng.choice([256, 4096, 1 << 20]),
+    )
+
+
+def by_duckdb(table: pa.Table, path: Path, rng: random.Random) -> None:
+    import duckdb
+
+    codec = rng.choice([*NAMED, "lz4_raw"])
+    options = f"codec {codec}, parquet_version {rng.choice(['V1', 'V2'])}"
+    if rng.random() < 0.3:
+        options += ", dictionary_size_limit 1"
+    duckdb.from_arrow(table).query("t", f"copy t to '{path}' (format parquet, {options})")
+
+
+def by_datafusion(table: pa.Table, path: Path, rng: random.Random) -> None:
+    import datafusion
+
+    options = datafusion.ParquetWriterOptions(
+        compression=rng.choice(RUST_CODECS),
+        writer_version=rng.choice(["1.0", "2.0"]),
+        dictionary_enabled=rng.random() < 0.5,
+        dictionary_page_size_limit=rng.choice([64, 1 << 20]),
+        data_page_row_count_limit=rng.choice([50, 1000]),
+        write_batch_size=rng.choice([10, 100]),
+        max_row_group_size=rng.choice([200, 1000]),
+    )
+    context = datafusion.SessionContext(datafusion.SessionConfig().with_target_partitions(1))
+    context.from_arrow(table).write_parquet_with_options(str(path), options)
+
+
+def by_arro3(table: pa.Table, path: Path, rng: random.Random) -> None:
+    import arro3.io
+
+    plain = [name for name in table.column_names if rng.random() < 0.5]
+    arro3.io.write_parquet(
+        table,
+        str(path),
+        compression=rng.choice(RUST_CODECS),
+        writer_version=rng.choice(["parquet_1_0", "parquet_2_0"]),
+        column_dictionary_enabled=dict.fromkeys(plain, False),
+        column_encoding={name: _encoding(table.schema.field(name).type, rng) for name in plain},
+        dictionary_page_size_limit=rng.choice([64, 1 << 20]),
+        data_page_row_count_limit=rng.choice([50, 1000]),
+        write_batch_size=rng.choice([10, 100]),
+        max_row_group_size=rng.choice([200, 1000]),
+    )
+
+
+# With what of SCALARS a writer does not write, or pyarrow does not read of it.
+WRITERS: dict[Write, tuple[str, ...]] = {
+    by_pyarrow: (),
+    by_polars: ("decimal256",),
+    by_duckdb: ("halffloat", "decimal256"),
+    by_datafusion: ("dictionary",),
+    by_arro3: ("dictionary",),
+}
+
+
+def generated(kind: pa.DataType, rows: int, rng: random.Random) -> pa.ChunkedArray:
+    """Values at random or in runs, of a few or of many, with any share of nulls."""
+    pieces = []
+    while rows:
+        values = sample(kind, rng.randint(1, rows), rng, rng.choice([0, 0, 0.05, 0.5, 0.95, 1]))
+        if rng.random() < 0.3:
+            few = [values.slice(i, 1) for i in range(min(len(values), 5))]
+            runs = [[rng.choice(few)] * rng.choice([1, 3, 30]) for _ in range(5)]
+            values = pa.concat_arrays([one for run in runs for one in run][: len(values)])
+        pieces.append(values)
+        rows -= len(values)
+    return pa.chunked_array(pieces, kind)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@settings(max_examples=cases(1000, 8))
+@given(seed=st.integers(0, 1 << 40), rows=st.integers(1, 1500))
+def test_generated_files(tmp_path_factory, write: Write, seed: int, rows: int) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    rng = random.Random(seed)
+    names = [name for name in SCALARS if not name.startswith(WRITERS[write])]
+    kinds = {f"c{i}": rng.choice(names) for i in range(rng.randint(1, 4))}
+    fields, columns = [], []
+    for name, kind in kinds.items():
+        columns.append(generated(SCALARS[kind], rows, rng))
+        is_optional = columns[-1].null_count > 0 or rng.random() < 0.5
+        fields.append(pa.field(name, SCALARS[kind], is_optional))
+    path = folder / "generated.parquet"
+    write(pa.Table.from_arrays(columns, schema=pa.schema(fields)), path, rng)
+    check_generated(path.read_bytes(), kinds, seed)
+
+
+def check_generated(data: bytes, kinds: dict[str, Any], seed: int) -> None:
+    file = check_file(data, seed, tries=1)
+    for number, group in enumerate(file.footer.row_groups):
+        every = RowRanges([(0, group.num_rows)])
+        decoded = file.rows_by_kernels(number, every, file.walked, range(len(kinds)))
+        for field, kind in enumerate(kinds.values()):
+            (chunk, *_) = [group.chunks[leaf] for leaf in file.footer.schema.field_leaves[field]]
+            if kind in ("int64", "string", "double", "bool") and chunk.codec in CODECS:
+                assert field in decoded, f"{kind} is left to pyarrow"

@@ -78,6 +78,8 @@ class ChunkPages:
         counts = values[2]
         bases = self._first_rows if present is None else counts.cumsum() - counts
         self._values: _Pages = (*values, bases)
+        # Whether they have all values that their levels say.
+        self._is_checked = False
         # Which pages hold indices; None where all or none do.
         self._by_dictionary: np.ndarray | None = None
         if has & header_kernels.HAS_INDICES and has & _HAS_VALUES:
@@ -91,6 +93,8 @@ class ChunkPages:
     ) -> np.ndarray:
         """Rows of the row group that hold one of some keys, or null, ascending."""
         of_indices, of_values = self._parts()
+        if nulls:
+            self._require_values(of_indices, of_values)
         parts = []
         if of_values is not None:
             parts.append(keys.find(*of_values))
@@ -112,6 +116,7 @@ class ChunkPages:
             count = _checked(row_kernels.ranks(*place, rows, valid, positions))
             positions = positions[:count]
         of_indices, of_values = self._parts()
+        self._require_values(of_indices, of_values)
         if of_indices is None and of_values is not None and leaf.width:
             data = np.empty(positions.size * leaf.width, dtype=np.uint8)
             _require(take_kernels.take_fixed(*of_values, leaf.width, positions, data), positions)
@@ -128,7 +133,7 @@ class ChunkPages:
                 self._locate(indices, values, positions[among], *part)
                 starts[among], lengths[among] = part
         size = int(lengths.sum())
-        if size > MAX_INT32 and not leaf.width:
+        if size > MAX_INT32:
             raise Undecodable
         data = np.empty(size, dtype=np.uint8)
         _checked(take_kernels.copy_texts(starts, lengths, data))
@@ -146,6 +151,16 @@ class ChunkPages:
             return (pages, None) if self._has & header_kernels.HAS_INDICES else (None, pages)
         some, others = self._by_dictionary, ~self._by_dictionary
         return tuple(each[some] for each in pages), tuple(each[others] for each in pages)
+
+    def _require_values(self, of_indices: _Pages | None, of_values: _Pages | None) -> None:
+        """Refuse pages with fewer values than their levels say, which are wrong then.
+
+        Values that nobody wants have a say too: the wanted ones may be others.
+        """
+        for pages, are_indices in ((of_indices, True), (of_values, False)):
+            if pages is not None and not self._is_checked:
+                _checked(take_kernels.have_values(*pages[:3], self._leaf.width, are_indices))
+        self._is_checked = True
 
     def _locate(
         self,
@@ -174,9 +189,9 @@ class ChunkPages:
         from zonebloom.storage.parquet.plain import to_plain
 
         addresses, sizes, counts, _ = self._values
-        as_they_are = {_PLAIN_DICTIONARY, _RLE_DICTIONARY}
-        if self._leaf.physical_type != BOOLEAN:
-            as_they_are.add(_PLAIN)
+        as_they_are = {_PLAIN, _PLAIN_DICTIONARY, _RLE_DICTIONARY}
+        if self._leaf.physical_type == BOOLEAN:
+            as_they_are.clear()
         for page, encoding in enumerate(encodings):
             if encoding not in as_they_are:
                 body = pa.foreign_buffer(int(addresses[page]), int(sizes[page]), self._kept)

@@ -29,7 +29,11 @@ def decompressor(codec: int) -> Callable[[Any, int], pa.Buffer]:
         assert decompress is not None
         try:
             if codec == GZIP:
-                inflated = pa.py_buffer(zlib.decompress(body, _GZIP_BITS, size))
+                # One byte more: with room left it goes on to its checksum.
+                stream = zlib.decompressobj(_GZIP_BITS)
+                inflated = pa.py_buffer(stream.decompress(body, size + 1))
+                if not stream.eof:
+                    raise FragmentUnreadable("a page cannot be decompressed: it does not end")
             else:
                 inflated = decompress(body, size)
         except (pa.ArrowException, OSError, ValueError, zlib.error) as error:

@@ -12,9 +12,9 @@ from zonebloom.sbbf.jit import kernel, readonly
 from zonebloom.storage.parquet.page_bytes import varint, zigzag
 
 
-@kernel(int64(readonly(uint8), int64, int64, int64[::1]))
-def deltas(data, at, stop, out):
-    """Decode DELTA_BINARY_PACKED: ``out.size`` integers; where they end, or -1."""
+@kernel(int64(readonly(uint8), int64, int64, int64, int64[::1]))
+def deltas(data, at, stop, bits, out):
+    """Decode DELTA_BINARY_PACKED: ``out.size`` integers of some bits; where they end, or -1."""
     if stop > data.shape[0]:
         return -1
     block, at = varint(data, at, stop)
@@ -32,7 +32,7 @@ def deltas(data, at, stop, out):
     if miniblocks > np.uint64(1 << 16) or block % miniblocks:
         return -1
     per_miniblock = np.int64(block // miniblocks)
-    if per_miniblock % 8:
+    if block % 128 or per_miniblock % 32:
         return -1
     if out.shape[0] == 0:
         return at
@@ -53,23 +53,23 @@ def deltas(data, at, stop, out):
             width = np.int64(data[widths + m])
             num_bytes = per_miniblock // 8 * width
             wanted = min(per_miniblock, out.shape[0] - done)
-            if width > 64 or (wanted * width + 7) // 8 > stop - at:
+            if width > bits or num_bytes > stop - at:
                 return -1
             position = at * 8
             for _ in range(wanted):
-                bits = np.uint64(0)
+                delta = np.uint64(0)
                 filled = 0
                 while filled < width:
                     byte = np.uint64(data[position >> 3]) >> np.uint64(position & 7)
                     piece = min(8 - (position & 7), width - filled)
                     byte &= (np.uint64(1) << np.uint64(piece)) - np.uint64(1)
-                    bits |= byte << np.uint64(filled)
+                    delta |= byte << np.uint64(filled)
                     filled += piece
                     position += piece
-                value = np.int64(np.uint64(value) + np.uint64(least) + bits)
+                value = np.int64(np.uint64(value) + np.uint64(least) + delta)
                 out[done] = value
                 done += 1
-            at = min(at + num_bytes, stop)
+            at += num_bytes
     return at
 
 

@@ -59,6 +59,12 @@ class Dictionary:
         self._body = body
         place = np.array([body.address], dtype=np.uint64), np.array([body.size])
         self._page = *place, np.array([self.size]), np.array([0])
+        num_bytes = self.size * leaf.width
+        if self.size and not leaf.width:
+            num_bytes = int(self._text_starts[-1]) - _LENGTH_BYTES
+        # Of one that claims too few values, a key among the others would not be found.
+        if num_bytes != body.size:
+            raise FragmentUnreadable("a dictionary does not have the bytes of its values")
 
     @property
     def num_bytes(self) -> int:

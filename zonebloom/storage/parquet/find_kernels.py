@@ -14,7 +14,7 @@ from numba import int64, uint8, uint64, void
 
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.sbbf.xxh64 import hash_bytes, load_32, load_64
-from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, text_at, varint_at
+from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, run_at, text_at
 
 
 @inlined
@@ -207,37 +207,19 @@ def find_indices(addresses, sizes, counts, bases, hits_of, positions):
         at = 1
         done = 0
         while done < count:
-            header, at = varint_at(address, at, stop)
-            if at < 0:
+            wanted, index, begin, at = run_at(address, at, stop, width, count - done)
+            if wanted < 0 or index >= hits_of.shape[0]:
                 return -1
-            length = np.int64(header >> np.uint64(1))
-            if length <= 0:
-                return -1
-            if header & np.uint64(1):
-                wanted = min(length * 8, count - done)
-                if (wanted * width + 7) // 8 > stop - at:
-                    return -1
+            if index < 0:
                 for i in range(wanted):
-                    index = np.int64(bits_at(address, at * 8 + i * width, width, stop))
+                    index = np.int64(bits_at(address, begin * 8 + i * width, width, stop))
                     if index >= hits_of.shape[0]:
                         return -1
                     positions[hits] = base + done + i
                     hits += np.int64(hits_of[index])
-                at = min(at + length * width, stop)
-            else:
-                num_bytes = (width + 7) // 8
-                if num_bytes > stop - at:
-                    return -1
-                index = 0
-                for i in range(num_bytes):
-                    index |= np.int64(byte_at(address, at + i)) << (8 * i)
-                at += num_bytes
-                wanted = min(length, count - done)
-                if index >= hits_of.shape[0]:
-                    return -1
-                if hits_of[index]:
-                    for i in range(wanted):
-                        positions[hits + i] = base + done + i
-                    hits += wanted
+            elif hits_of[index]:
+                for i in range(wanted):
+                    positions[hits + i] = base + done + i
+                hits += wanted
             done += wanted
     return hits

@@ -167,7 +167,8 @@ def _described(data, header, begin, stop, num_rows, max_level, codec, page):
         levels = header[_DEFINITION_BYTES]
         if levels < 0 or levels > size or levels > stop - begin:
             return CONTRADICTORY
-        if header[_REPETITION_BYTES] > 0:
+        # Nothing is repeated; a header that does not say so is damaged.
+        if header[_NUM_ROWS] != num_rows or header[_REPETITION_BYTES] != 0:
             return CONTRADICTORY
         page[LEVEL_BYTES] = levels
         begin += levels

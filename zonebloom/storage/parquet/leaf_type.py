@@ -150,6 +150,9 @@ def _is_decodable(
         return arrow_type in _TEXTS
     if arrow_type != stored or pa.types.is_null(arrow_type) or physical_type == INT96:
         return False
+    if physical_type == FIXED and not width:
+        # A width of 0 is that of texts.
+        return False
     if pa.types.is_decimal(arrow_type):
         return arrow_type.bit_width in (128, 256) and width <= arrow_type.bit_width // 8
     if physical_type == BOOLEAN:

@@ -52,6 +52,33 @@ def varint_at(address, at, stop):
 
 
 @inlined
+def run_at(address, at, stop, width, left):
+    """A run of the hybrid of RLE and bit-packing, of ``left`` values of some width at most 32.
+
+    How many values it has, -1 where it is not one; the value, -1 where they are bit-packed; where
+    its values begin, and where they end.
+    """
+    header, at = varint_at(address, at, stop)
+    length = np.int64(header >> np.uint64(1))
+    if at < 0 or length <= 0:
+        return np.int64(-1), np.int64(-1), at, at
+    if header & np.uint64(1):
+        # Writers pad the last run, to eight values or to many more.
+        if length * width > stop - at:
+            return np.int64(-1), np.int64(-1), at, at
+        return min(length * 8, left), np.int64(-1), at, at + length * width
+    num_bytes = (width + 7) >> 3
+    if length > left or num_bytes > stop - at:
+        return np.int64(-1), np.int64(-1), at, at
+    value = np.int64(0)
+    for i in range(num_bytes):
+        value |= np.int64(byte_at(address, at + i)) << (8 * i)
+    if value >> width:
+        return np.int64(-1), np.int64(-1), at, at
+    return length, value, at, at + num_bytes
+
+
+@inlined
 def bits_at(address, bit, width, stop):
     """A value of up to 32 bits that begins at a bit, of bytes that end at ``stop``."""
     at = bit >> 3

@@ -36,7 +36,8 @@ def to_plain(leaf: LeafType, encoding: int, body: np.ndarray, count: int) -> np.
     if kind == BOOLEAN:
         return _booleans(encoding, body, count)
     if encoding == _DELTA and kind in (INT32, INT64):
-        return _deltas(body, 0, count)[0].astype(f"i{leaf.width}").view(np.uint8)
+        numbers = _deltas(body, 0, count, 8 * leaf.width)[0]
+        return numbers.astype(f"i{leaf.width}").view(np.uint8)
     if encoding == _DELTA_LENGTH and kind == BYTE_ARRAY:
         lengths, at = _deltas(body, 0, count)
         return _texts(body, at, lengths)
@@ -48,10 +49,9 @@ def to_plain(leaf: LeafType, encoding: int, body: np.ndarray, count: int) -> np.
             raise FragmentUnreadable("a page has values of another width than its column")
         return joined
     if encoding == _SPLIT and kind != BYTE_ARRAY:
-        if count * leaf.width > body.size:
-            raise FragmentUnreadable("a page ends before its values")
-        streams = body[: count * leaf.width].reshape(leaf.width, count)
-        return np.ascontiguousarray(streams.T).reshape(-1)
+        if count * leaf.width != body.size:
+            raise FragmentUnreadable("a page does not have the bytes of its values")
+        return np.ascontiguousarray(body.reshape(leaf.width, count).T).reshape(-1)
     raise Undecodable
 
 
@@ -63,15 +63,16 @@ def _booleans(encoding: int, body: np.ndarray, count: int) -> np.ndarray:
     if encoding != _RLE:
         raise Undecodable
     # Behind their length, 4 bytes.
+    stop = int.from_bytes(body[:4].tobytes(), "little")
     values = np.empty(count, dtype=np.uint8)
-    if row_kernels.read_booleans(body.ctypes.data + 4, body.size - 4, values) < 0:
+    if stop > body.size - 4 or row_kernels.read_booleans(body.ctypes.data + 4, stop, values) < 0:
         raise FragmentUnreadable("the values of a page cannot be decoded")
     return values
 
 
-def _deltas(body: np.ndarray, at: int, count: int) -> tuple[np.ndarray, int]:
+def _deltas(body: np.ndarray, at: int, count: int, bits: int = 32) -> tuple[np.ndarray, int]:
     out = np.empty(count, dtype=np.int64)
-    stop = delta_kernels.deltas(body, at, body.size, out)
+    stop = delta_kernels.deltas(body, at, body.size, bits, out)
     if stop < 0:
         raise FragmentUnreadable("the deltas of a page cannot be decoded")
     return out, stop
@@ -98,7 +99,9 @@ def _prefixed(body: np.ndarray, count: int) -> tuple[np.ndarray, int, np.ndarray
 
 
 def _texts(data: np.ndarray, at: int, lengths: np.ndarray) -> np.ndarray:
-    if lengths.size and (lengths.min() < 0 or lengths.max() > data.size - at):
+    # Each by itself first: a sum could wrap.
+    most = data.size - at
+    if lengths.size and (lengths.min() < 0 or lengths.max() > most or lengths.sum() > most):
         raise FragmentUnreadable("texts of a page lie outside it")
     out = np.empty(int(lengths.sum()) + 4 * lengths.size, dtype=np.uint8)
     if delta_kernels.plain_texts(data, at, lengths, out) < 0:

@@ -11,7 +11,7 @@ from numba import int64, uint8, uint64
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.sbbf.xxh64 import load_32
 from zonebloom.storage.parquet.header_kernels import CHECKED, LEVEL_BYTES
-from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, varint_at
+from zonebloom.storage.parquet.page_bytes import bits_at, run_at
 
 
 @kernel(
@@ -64,7 +64,7 @@ def rows_within(starts, stops, rows):
 
 
 @inlined
-def _read_levels(address, stop, count, most, present, base):
+def _read_levels(address, stop, most, present):
     """Which values of a page are there, by their levels up to ``most``: how many, or -1."""
     width = 0
     while most >> width:
@@ -74,28 +74,21 @@ def _read_levels(address, stop, count, most, present, base):
     at = 0
     done = 0
     total = 0
-    while done < count:
-        header, at = varint_at(address, at, stop)
-        length = np.int64(header >> np.uint64(1))
-        if at < 0 or length <= 0 or stop - at < 1:
+    while done < present.shape[0]:
+        count, value, begin, at = run_at(address, at, stop, width, present.shape[0] - done)
+        if count < 0 or value > most:
             return -1
-        if header & np.uint64(1):
-            wanted = min(length * 8, count - done)
-            if (wanted * width + 7) // 8 > stop - at:
-                return -1
-            for i in range(wanted):
-                level = bits_at(address, at * 8 + i * width, width, stop)
-                is_there = np.uint8(np.int64(level) == most)
-                present[base + done + i] = is_there
-                total += np.int64(is_there)
-            at = min(at + length * width, stop)
+        if value < 0:
+            for i in range(count):
+                level = np.int64(bits_at(address, begin * 8 + i * width, width, stop))
+                if level > most:
+                    return -1
+                present[done + i] = level == most
+                total += np.int64(level == most)
         else:
-            is_there = np.uint8(np.int64(byte_at(address, at)) == most)
-            at += 1
-            wanted = min(length, count - done)
-            present[base + done : base + done + wanted] = is_there
-            total += wanted * np.int64(is_there)
-        done += wanted
+            present[done : done + count] = value == most
+            total += count * np.int64(value == most)
+        done += count
     return total
 
 
@@ -141,7 +134,8 @@ def read_levels(addresses, sizes, data, pages, num_rows, bounds, columns, presen
                     stop = pages[page, LEVEL_BYTES]
                     levels = data + np.uint64(pages[page, CHECKED])
                 most = columns[column, 0]
-                count = _read_levels(levels, stop, num_rows[page], most, present, base)
+                of_page = present[base : base + num_rows[page]]
+                count = _read_levels(levels, stop, most, of_page)
                 if count < 0:
                     return -1
                 stored[page] = count
@@ -153,7 +147,7 @@ def read_levels(addresses, sizes, data, pages, num_rows, bounds, columns, presen
 @kernel(int64(uint64, int64, uint8[::1]))
 def read_booleans(address, stop, values):
     """Booleans that are written as levels are; how many are true, or -1."""
-    return _read_levels(address, stop, values.shape[0], 1, values, 0)
+    return _read_levels(address, stop, 1, values)
 
 
 @kernel(

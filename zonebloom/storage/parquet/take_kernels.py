@@ -10,7 +10,36 @@ from numba import int64, uint8, uint64
 
 from zonebloom.sbbf.jit import kernel, readonly
 from zonebloom.sbbf.xxh64 import load_64
-from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, text_at, varint_at
+from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, run_at, text_at
+
+
+@kernel(int64(readonly(uint64), readonly(int64), readonly(int64), int64, int64))
+def have_values(addresses, sizes, counts, width, are_indices):
+    """Whether pages have as many values, or dictionary indices, as they are to: 0, or -1."""
+    for page in range(addresses.shape[0]):
+        address, size, count = addresses[page], sizes[page], counts[page]
+        if width and not are_indices:
+            if count * width > size:
+                return -1
+            continue
+        if count and are_indices:
+            if size < 1 or byte_at(address, 0) > np.uint64(32):
+                return -1
+            width = np.int64(byte_at(address, 0))
+        at = np.int64(are_indices)
+        done = 0
+        while done < count:
+            wanted = 1
+            if are_indices:
+                wanted, _, _, at = run_at(address, at, size, width, count - done)
+            else:
+                at, length = text_at(address, at, size, 0)
+                wanted = 1 if length >= 0 else -1
+                at += length
+            if wanted < 0:
+                return -1
+            done += wanted
+    return 0
 
 
 @kernel(
@@ -39,38 +68,18 @@ def take_indices(addresses, sizes, counts, bases, positions, size, out):
         at = 1
         done = 0
         while done < count and taken < positions.shape[0] and positions[taken] < base + count:
-            header, at = varint_at(address, at, stop)
-            if at < 0:
+            wanted, value, begin, at = run_at(address, at, stop, width, count - done)
+            if wanted < 0:
                 return -1
-            length = np.int64(header >> np.uint64(1))
-            if length <= 0:
-                return -1
-            if header & np.uint64(1):
-                wanted = min(length * 8, count - done)
-                if (wanted * width + 7) // 8 > stop - at:
-                    return -1
-                while taken < positions.shape[0] and positions[taken] < base + done + wanted:
-                    bit = at * 8 + (positions[taken] - base - done) * width
+            while taken < positions.shape[0] and positions[taken] < base + done + wanted:
+                index = value
+                if value < 0:
+                    bit = begin * 8 + (positions[taken] - base - done) * width
                     index = np.int64(bits_at(address, bit, width, stop))
-                    if index >= size:
-                        return -1
-                    out[taken] = index
-                    taken += 1
-                at = min(at + length * width, stop)
-            else:
-                num_bytes = (width + 7) // 8
-                if num_bytes > stop - at:
+                if index >= size:
                     return -1
-                index = 0
-                for i in range(num_bytes):
-                    index |= np.int64(byte_at(address, at + i)) << (8 * i)
-                at += num_bytes
-                wanted = min(length, count - done)
-                while taken < positions.shape[0] and positions[taken] < base + done + wanted:
-                    if index >= size:
-                        return -1
-                    out[taken] = index
-                    taken += 1
+                out[taken] = index
+                taken += 1
             done += wanted
     return taken
 

@@ -1,0 +1,193 @@
+"""One thing wrong in pages of every encoding and codec: what kernels take of them and find in them
+is what the sound file holds, or what pyarrow reads of the same damaged file, or is refused.
+
+Unlike in `trust.pages`, what pyarrow refuses is no excuse: values are the sound ones then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import tracemalloc
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from storage.parquet.parquet_helpers import File, same, sliced, some_rows
+from trust.report import PEER, Report
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.ranges import RowRanges
+from zonebloom.storage.parquet.headers import page_header
+from zonebloom.storage.parquet.key_set import KeySet
+from zonebloom.storage.parquet.leaf_reader import LeafReader, PageTable
+from zonebloom.storage.parquet.leaf_type import Undecodable
+from zonebloom.storage.parquet.thrift import Reader
+from zonebloom.values.literal import Unanswerable
+from zonebloom.values.probe import forms_of
+
+# Whether a result is that of a column.
+Holds: TypeAlias = "partial[bool]"
+
+ROWS = 300
+# Of files of some kilobytes.
+MOST_BYTES = 4 << 20
+# Damages of one sound file.
+DAMAGES = 10
+
+INTEGERS = ["DICTIONARY", "PLAIN", "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"]
+TEXTS = ["DICTIONARY", "PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"]
+ENCODINGS = {
+    pa.int64(): INTEGERS,
+    pa.int32(): INTEGERS,
+    pa.bool_(): ["PLAIN", "RLE"],
+    pa.float32(): ["BYTE_STREAM_SPLIT"],
+    pa.binary(): TEXTS,
+    pa.binary(5): ["DICTIONARY", "PLAIN", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT"],
+    pa.decimal128(24, 2): ["DICTIONARY"],
+}
+COLUMNS = [(kind, each) for kind, encodings in ENCODINGS.items() for each in encodings]
+CODECS = ["none", "snappy", "gzip", "zstd", "lz4"]
+
+
+def values(kind: pa.DataType, rng: random.Random, is_optional: bool) -> pa.Array:
+    """Values of which some come in runs, and so do nulls."""
+    numbers: list[int | None] = []
+    while len(numbers) < ROWS:
+        number = rng.choice([rng.randrange(128), rng.randrange(8)])
+        run = rng.choice([1, 1, 2, 9, 40])
+        numbers += [None if is_optional and rng.random() < 0.2 else number] * run
+    del numbers[ROWS:]
+    if pa.types.is_boolean(kind):
+        return pa.array([None if n is None else n % 2 == 0 for n in numbers])
+    array = pa.array(numbers, pa.int64())
+    if kind == pa.binary(5):
+        return pa.array([None if n is None else b"%05d" % n for n in numbers], kind)
+    if kind == pa.binary():
+        return pa.array(
+            [None if n is None else b"%d" % (n % 4) + b"xyz" * (n % 5) for n in numbers]
+        )
+    return array.cast(kind)
+
+
+@lru_cache(maxsize=4)
+def sound_file(number: int) -> bytes:
+    """A file of one column; every so-many in turn has each encoding, codec and page version."""
+    rng = random.Random(number)
+    number, column = divmod(number, len(COLUMNS))
+    number, codec = divmod(number, len(CODECS))
+    kind, encoding = COLUMNS[column]
+    is_optional = rng.random() < 0.7
+    schema = pa.schema([pa.field("x", kind, is_optional)])
+    is_dictionary = encoding == "DICTIONARY"
+    sink = io.BytesIO()
+    pq.write_table(
+        pa.table([values(kind, rng, is_optional)], schema=schema),
+        sink,
+        compression=CODECS[codec],
+        data_page_version=["1.0", "2.0"][number % 2],
+        use_dictionary=is_dictionary,
+        column_encoding=None if is_dictionary else {"x": encoding},
+        dictionary_pagesize_limit=rng.choice([100, 1 << 20]),
+        max_rows_per_page=rng.choice([100, 1000]),
+        write_batch_size=50,
+        write_page_index=True,
+        write_statistics=False,
+        write_page_checksum=rng.random() < 0.1,
+    )
+    return sink.getvalue()
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """The file with one thing wrong: in a header, where a body begins, or anywhere in pages."""
+    chunk = File(data).footer.row_groups[0].chunks[0]
+    headers = []
+    at = chunk.start
+    while at < chunk.stop:
+        headers.append((at, at + Reader(data[at:]).struct().stop))
+        at += page_header(data[at:]).size
+    header, body = rng.choice(headers)
+    places = [range(header, body), range(body, body + 16), range(chunk.start, chunk.stop)]
+    at = min(rng.choice(rng.choice(places)), chunk.stop - 4)
+    result = bytearray(data)
+    # A byte can be of several indices: pyarrow minds one that nobody wants, should it be too large.
+    how = 0.0 if at >= body and chunk.start < chunk.data_start else rng.random()
+    if how < 0.5:
+        result[at] ^= 1 << rng.randrange(8)
+    elif how < 0.9:
+        result[at] = rng.choice([0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF, rng.randrange(256)])
+    else:
+        result[at : at + 4] = rng.choice([b"\xff\xff\xff\x7f", b"\0\0\0\x80", rng.randbytes(4)])
+    return bytes(result)
+
+
+def ours(data: bytes, sound: pa.ChunkedArray, rng: random.Random) -> list[Holds]:
+    """What tells whether values taken and keys found are those of a column; refused ones have no
+    part in it."""
+    file = File(data)
+    results: list[Holds] = []
+    for rows in (RowRanges([(0, ROWS)]), some_rows(ROWS, rng)):
+        with contextlib.suppress(FragmentUnreadable):
+            for taken in file.rows_by_kernels(0, rows, file.indexed, [0]).values():
+                results.append(partial(is_taken, taken, rows))
+        for most in (0, 1, 20):
+            keys = [sound[rng.randrange(ROWS)] for _ in range(most)]
+            keys = [key for key in keys if key.is_valid]
+            nulls = rng.random() < 0.5
+            with contextlib.suppress(FragmentUnreadable, Undecodable, Unanswerable):
+                for column in file.leaves(0, file.indexed, [0]).values():
+                    forms = [form for key in keys for form in forms_of(sound.type, key)]
+                    table, key_set = PageTable([column]), KeySet(column.leaf, forms)
+                    offsets = LeafReader(file).find(table, key_set, nulls, rows).tolist()
+                    wanted = {key.as_py() for key in keys} | ({None} if nulls else set())
+                    results.append(partial(are_found, offsets, wanted, rows))
+    return results
+
+
+def is_taken(taken: pa.ChunkedArray, rows: RowRanges, column: pa.ChunkedArray) -> bool:
+    return same(taken, sliced(column, rows))
+
+
+def are_found(
+    offsets: list[int], wanted: set[object], rows: RowRanges, column: pa.ChunkedArray
+) -> bool:
+    values = column.to_pylist()
+    return offsets == [i for start, stop in rows for i in range(start, stop) if values[i] in wanted]
+
+
+def peers(data: bytes) -> pa.ChunkedArray | None:
+    """What pyarrow reads, None when it does not."""
+    try:
+        table = pq.ParquetFile(io.BytesIO(data)).read(use_threads=False)
+    except (pa.ArrowException, OSError):
+        return None
+    return table.column(0) if table.num_rows == ROWS else None
+
+
+def run_case(report: Report, number: int, folder: Path) -> None:
+    """One damage; in a process of its own kind, since pyarrow may crash."""
+    rng = report.begin(number)
+    sound = sound_file(number // DAMAGES)
+    wrong = damaged(sound, rng)
+    column = peers(sound)
+    assert column is not None
+    if not number % DAMAGES:
+        assert all(holds(column) for holds in ours(sound, column, rng))
+    tracemalloc.start()
+    results = ours(wrong, column, rng)
+    used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    if used > MOST_BYTES:
+        report.fail(f"{used:,} bytes for a file of {len(wrong):,}")
+    report.phase(PEER)
+    theirs = peers(wrong)
+    report.tried["read" if results else "refused"] += 1
+    for holds in results:
+        if not holds(column) and (theirs is None or not holds(theirs)):
+            kind, encoding = COLUMNS[number // DAMAGES % len(COLUMNS)]
+            peer = "refuses" if theirs is None else "reads other values"
+            report.fail(f"{kind} {encoding}: {holds.func.__name__} not, where pyarrow {peer}")
+            break
