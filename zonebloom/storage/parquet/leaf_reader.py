@@ -88,8 +88,8 @@ class LeafReader:
                 values.append(pages.take(part))
         if not hits:
             return _NO_ROWS
-        found = np.concatenate(hits)
-        self._found[_name(column)] = found, pa.concat_arrays(values)
+        found = hits[0] if len(hits) == 1 else np.concatenate(hits)
+        self._found[_name(column)] = found, _joined(values)
         if len(self._found) > _MOST_FOUND:
             self._found.popitem(last=False)
         return found
@@ -135,7 +135,7 @@ class LeafReader:
             parts.append(_taken(pages, rows[within]))
             if parts[-1] is None:
                 return None
-        return pa.concat_arrays(parts)
+        return _joined(parts)
 
     def _is_small(self, sizes: np.ndarray) -> bool:
         """Whether pages are read at once; a request to a store is long."""
@@ -170,8 +170,11 @@ class LeafReader:
         kept: list[object] = [data]
         edges = bounds.tolist()
         addresses, plain_sizes = _bodies(table, data, pages, edges, flags, kept)
-        is_optional = np.repeat(table.kinds[:, 0] > 0, np.diff(bounds))
-        present = np.empty(int(num_rows[is_optional].sum()), dtype=np.uint8)
+        levels = [
+            int(num_rows[edges[number] : edges[number + 1]].sum()) if column.leaf.max_level else 0
+            for number, column in enumerate(table.columns)
+        ]
+        present = np.empty(sum(levels), dtype=np.uint8)
         stored, nulls = np.empty_like(num_rows), np.empty_like(has)
         place = addresses, plain_sizes, data.ctypes.data, pages, num_rows, bounds, table.kinds
         if row_kernels.read_levels(*place, present, stored, nulls) < 0:
@@ -180,7 +183,6 @@ class LeafReader:
         row = 0
         for number, column in enumerate(table.columns):
             part = slice(edges[number], edges[number + 1])
-            rows = int(num_rows[part].sum()) if column.leaf.max_level else 0
             opened.append(
                 ChunkPages(
                     column.leaf,
@@ -188,12 +190,12 @@ class LeafReader:
                     pages[part, header_kernels.ENCODING],
                     (addresses[part], plain_sizes[part], stored[part]),
                     (first_rows[part], num_rows[part]),
-                    present[row : row + rows] if nulls[number] else None,
+                    present[row : row + levels[number]] if nulls[number] else None,
                     kept,
                     partial(self._dictionary, column),
                 )
             )
-            row += rows
+            row += levels[number]
         return opened
 
     def _without_unknown(
@@ -238,6 +240,10 @@ class LeafReader:
         spans = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
         pieces = read_near(self._file.read, spans, self._file.coalesce)
         return np.frombuffer(b"".join(pieces), dtype=np.uint8)
+
+
+def _joined(parts: Sequence[pa.Array]) -> pa.Array:
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 def _taken(pages: ChunkPages | None, rows: np.ndarray) -> pa.Array | None:
