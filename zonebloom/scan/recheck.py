@@ -13,6 +13,9 @@ from zonebloom.errors import FilterError, InvalidArgument
 from zonebloom.predicates import Equals, IsIn, RowFilter
 from zonebloom.predicates.arrow_form import expression_text
 
+# Beside integers, what PyArrow compares as it is stored; of some other types it has no kernel.
+_COMPARED = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
 # Up to here runs of rows are sliced; beyond it a gather is quicker.
@@ -50,7 +53,9 @@ def rows_equal(table: pa.Table, predicate: Equals | IsIn) -> np.ndarray | None:
     sought = predicate.value if isinstance(predicate, Equals) else predicate.values
     name, *below = predicate.column
     column = table.column(name)
-    if below or column.type != sought.type or pa.types.is_floating(column.type):
+    if below or column.type != sought.type:
+        return None
+    if not pa.types.is_integer(column.type) and column.type not in _COMPARED:
         return None
     if isinstance(predicate, Equals):
         mask = pc.call_function("equal", [column, sought])

@@ -268,7 +268,7 @@ class SparkFiles:
             at = source.schema.get_field_index(name)
             field = source.schema.field(at).with_type(pa.timestamp("us"))
             read = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-            source = replace(source, schema=source.schema.set(at, field), format=read)
+            source = replace(source, schema=source.schema.set(at, field), file_format=read)
         if instants:
             ds = Dataset(Opened.of(source, ds.opened.catalog), ds.title)
         return cls(ds, Rebase.of(source, instants, old_calendar), types)

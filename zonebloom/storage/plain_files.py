@@ -32,6 +32,8 @@ def plain_files(filesystem: pafs.FileSystem, path: str, is_folder: bool) -> Sour
             schema = first.schema_arrow
     except (pa.ArrowException, OSError):
         return None
+    if len(set(schema.names)) < len(schema.names):
+        return None
     return Source(schema, None, filesystem, root, fragments)
 
 
