@@ -36,7 +36,16 @@ def main(arguments: list[str] | None = None) -> int:
     def progress(line: str) -> None:
         print(f"{time.perf_counter() - started:6.0f} s  {line}", file=sys.stderr, flush=True)
 
-    options = Options(given.rows, 1, sets, layouts, given.ratios, given.full, given.out, given.data)
+    options = Options(
+        given.rows,
+        given.scale,
+        sets,
+        layouts,
+        given.ratios,
+        given.full,
+        given.out,
+        given.data,
+    )
     found = run(options, progress)
     write(found, given.out)
     if given.readme:
