@@ -45,7 +45,7 @@ from zonebloom.values.types import widens
 Located: TypeAlias = tuple[np.ndarray, pa.Table]
 
 # Fewer rows are read by the time threads have begun; a request to a store takes longer.
-_THREADED_ROWS = 1 << 15
+_THREADED_ROWS = 1 << 18
 
 _EVERY_ROW = RowRanges([(0, MAX_ROWS_PER_FRAGMENT)])
 
