@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +15,13 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.parquet.headers import page_header, walk_pages
 from zonebloom.storage.parquet.layout import FilePages, Pages
+from zonebloom.storage.parquet.leaf_type import BYTE_ARRAY, LeafType
 from zonebloom.storage.parquet.pages import RowGroupReader
+from zonebloom.storage.parquet.plain import to_plain
 from zonebloom.storage.parquet.thrift import I32, STRUCT, integer, struct
 
 VERSIONS = ["1.0", "2.0"]
+DELTA_BYTE_ARRAY = 7
 
 
 @pytest.fixture(params=VERSIONS)
@@ -153,3 +157,24 @@ def test_pages_are_small_beside_what_they_claim():
     reader = RowGroupReader(FilePages(file.footer.schema, (group,)), 0, file.read)
     with pytest.raises(FragmentUnreadable, match="last value"):
         reader.read([0], RowRanges([(0, 1)]))
+
+
+def in_steps(step: int) -> bytes:
+    """Three numbers from 0 on, in DELTA_BINARY_PACKED: differences of no bits."""
+    # Values of a block, its miniblocks, values in all, the first, the least difference, widths.
+    return b"\x80\x01" + b"\x04" + b"\x03" + integer(0) + integer(step) + bytes(4)
+
+
+@pytest.mark.parametrize("step", [1 << 20, 1 << 29])
+def test_texts_that_begin_as_more_than_the_one_before(step):
+    leaf = LeafType(pa.binary(), BYTE_ARRAY, 0, 0)
+    body = np.frombuffer(in_steps(step) + in_steps(1) + b"abcd", np.uint8)
+    tracemalloc.start()
+    with pytest.raises(FragmentUnreadable, match="begins as more"):
+        to_plain(leaf, DELTA_BYTE_ARRAY, body, 3)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 16
+    tracemalloc.stop()
+    body = np.frombuffer(in_steps(0) + in_steps(1) + b"abc", np.uint8)
+    assert to_plain(leaf, DELTA_BYTE_ARRAY, body, 3).tobytes() == (
+        b"\0\0\0\0" + b"\1\0\0\0a" + b"\2\0\0\0bc"
+    )

@@ -82,14 +82,16 @@ def _prefixed(body: np.ndarray, count: int) -> tuple[np.ndarray, int, np.ndarray
     """Texts of which each begins as the one before it: their bytes, where they begin, lengths."""
     prefixes, at = _deltas(body, 0, count)
     suffixes, at = _deltas(body, at, count)
-    if count and min(prefixes.min(), suffixes.min()) < 0:
-        raise FragmentUnreadable("the texts of a page cannot be decoded")
     # Each by itself first: a sum could wrap.
-    if count and max(prefixes.max(), suffixes.max()) > MAX_INT32:
+    if count and (
+        min(prefixes.min(), suffixes.min()) < 0
+        or max(prefixes.max(), suffixes.max()) > MAX_INT32
+        or suffixes.sum() > body.size - at
+    ):
         raise FragmentUnreadable("the texts of a page cannot be decoded")
     lengths = prefixes + suffixes
-    if count and lengths.max() > MAX_INT32:
-        raise FragmentUnreadable("the texts of a page cannot be decoded")
+    if count and (prefixes[0] or (prefixes[1:] > lengths[:-1]).any()):
+        raise FragmentUnreadable("a text begins as more than the one before it")
     if lengths.sum() > MAX_INT32:
         raise Undecodable
     out = np.empty(int(lengths.sum()), dtype=np.uint8)
