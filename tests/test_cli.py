@@ -180,6 +180,8 @@ def test_lookup_of_keys(run, indexed, tmp_path):
         "7",
     ]
     assert run("lookup", str(indexed), "--key=day=2013-01-30", "--limit=1")[0] == 0
+    code, out, err = run("lookup", str(indexed), "--key=name")
+    assert (code, out, "give COLUMN=VALUE" in err) == (2, "", True)
 
     keys = tmp_path / "keys.csv"
     keys.write_text("id,why\n70000,a\n-5,b\n42,c\n")

@@ -310,7 +310,9 @@ def _keys(ds: Dataset, key: str | None, path: str | None) -> tuple[str, pa.Array
                 f"cannot read {path}: {error}; give a CSV file whose first line names its columns"
             ) from None
     else:
-        name, _, value = (key or "").partition("=")
+        name, sign, value = (key or "").partition("=")
+        if not sign:
+            raise click.BadParameter("give COLUMN=VALUE", param_hint="--key")
         keys = array_of([value], pa.string())
     leaf = ds.opened.column(name).type
     stored = leaf.value_type if isinstance(leaf, pa.DictionaryType) else leaf
