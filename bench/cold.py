@@ -10,7 +10,6 @@ import importlib
 import json
 import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).resolve().parent.parent
+from bench.processes import run_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +74,6 @@ def peak_bytes() -> int:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def run_module(module: str, *arguments: str, timeout: float = 600) -> Any:
-    """Run a module in a fresh process; what it prints, from JSON."""
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout)
 
 
 def first_lookup(folder: Path, competitor: str, key: Any) -> FirstLookup:

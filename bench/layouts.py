@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
-from bench.cold import run_module
+from bench.processes import run_module
 from zonebloom.storage.parquet.footer import read_footer
 from zonebloom.storage.random_access import RandomAccessFile
 

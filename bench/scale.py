@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.fs as pafs
 
-from bench.cold import drop_from_cache, run_module
+from bench.cold import drop_from_cache
+from bench.processes import run_module
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)
 FULL_SIZES = (*SIZES, 1_000_000_000)
