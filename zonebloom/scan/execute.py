@@ -165,7 +165,6 @@ class Execution:
             for part in parts:
                 yield from self._read_part(part)
             return
-        # A request to a store is waiting and little else.
         workers = cores()
         with ThreadPoolExecutor(workers) as pool:
             work = in_order(pool, lambda part: list(self._read_part(part)), parts, workers + 1)

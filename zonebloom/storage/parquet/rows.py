@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,17 @@ _COLUMN_CHECKS = 1024
 _MOST_TABLES = 1024
 
 
+_NOT_LOADED = "kernels are not loaded for so few rows"
+
+
+class _Leaves(NamedTuple):
+    """Columns that kernels decode and their pages, and why others are left to pyarrow."""
+
+    paths: tuple[ColumnPath, ...]
+    table: PageTable | None
+    reasons: dict[str, str]
+
+
 class ParquetRows:
     """Reads some rows of a fragment.
 
@@ -52,7 +63,7 @@ class ParquetRows:
     ):
         self._file = file
         self._pages = pages or read_footer(file.num_bytes, file.read)
-        self._leaves: LeafReader | None = None
+        self._reader: LeafReader | None = None
         self._schema = schema
         self._constants = constants
         self.whole: dict[str, str] = {}
@@ -72,7 +83,7 @@ class ParquetRows:
             return rows, False
 
         def find(node: Equals | IsIn | IsNull, among: RowRanges) -> tuple[np.ndarray, bool] | None:
-            _, table = self._page_table(row_group, (node.column,))
+            table = self._leaves_of(row_group, (node.column,)).table
             if table is None:
                 return None
             leaf = table.columns[0].leaf
@@ -91,50 +102,53 @@ class ParquetRows:
 
     def _leaf_reader(self, num_columns: int) -> LeafReader | None:
         """What reads by kernels; None as long as Numba is not worth loading for it."""
-        if self._leaves is None and not NUMPY.spend(_COLUMN_CHECKS * num_columns):
+        if self._reader is None and not NUMPY.spend(_COLUMN_CHECKS * num_columns):
             from zonebloom.storage.parquet.leaf_reader import LeafReader
 
-            self._leaves = LeafReader(self._file)
-        return self._leaves
+            self._reader = LeafReader(self._file)
+        return self._reader
 
-    def _page_table(
-        self, row_group: int, paths: tuple[ColumnPath, ...]
-    ) -> tuple[tuple[ColumnPath, ...], PageTable | None]:
-        """Those of some columns that kernels decode as the dataset has them, and their pages."""
+    def _leaves_of(self, row_group: int, paths: tuple[ColumnPath, ...]) -> _Leaves:
+        """Those of some columns that kernels decode as the dataset has them."""
         from zonebloom.storage.parquet.leaf_reader import PageTable
 
         # Of one file, which one dataset reads.
         kept = self._pages.derived
         key = row_group, paths
-        if key not in kept:
+        # Threads share them: what is kept now may be cleared by another.
+        leaves = kept.get(key)
+        if leaves is None:
             if len(kept) >= _MOST_TABLES:
                 kept.clear()
             chunks = {path: self._leaf_chunk(row_group, path) for path in paths}
-            known = {path: chunk for path, chunk in chunks.items() if chunk is not None}
-            kept[key] = tuple(known), PageTable(list(known.values())) if known else None
-        return kept[key]
+            known = {path: chunk for path, chunk in chunks.items() if not isinstance(chunk, str)}
+            reasons = {path[0]: why for path, why in chunks.items() if isinstance(why, str)}
+            table = PageTable(list(known.values())) if known else None
+            kept[key] = leaves = _Leaves(tuple(known), table, reasons)
+        return leaves
 
-    def _leaf_chunk(self, row_group: int, path: ColumnPath) -> LeafChunk | None:
-        """The chunk of a column that kernels decode as what the dataset has it as."""
+    def _leaf_chunk(self, row_group: int, path: ColumnPath) -> LeafChunk | str:
+        """The chunk of a column that kernels decode as what the dataset has it as, or why not."""
         pages = self._pages
         found = None if path[0] in self._constants else leaf_at(path, pages.schema, self._schema)
         if found is None:
-            return None
+            return "its type"
         number, leaf = found
         chunk, located = pages.row_groups[row_group].chunks[number], pages.pages(row_group, number)
-        if located is None or chunk.codec not in CODECS:
-            return None
-        return LeafChunk(leaf, chunk, located)
+        if located is None:
+            return "page locations are not known"
+        return LeafChunk(leaf, chunk, located) if chunk.codec in CODECS else "its codec"
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
         """Some columns at some rows of a row group, with the dataset's types."""
         pages = self._pages
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
-        leaves = self._leaf_reader(len(names))
-        if leaves is not None and rows:
-            known, table = self._page_table(row_group, tuple((name,) for name in names))
-            if table is not None:
-                arrays = zip(known, leaves.take(table, rows.rows()), strict=True)
+        reader, reasons = self._leaf_reader(len(names)), {}
+        if reader is not None and rows:
+            leaves = self._leaves_of(row_group, tuple((name,) for name in names))
+            reasons = leaves.reasons
+            if leaves.table is not None:
+                arrays = zip(leaves.paths, reader.take(leaves.table, rows.rows()), strict=True)
                 columns.update((path[0], array) for path, array in arrays if array is not None)
         stored = [
             self._fields[name]
@@ -142,27 +156,16 @@ class ParquetRows:
             if name not in columns and name in self._fields and name not in self._constants
         ]
         if stored:
-            self.by_pyarrow.update(self._left_to_pyarrow(row_group, field) for field in stored)
-            reader = RowGroupReader(pages, row_group, self._file.read, self._file.coalesce)
-            values = reader.read(stored, rows)
-            for field, why in reader.whole.items():
+            other = _NOT_LOADED if reader is None else "an encoding of its pages"
+            for name in map(pages.schema.names.__getitem__, stored):
+                self.by_pyarrow[name] = reasons.get(name, other)
+            by_pyarrow = RowGroupReader(pages, row_group, self._file.read, self._file.coalesce)
+            values = by_pyarrow.read(stored, rows)
+            for field, why in by_pyarrow.whole.items():
                 self.whole[pages.schema.names[field]] = why
             columns.update({pages.schema.names[field]: column for field, column in values.items()})
         with reading(self._file.path):
             return dataset_columns(self._schema, names, len(rows), self._constants, columns)
-
-    def _left_to_pyarrow(self, row_group: int, field: int) -> tuple[str, str]:
-        """A column that kernels do not decode, and why."""
-        pages, name = self._pages, self._pages.schema.names[field]
-        number = pages.schema.field_leaves[field][0]
-        if self._leaves is None:
-            return name, "kernels are not loaded for so few rows"
-        if leaf_at((name,), pages.schema, self._schema) is None:
-            return name, "its type"
-        if pages.pages(row_group, number) is None:
-            return name, "page locations are not known"
-        is_known = pages.row_groups[row_group].chunks[number].codec in CODECS
-        return name, "an encoding of its pages" if is_known else "its codec"
 
     def close(self) -> None:
         """Close the file."""
