@@ -9,7 +9,7 @@ import numpy as np
 from numba import int64, uint8
 
 from zonebloom.sbbf.jit import kernel, readonly
-from zonebloom.storage.parquet.page_bytes import varint, zigzag
+from zonebloom.storage.parquet.page_bytes import varint_at, zigzag
 
 
 @kernel(int64(readonly(uint8), int64, int64, int64, int64[::1]))
@@ -17,16 +17,17 @@ def deltas(data, at, stop, bits, out):
     """Decode DELTA_BINARY_PACKED: ``out.size`` integers of some bits; where they end, or -1."""
     if stop > data.shape[0]:
         return -1
-    block, at = varint(data, at, stop)
+    address = np.uint64(data.ctypes.data)
+    block, at = varint_at(address, at, stop)
     if at < 0:
         return -1
-    miniblocks, at = varint(data, at, stop)
+    miniblocks, at = varint_at(address, at, stop)
     if at < 0:
         return -1
-    count, at = varint(data, at, stop)
+    count, at = varint_at(address, at, stop)
     if at < 0 or count != np.uint64(out.shape[0]):
         return -1
-    first, at = varint(data, at, stop)
+    first, at = varint_at(address, at, stop)
     if at < 0 or block == 0 or block > np.uint64(1 << 24) or miniblocks == 0:
         return -1
     if miniblocks > np.uint64(1 << 16) or block % miniblocks:
@@ -40,7 +41,7 @@ def deltas(data, at, stop, bits, out):
     out[0] = value
     done = 1
     while done < out.shape[0]:
-        coded, at = varint(data, at, stop)
+        coded, at = varint_at(address, at, stop)
         if at < 0 or np.int64(miniblocks) > stop - at:
             return -1
         least = zigzag(coded)

@@ -16,6 +16,9 @@ from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.sbbf.xxh64 import hash_bytes, load_32, load_64
 from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, run_at, text_at
 
+# Types of what a kernel is given of pages: addresses, sizes, counts, and bases.
+PAGES = (readonly(uint64), readonly(int64), readonly(int64), readonly(int64))
+
 
 @inlined
 def _mixed(hashed):
@@ -78,19 +81,7 @@ def hash_table(hashes, samples, table, bitmap):
     return 0
 
 
-@kernel(
-    int64(
-        readonly(uint64),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
-        int64,
-        readonly(uint64),
-        readonly(int64),
-        readonly(uint64),
-        int64[::1],
-    )
-)
+@kernel(int64(*PAGES, int64, readonly(uint64), readonly(int64), readonly(uint64), int64[::1]))
 def find_numbers(addresses, sizes, counts, bases, width, keys, table, bitmap, positions):
     """Positions of the values, of 4 or 8 bytes, that are among some keys; how many, or -1."""
     hits = 0
@@ -129,10 +120,7 @@ def _is_equal(address, keys, key_start, length):
 
 @kernel(
     int64(
-        readonly(uint64),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
+        *PAGES,
         int64,
         readonly(uint8),
         readonly(int64),
@@ -182,16 +170,7 @@ def find_texts(addresses, sizes, counts, bases, width, keys, key_starts, table, 
     return hits
 
 
-@kernel(
-    int64(
-        readonly(uint64),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
-        readonly(uint8),
-        int64[::1],
-    )
-)
+@kernel(int64(*PAGES, readonly(uint8), int64[::1]))
 def find_indices(addresses, sizes, counts, bases, hits_of, positions):
     """Positions of the dictionary indices that are hits; how many, or -1."""
     hits = 0

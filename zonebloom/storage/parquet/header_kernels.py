@@ -10,7 +10,7 @@ from numba import int64, uint8, void
 
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.storage.parquet.leaf_type import LZ4, SNAPPY
-from zonebloom.storage.parquet.page_bytes import varint, zigzag
+from zonebloom.storage.parquet.page_bytes import varint_at, zigzag
 
 # Fields of a page header, by position; what a header does not have is -1.
 _TYPE, _UNCOMPRESSED, _COMPRESSED, _CRC, _NUM_VALUES, _ENCODING = range(6)
@@ -67,6 +67,7 @@ def _position(outer, number):
 @kernel(int64(readonly(uint8), int64, int64, int64[::1], int64[::1], int64[::1]))
 def _page_header(data, at, stop, out, last, outer):
     """Read a page header: the fields that are known into ``out``; where it ends, or -1."""
+    address = np.uint64(data.ctypes.data)
     out[:] = -1
     last[0] = 0
     outer[0] = 0
@@ -90,7 +91,7 @@ def _page_header(data, at, stop, out, last, outer):
             if position == _IS_COMPRESSED:
                 out[position] = np.int64(kind == _TRUE)
         elif kind in (_I16, _I32, _I64):
-            value, at = varint(data, at, stop)
+            value, at = varint_at(address, at, stop)
             if at < 0:
                 return -1
             if position >= 0:
@@ -100,7 +101,7 @@ def _page_header(data, at, stop, out, last, outer):
         elif kind == _DOUBLE:
             at += 8
         elif kind == _BINARY:
-            size, at = varint(data, at, stop)
+            size, at = varint_at(address, at, stop)
             if at < 0 or size > np.uint64(stop - at):
                 return -1
             at += np.int64(size)
@@ -117,7 +118,8 @@ def _page_header(data, at, stop, out, last, outer):
 def _plain_size(data, at, stop, codec):
     """Bytes that a compressed body becomes, by what it says; -1 where it runs out."""
     if codec == SNAPPY:
-        size, at = varint(data, at, stop)
+        address = np.uint64(data.ctypes.data)
+        size, at = varint_at(address, at, stop)
         return -1 if at < 0 or size > np.uint64(_MOST_BYTES) else np.int64(size)
     # LZ4: literals and a copy of what came before, again and again; the last has no copy.
     total = 0

@@ -10,20 +10,8 @@ import numpy as np
 from zonebloom.sbbf.jit import inlined
 from zonebloom.sbbf.xxh64 import load_8, load_32, load_64
 
-
-@inlined
-def varint(data, at, stop):
-    """An unsigned varint and where it ends; the end is -1 when the bytes run out."""
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while at < stop and shift < np.uint64(64):
-        byte = np.uint64(data[at])
-        at += 1
-        value |= (byte & np.uint64(0x7F)) << shift
-        if byte < np.uint64(0x80):
-            return value, at
-        shift += np.uint64(7)
-    return value, -1
+# Of a run, in values or groups of eight: more are in no page.
+_MOST_LENGTH = (1 << 31) - 1
 
 
 @inlined
@@ -41,7 +29,7 @@ def varint_at(address, at, stop):
     """An unsigned varint at an address and where it ends; the end is -1 when the bytes run out."""
     value = np.uint64(0)
     shift = np.uint64(0)
-    while at < stop and shift < np.uint64(35):
+    while at < stop and shift < np.uint64(64):
         byte = byte_at(address, at)
         at += 1
         value |= (byte & np.uint64(0x7F)) << shift
@@ -60,7 +48,7 @@ def run_at(address, at, stop, width, left):
     """
     header, at = varint_at(address, at, stop)
     length = np.int64(header >> np.uint64(1))
-    if at < 0 or length <= 0:
+    if at < 0 or length <= 0 or length > _MOST_LENGTH:
         return np.int64(-1), np.int64(-1), at, at
     if header & np.uint64(1):
         # Writers pad the last run, to eight values or to many more.

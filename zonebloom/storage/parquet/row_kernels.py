@@ -13,6 +13,9 @@ from zonebloom.sbbf.xxh64 import load_32
 from zonebloom.storage.parquet.header_kernels import CHECKED, LEVEL_BYTES
 from zonebloom.storage.parquet.page_bytes import bits_at, run_at
 
+# Types of which rows hold a value, and of where the rows of pages begin and how many they are.
+_PRESENT = (readonly(uint8), readonly(int64), readonly(int64))
+
 
 @kernel(
     int64(
@@ -150,16 +153,7 @@ def read_booleans(address, stop, values):
     return _read_levels(address, stop, 1, values)
 
 
-@kernel(
-    int64(
-        readonly(uint8),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
-        uint8[::1],
-        int64[::1],
-    )
-)
+@kernel(int64(*_PRESENT, readonly(int64), uint8[::1], int64[::1]))
 def ranks(present, first_rows, num_rows, rows, valid, positions):
     """Of some rows, ascending, those that are there, and their positions among those; how many.
 
@@ -189,16 +183,7 @@ def ranks(present, first_rows, num_rows, rows, valid, positions):
     return count
 
 
-@kernel(
-    int64(
-        readonly(uint8),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
-        int64,
-        int64[::1],
-    )
-)
+@kernel(int64(*_PRESENT, readonly(int64), int64, int64[::1]))
 def rows_of_values(present, first_rows, num_rows, positions, nulls, out):
     """Turn positions of stored values, ascending, into rows, with ``nulls`` those of none too.
 

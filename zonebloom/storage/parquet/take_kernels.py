@@ -10,10 +10,11 @@ from numba import int64, uint8, uint64
 
 from zonebloom.sbbf.jit import kernel, readonly
 from zonebloom.sbbf.xxh64 import load_64
+from zonebloom.storage.parquet.find_kernels import PAGES
 from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, run_at, text_at
 
 
-@kernel(int64(readonly(uint64), readonly(int64), readonly(int64), int64, int64))
+@kernel(int64(*PAGES[:3], int64, int64))
 def have_values(addresses, sizes, counts, width, are_indices):
     """Whether pages have as many values, or dictionary indices, as they are to: 0, or -1."""
     for page in range(addresses.shape[0]):
@@ -42,17 +43,7 @@ def have_values(addresses, sizes, counts, width, are_indices):
     return 0
 
 
-@kernel(
-    int64(
-        readonly(uint64),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
-        int64,
-        int64[::1],
-    )
-)
+@kernel(int64(*PAGES, readonly(int64), int64, int64[::1]))
 def take_indices(addresses, sizes, counts, bases, positions, size, out):
     """The dictionary indices at some positions, ascending, below ``size``; how many, or -1."""
     taken = 0
@@ -84,18 +75,7 @@ def take_indices(addresses, sizes, counts, bases, positions, size, out):
     return taken
 
 
-@kernel(
-    int64(
-        readonly(uint64),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
-        int64,
-        readonly(int64),
-        uint64[::1],
-        int64[::1],
-    )
-)
+@kernel(int64(*PAGES, int64, readonly(int64), uint64[::1], int64[::1]))
 def take_texts(addresses, sizes, counts, bases, width, positions, starts, lengths):
     """Where the values at some positions, ascending, lie in memory; how many, or -1.
 
@@ -126,17 +106,7 @@ def take_texts(addresses, sizes, counts, bases, width, positions, starts, length
     return taken
 
 
-@kernel(
-    int64(
-        readonly(uint64),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
-        int64,
-        readonly(int64),
-        uint8[::1],
-    )
-)
+@kernel(int64(*PAGES, int64, readonly(int64), uint8[::1]))
 def take_fixed(addresses, sizes, counts, bases, width, positions, out):
     """Copy the values of a width at some positions, ascending; how many, or -1."""
     if positions.shape[0] * width > out.shape[0]:
