@@ -27,7 +27,8 @@ from zonebloom.version import __version__
 
 Batches = Iterator[pa.RecordBatch]
 _POLL_SECONDS = 0.2
-# Modules whose kernels a build or a scan runs.
+# Modules whose kernels builds run, and lookups of few rows. Those that look for keys in pages take
+# longer to compile; a worker with many lookups loads them itself.
 _KERNELS = ("sbbf.blocks", "sbbf.xxh64", "storage.pread_kernel")
 
 
