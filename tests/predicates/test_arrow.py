@@ -146,6 +146,7 @@ expressions = st.recursive(
         st.builds(join, st.sampled_from(JOINS), inner, inner),
         inner.map(pc.invert),
         inner.map(lambda a: a.is_null()),
+        st.builds(pc.if_else, inner, inner, inner),
     ),
     max_leaves=5,
 )
@@ -201,6 +202,12 @@ def check_nothing_lost(expression):
 
 
 F = pc.field
+
+
+def as_in_duckdb(column, values):
+    return pc.if_else(column.is_valid(), column.isin(values), pc.scalar(pa.scalar(None, "bool")))
+
+
 ANSWERED = [
     (F("i64") == 5, Equals(("i64",), pa.scalar(5))),
     (pc.scalar(5) == F("i64"), Equals(("i64",), pa.scalar(5))),
@@ -225,6 +232,11 @@ ANSWERED = [
     (F("i64").isin([1, None]), IsIn(("i64",), pa.array([1]), null_matches=True)),
     (F("f32").isin([1.5, 0.0]), IsIn(("f32",), pa.array([1.5, 0.0]))),
     (pc.is_in(F("i64"), pa.array([1, None]), skip_nulls=True), IsIn(("i64",), pa.array([1]))),
+    (as_in_duckdb(F("i64"), [1, 2]), IsIn(("i64",), pa.array([1, 2]))),
+    (~as_in_duckdb(F("st", "x"), [1, 2]), Not(IsIn(("st", "x"), pa.array([1, 2])))),
+    (pc.if_else(F("s").is_null(), F("i8") == 5, F("i64") == 5),
+     Or((And((IsNull(("s",)), Equals(("i8",), pa.scalar(5)))),
+         And((Not(IsNull(("s",))), Equals(("i64",), pa.scalar(5))))))),
     (F("i64").is_null(), IsNull(("i64",))),
     (F("i64").is_null(nan_is_null=True), IsNull(("i64",))),
     (F("st", "x").is_valid(), Not(IsNull(("st", "x")))),

@@ -67,11 +67,16 @@ def one_of(choices):
     return st.integers(0, len(choices) - 1).map(choices.__getitem__)
 
 
+NULL = pc.scalar(pa.scalar(None, pa.bool_()))
 COMPARED = [operator.eq, operator.ne, operator.lt, operator.ge]
 leaves = st.one_of(
     st.builds(lambda c, v, f: f(c, v), one_of(COLUMNS), one_of(VALUES), one_of(COMPARED)),
     st.builds(lambda c, v: pc.scalar(v) == c, one_of(COLUMNS), one_of(VALUES)),
     st.builds(lambda c, v: c.isin(v), one_of(COLUMNS), one_of(SETS)),
+    # As DuckDB writes it.
+    st.builds(
+        lambda c, v: pc.if_else(c.is_valid(), c.isin(v), NULL), one_of(COLUMNS), one_of(SETS)
+    ),
     one_of([F("b"), ~F("b"), F("s").is_null(), pc.match_like(F("s"), "a%"), pc.scalar(True)]),
     one_of([F("i64") + 1 == 6, F("i8").cast("int64") == 5, F("i64") == F("i8")]),
 )

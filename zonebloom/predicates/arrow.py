@@ -119,6 +119,8 @@ class _Reader:
         if name in ("is_null", "is_valid"):
             null = self._is_null(node)
             return null if name == "is_null" else ast.negation(null)
+        if name == "if_else" and len(args) == 3:
+            return _choice(*map(self._condition, args))
         if name == "cast":
             return self._cast(node)
         raise Unanswerable(f"the function {name} is not answered by a Bloom filter")
@@ -262,12 +264,24 @@ class _Reader:
         if isinstance(leaf, ast.Equals | ast.Compares | ast.IsNull):
             return meaning
         if isinstance(leaf, ast.IsIn) and pt.is_integer(leaf.values.type):
-            if leaf.null_matches:
+            if leaf.null_matches or node.name == "if_else":
                 return leaf
             if self._option(node, "null_matching_behavior") in (0, 1):
                 # Of null, PyArrow's is_in is false.
                 return ast.And((leaf, ast.Not(ast.IsNull(leaf.column))))
         return self._unknown(node, "")
+
+
+def _choice(test: ast.Predicate, then: ast.Predicate, otherwise: ast.Predicate) -> ast.Predicate:
+    if (
+        isinstance(then, ast.IsIn)
+        and not then.null_matches
+        and (test, otherwise) == (ast.Not(ast.IsNull(then.column)), ast.Constant(None))
+    ):
+        # DuckDB's IN: of null PyArrow's is false, SQL's and ours is null.
+        return then
+    # Where the test is null the choice is, and this may be false: no less is bounded by it.
+    return ast.Or((ast.And((test, then)), ast.And((ast.negation(test), otherwise))))
 
 
 def _differ_in_sign(one: pa.DataType, other: pa.DataType) -> bool:
