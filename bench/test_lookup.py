@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -38,6 +39,18 @@ def test_one_key_against_filters_in_the_files(versus, indexed, embedded, keys):
         },
         rounds=20,
     )
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_duckdb_over_the_dataset(versus, indexed, paged, keys, count):
+    """DuckDB's own query, pushed into a dataset of PyArrow's or into the files."""
+    connection, wanted = duckdb.connect(), ", ".join(map(str, keys[:count]))
+    connection.register("indexed", indexed.to_arrow_dataset())
+
+    def query(source: str) -> pa.Table:
+        return connection.sql(f"FROM {source} WHERE id IN ({wanted})").to_arrow_table()
+
+    versus(lambda: query("indexed"), {"DuckDB": lambda: query(f"'{paged}/*.parquet'")})
 
 
 def test_bytes_of_one_key(indexed, paged, keys):

@@ -35,6 +35,7 @@ HOUSE = [
     "zonebloom",
     "exchange",
     "polars",
+    "arrow_dataset",
     "spark",
     "cli",
 ]
@@ -48,6 +49,7 @@ FOLDERS = {
 # Upwards, and only inside a function, each for a reason.
 LATE = {
     ("dataset", "exchange.lance"): "a dataset hands its index to Lance",
+    ("dataset", "arrow_dataset"): "a dataset hands itself to readers of PyArrow's",
     ("dataset", "polars"): "a dataset hands itself to Polars",
     ("dataset", "spark.jobs"): "a dataset is built on the session that is active",
 }

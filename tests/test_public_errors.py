@@ -230,6 +230,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
     "computed columns, all in one": lambda ds, v: ds.to_table({"id": pc.field("id"), "x": v}),
     "take(columns)": lambda ds, v: ds.take([1], v),
     "Scanner.head": lambda ds, v: ds.scanner().head(v),
+    "Scanner.planned": lambda ds, v: ds.scanner().planned(v),
     "RowRanges": lambda ds, v: zb.RowRanges(v),
     "RowRanges of one": lambda ds, v: zb.RowRanges([v]),
     "RowRanges(start)": lambda ds, v: zb.RowRanges([(v, 5)]),

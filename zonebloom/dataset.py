@@ -56,6 +56,7 @@ from zonebloom.text import bytes_text, lines_html, table_html
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow.dataset as pads
     from pyspark.sql import SparkSession
 
     from zonebloom.advise.judge import Advices
@@ -745,6 +746,16 @@ class Dataset:
         from zonebloom.polars import scan
 
         return scan(self)
+
+    def to_arrow_dataset(self) -> pads.Dataset:
+        """A ``pyarrow.dataset.Dataset`` of the files and indices there are now.
+
+        DuckDB, Polars, DataFusion, Ibis and whatever else reads PyArrow's datasets reads it
+        unchanged, and the filters they push down skip zones.
+        """
+        from zonebloom.arrow_dataset import ArrowDataset
+
+        return ArrowDataset(self)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """All rows, for libraries that take Arrow streams."""

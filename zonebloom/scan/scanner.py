@@ -88,6 +88,11 @@ class Scanner:
     def plan(self) -> ScanPlan:
         return self._plan(True)
 
+    def planned(self, plan: ScanPlan) -> Scanner:
+        """The same read by a plan made before."""
+        made = arguments.of_type(plan, ScanPlan, "plan")
+        return Scanner(self._source, self._request, lambda described: made, self._stats_callback)
+
     def explain_plan(self) -> str:
         """Say what a run would read, and why."""
         return str(self._plan(True))

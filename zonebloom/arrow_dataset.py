@@ -1,0 +1,201 @@
+"""A dataset as one of PyArrow's, for engines that read those: what they push down skips zones.
+
+With a filter the index says what to read, and PyArrow's scanner is one over the rows that match.
+Without one the files are PyArrow's to scan, as if nothing lay between: the C++ dataset below holds
+all of them, so that whatever reaches for it past the methods here reads more, never less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from zonebloom import arguments
+from zonebloom.dataset import Dataset
+from zonebloom.errors import InvalidArgument
+from zonebloom.opened import Opened
+from zonebloom.ranges import OFFSET_BITS
+from zonebloom.scan.explain import ScanPlan
+from zonebloom.scan.plan import DEFAULT_BATCH_ROWS
+
+
+class ArrowDataset(pads.UnionDataset):
+    """Files with their indices as one of PyArrow's datasets; made by `Dataset.to_arrow_dataset`.
+
+    The methods are PyArrow's, with its parameters. A scanner with a filter reads once. Fragments
+    asked for with a filter are those with a row that may match, and skip zones themselves.
+    """
+
+    def __init__(self, dataset: Dataset):
+        opened = dataset.opened
+        source = opened.source
+        files = [(each, None) for each in source.fragments]
+        super().__init__(source.schema, [source.scan_whole(files, source.filesystem)])
+        # As it is now. The index of a table in memory goes with the dataset it was made on.
+        self._dataset, self._owner = Dataset(opened, dataset.title), dataset
+
+    @property
+    def _filter(self) -> pc.Expression | None:
+        return self._scan_options.get("filter")
+
+    def scanner(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        columns: Any = None,
+        filter: Any = None,
+        batch_size: int = DEFAULT_BATCH_ROWS,
+        **options: Any,
+    ) -> pads.Scanner:
+        filter = self._scanner_options({"filter": filter}).get("filter")
+        if filter is None:
+            return super().scanner(columns=columns, batch_size=batch_size, **options)
+        _refuse_file_options(options)
+        scan = self._dataset.scanner(columns, filter, batch_size=batch_size)
+        return pads.Scanner.from_batches(scan.to_batches(), schema=scan.schema)
+
+    def count_rows(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, filter: pc.Expression | None = None, **options: Any
+    ) -> int:
+        # Of the rows that match no column is needed.
+        return self.scanner([], filter, **options).count_rows()
+
+    def take(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, indices: Any, columns: Any = None, filter: Any = None, **options: Any
+    ) -> pa.Table:
+        if filter is not None or self._filter is not None:
+            return self.to_table(columns, filter, **options).take(indices)
+        _refuse_file_options(options)
+        planner = self._dataset.opened.planner
+        present = planner.to_read().present
+        firsts = np.cumsum([0, *(planner.count_rows(each) for each in present)])
+        rows = arguments.whole_numbers(indices, "indices", int(firsts[-1]) - 1).astype(np.int64)
+        at = firsts.searchsorted(rows, side="right") - 1
+        fragments = np.array([each.fragment_id for each in present], dtype=np.int64)
+        return self._dataset.take((fragments[at] << OFFSET_BITS) + rows - firsts[at], columns)
+
+    def filter(self, expression: pc.Expression) -> ArrowDataset:  # pyright: ignore[reportIncompatibleMethodOverride]
+        filtered = super().filter(expression)
+        vars(filtered).update(vars(self))
+        return filtered
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:
+        if self._filter is not None:
+            raise InvalidArgument(
+                "fragments hold rows that the dataset's own filter leaves out; give the filter to "
+                "get_fragments and to the fragments' scanners instead"
+            )
+        if filter is None:
+            return super().get_fragments()
+        plan = self._dataset.scanner(filter=filter).plan()
+        return (
+            ArrowFragment(self._dataset, filter, replace(plan, fragments=(each,)))
+            for each in plan.fragments
+        )
+
+    def replace_schema(self, schema: pa.Schema) -> ArrowDataset:
+        if not self.schema.equals(schema):
+            raise InvalidArgument(
+                "an index answers for the columns and types it was made of; open the files as "
+                "others with zonebloom.dataset(..., schema=...)"
+            )
+        return self
+
+    def sort_by(self, sorting: Any, **options: Any) -> pads.InMemoryDataset:
+        return self.unindexed().sort_by(sorting, **options)
+
+    def join(self, right_dataset: pads.Dataset, *keys: Any, **options: Any) -> Any:
+        return self.unindexed().join(_unindexed(right_dataset), *keys, **options)
+
+    def join_asof(self, right_dataset: pads.Dataset, *keys: Any, **options: Any) -> Any:
+        return self.unindexed().join_asof(_unindexed(right_dataset), *keys, **options)
+
+    def unindexed(self) -> pads.Dataset:
+        """The rows as PyArrow's own dataset: of the files, or in memory what matches the filter."""
+        return self.children[0] if self._filter is None else pads.InMemoryDataset(self.to_table())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        opened = self._dataset.opened
+        state = opened.source, opened.catalog, opened.version, opened.planner.asks_embedded
+        return _unpickled, (state, self._dataset.title, self._filter)
+
+
+class ArrowFragment:
+    """A file with a row that may match, in place of a ``pyarrow.dataset.Fragment``.
+
+    With a filter its scans skip zones, and its columns are the dataset's. The rest is the PyArrow
+    fragment's, of the whole file.
+    """
+
+    def __init__(self, dataset: Dataset, filter: pc.Expression, plan: ScanPlan):
+        self._dataset, self._filter, self._plan = dataset, filter, plan
+
+    @cached_property
+    def _whole(self) -> Any:
+        source, part = self._dataset.opened.source, self._plan.fragments[0]
+        return source.open(part.fragment, source.filesystem)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+    def scanner(
+        self,
+        schema: pa.Schema | None = None,
+        columns: Any = None,
+        filter: pc.Expression | None = None,
+        batch_size: int = DEFAULT_BATCH_ROWS,
+        **options: Any,
+    ) -> pads.Scanner:
+        if filter is None:
+            return self._whole.scanner(schema, columns, batch_size=batch_size, **options)
+        _refuse_file_options(options)
+        if schema is not None and not schema.equals(self._dataset.schema):
+            raise InvalidArgument(
+                "a fragment is filtered as its dataset's schema has it; give that"
+            )
+        scan = self._dataset.scanner(columns, filter, batch_size=batch_size)
+        plan = self._plan if filter.equals(self._filter) else self._planned(scan.plan())
+        return pads.Scanner.from_batches(scan.planned(plan).to_batches(), schema=scan.schema)
+
+    def _planned(self, plan: ScanPlan) -> ScanPlan:
+        path = self._plan.fragments[0].fragment.path
+        own = tuple(part for part in plan.fragments if part.fragment.path == path)
+        return replace(plan, fragments=own)
+
+    def to_table(self, *what: Any, **options: Any) -> pa.Table:
+        return self.scanner(*what, **options).to_table()
+
+    def to_batches(self, *what: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        return self.scanner(*what, **options).to_batches()
+
+    def head(self, num_rows: int, **options: Any) -> pa.Table:
+        return self.scanner(**options).head(num_rows)
+
+    def take(self, indices: Any, **options: Any) -> pa.Table:
+        return self.scanner(**options).take(indices)
+
+    def count_rows(self, **options: Any) -> int:
+        return self.scanner(columns=[], **options).count_rows()
+
+
+def _refuse_file_options(options: dict[str, Any]) -> None:
+    """Refuse what changes how files are read; how far ahead, and by how many, is told here."""
+    if options.get("fragment_scan_options") is not None:
+        raise InvalidArgument(
+            "fragment_scan_options are not known to the index; give them to the format of the "
+            "pyarrow.dataset.Dataset that zonebloom.dataset opens"
+        )
+
+
+def _unindexed(dataset: pads.Dataset) -> pads.Dataset:
+    return dataset.unindexed() if isinstance(dataset, ArrowDataset) else dataset
+
+
+def _unpickled(state: tuple[Any, ...], title: str, filter: pc.Expression | None) -> ArrowDataset:
+    dataset = ArrowDataset(Dataset(Opened.of(*state), title))
+    return dataset if filter is None else dataset.filter(filter)
