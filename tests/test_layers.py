@@ -59,6 +59,7 @@ HOMES = {
     "numba": [
         "sbbf/",
         "storage.parquet.header_kernels",
+        "storage.parquet.body_kernels",
         "storage.parquet.row_kernels",
         "storage.parquet.find_kernels",
         "storage.parquet.take_kernels",

@@ -10,10 +10,10 @@ costs less than a branch.
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
 from numba import int32, int64, uint8, uint16, uint32, uint64, void
 
-from zonebloom.sbbf.jit import inlined, intrinsic, kernel, readonly
+from zonebloom.sbbf.addresses import load_8, load_32, load_64
+from zonebloom.sbbf.jit import inlined, kernel, readonly
 
 PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -22,24 +22,6 @@ PRIME_4 = np.uint64(0x85EBCA77C2B2AE63)
 PRIME_5 = np.uint64(0x27D4EB2F165667C5)
 
 _U0, _U1, _U2, _U4, _U8, _U16, _U24, _U32 = map(np.uint64, (0, 1, 2, 4, 8, 16, 24, 32))
-
-
-def _loader(bits: int):
-    @intrinsic
-    def load(typing_context, address):
-        def generate(context, builder, signature, arguments):
-            pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
-            value = builder.load(pointer, align=1)
-            return builder.zext(value, ir.IntType(64)) if bits < 64 else value
-
-        return uint64(uint64), generate
-
-    return load
-
-
-load_8 = _loader(8)
-load_32 = _loader(32)
-load_64 = _loader(64)
 
 
 # The rotations are written out: through a function of their own nothing is vectorised.

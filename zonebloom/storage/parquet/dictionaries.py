@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +18,9 @@ from zonebloom.storage.parquet.codecs import decompressor, refusal, verify
 from zonebloom.storage.parquet.key_set import KeySet
 from zonebloom.storage.parquet.leaf_type import LeafType, Undecodable
 
-_PLAIN, _PLAIN_DICTIONARY = 0, 2
+_ENCODINGS = header_kernels.PLAIN, header_kernels.PLAIN_DICTIONARY
 # Of all dictionaries that are kept.
 MOST_BYTES = 256 << 20
-_LENGTH_BYTES = 4
 
 
 class Dictionary:
@@ -42,7 +40,7 @@ class Dictionary:
             self.size = header_kernels.open_dictionary(data, codec, page)
             if self.size < 0:
                 raise refusal(self.size)
-            if page[header_kernels.ENCODING] not in (_PLAIN, _PLAIN_DICTIONARY):
+            if page[header_kernels.ENCODING] not in _ENCODINGS:
                 raise Undecodable
             if page[header_kernels.CHECKSUM] != -1:
                 verify(data, page)
@@ -57,40 +55,22 @@ class Dictionary:
             if self.size * (leaf.width or 4) > body.size:
                 raise FragmentUnreadable("a dictionary claims more values than it has bytes")
         self._body = body
-        place = np.array([body.address], dtype=np.uint64), np.array([body.size])
-        self._page = *place, np.array([self.size]), np.array([0])
+        self._page = [np.array([number]) for number in (body.address, body.size, self.size, 0)]
         num_bytes = self.size * leaf.width
-        if self.size and not leaf.width:
-            num_bytes = int(self._text_starts[-1]) - _LENGTH_BYTES
+        # Where each text begins, and where one more would: a length stands before each.
+        self._text_starts = np.empty(0 if leaf.width else self.size + 1, dtype=np.uint32)
+        if not leaf.width:
+            num_bytes = take_kernels.text_starts(body.address, body.size, self._text_starts)
         # Of one that claims too few values, a key among the others would not be found.
         if num_bytes != body.size:
             raise FragmentUnreadable("a dictionary does not have the bytes of its values")
+        # As `take_kernels.take` wants it.
+        self.place = body.address, self._text_starts.ctypes.data, self.size
 
     @property
     def num_bytes(self) -> int:
         """Bytes it takes in memory."""
-        return self._body.size + (0 if self._width else 4 * self.size + 4)
-
-    def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Address and length of some values, uint64 and int64."""
-        base = np.uint64(self._body.address)
-        if self._width:
-            lengths = np.full(indices.size, self._width, dtype=np.int64)
-            return base + (indices * self._width).astype(np.uint64), lengths
-        starts = self._text_starts[indices]
-        lengths = self._text_starts[indices + 1].astype(np.int64) - starts - _LENGTH_BYTES
-        return base + starts, lengths
-
-    @cached_property
-    def _text_starts(self) -> np.ndarray:
-        """Where each text begins, and where one more would, uint32: a length stands before each."""
-        starts = np.empty(self.size, dtype=np.uint64), np.empty(self.size, dtype=np.int64)
-        every = np.arange(self.size)
-        if take_kernels.take_texts(*self._page, self._width, every, *starts) != self.size:
-            raise FragmentUnreadable("a dictionary ends before its values")
-        addresses, lengths = starts
-        stop = addresses[-1:] + lengths[-1:].astype(np.uint64) + np.uint64(_LENGTH_BYTES)
-        return (np.append(addresses, stop) - np.uint64(self._body.address)).astype(np.uint32)
+        return self._body.size + self._text_starts.nbytes
 
     def hits(self, keys: KeySet) -> np.ndarray:
         """Which of the values are keys, uint8."""

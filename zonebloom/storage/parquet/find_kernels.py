@@ -12,12 +12,13 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, uint8, uint64, void
 
+from zonebloom.sbbf.addresses import load_32, load_64
 from zonebloom.sbbf.jit import inlined, kernel, readonly
-from zonebloom.sbbf.xxh64 import hash_bytes, load_32, load_64
+from zonebloom.sbbf.xxh64 import hash_bytes
 from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, run_at, text_at
 
 # Types of what a kernel is given of pages: addresses, sizes, counts, and bases.
-PAGES = (readonly(uint64), readonly(int64), readonly(int64), readonly(int64))
+PAGES = (readonly(int64), readonly(int64), readonly(int64), readonly(int64))
 
 
 @inlined
@@ -88,7 +89,7 @@ def find_numbers(addresses, sizes, counts, bases, width, keys, table, bitmap, po
     if width not in (4, 8):
         return -1
     for page in range(addresses.shape[0]):
-        address, count = addresses[page], counts[page]
+        address, count = np.uint64(addresses[page]), counts[page]
         if count < 0 or count * width > sizes[page] or hits + count > positions.shape[0]:
             return -1
         for i in range(count):
@@ -138,7 +139,7 @@ def find_texts(addresses, sizes, counts, bases, width, keys, key_starts, table, 
     hits = 0
     num_keys = key_starts.shape[0] - 1
     for page in range(addresses.shape[0]):
-        address, size = addresses[page], sizes[page]
+        address, size = np.uint64(addresses[page]), sizes[page]
         if hits + counts[page] > positions.shape[0]:
             return -1
         at = 0
@@ -175,7 +176,8 @@ def find_indices(addresses, sizes, counts, bases, hits_of, positions):
     """Positions of the dictionary indices that are hits; how many, or -1."""
     hits = 0
     for page in range(addresses.shape[0]):
-        address, stop, count, base = addresses[page], sizes[page], counts[page], bases[page]
+        address, stop = np.uint64(addresses[page]), sizes[page]
+        count, base = counts[page], bases[page]
         if count == 0:
             continue
         if stop < 1 or hits + count > positions.shape[0]:

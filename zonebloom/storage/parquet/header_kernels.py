@@ -6,7 +6,7 @@ Source: parquet.thrift and thrift-compact-protocol.md.
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, uint8, void
+from numba import int64, uint8
 
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.storage.parquet.leaf_type import LZ4, SNAPPY
@@ -18,12 +18,17 @@ _NUM_NULLS, _NUM_ROWS, _DEFINITION_BYTES, _REPETITION_BYTES, _IS_COMPRESSED = ra
 _LEVEL_ENCODING = 11
 _HEADER_FIELDS = 12
 
-# What `open_pages` says of a page: where its bytes begin, and their number; how many they become
-# when they are decompressed, -1 where they are not compressed; its encoding; its checksum or -1,
-# and where the bytes that it is of begin; the bytes of its levels, -1 where they are among the
-# others.
-BEGIN, SIZE, PLAIN_SIZE, ENCODING, CHECKSUM, CHECKED, LEVEL_BYTES = range(7)
-PAGE_FIELDS = 7
+# What is known of a page, each in a row of its own of a table. Where it lies in the file, and what
+# rows of its row group it has: `row_kernels.place_pages`.
+START, NUM_BYTES, AT, FIRST_ROW, NUM_ROWS = range(5)
+# Where the bytes of its body begin in what was read, and their number; how many they become when
+# they are decompressed, -1 where they are not compressed; its encoding; its checksum or -1, and
+# where the bytes that it is of begin; the bytes of its levels, -1 where they are among the others.
+BEGIN, SIZE, PLAIN_SIZE, ENCODING, CHECKSUM, CHECKED, LEVEL_BYTES = range(5, 12)
+# The address of the body, `body_kernels.read_bodies`, its size then being the decompressed one;
+# how many values it stores, and the position of the first: `row_kernels.read_levels`.
+ADDRESS, STORED, BASE = range(12, 15)
+PAGE_FIELDS = 15
 # What `open_pages` gives: what some page has, or why a page is refused.
 HAS_INDICES, HAS_PLAIN, HAS_OTHERS, HAS_CHECKSUM = 1, 2, 4, 8
 MALFORMED, MISPLACED, CONTRADICTORY, UNKNOWN_LEVELS = -1, -2, -3, -4
@@ -34,10 +39,10 @@ _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 
 # Fields of a PageHeader that describe a page of each type, the types, and encodings.
 _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
 _V1_PAGE, _DICTIONARY_PAGE, _V2_PAGE = 0, 2, 3
-_PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
+PLAIN, PLAIN_DICTIONARY, _RLE, RLE_DICTIONARY = 0, 2, 3, 8
 _MOST_BYTES = (1 << 31) - 1
-# More than any codec makes of a byte.
-MOST_RATIO = 1 << 16
+# More than Snappy makes of a byte (64 of 3), and than any codec does.
+MOST_SNAPPY_RATIO, MOST_RATIO = 22, 1 << 16
 
 
 @inlined
@@ -114,14 +119,12 @@ def _page_header(data, at, stop, out, last, outer):
     return -1
 
 
-@kernel(int64(readonly(uint8), int64, int64, int64))
-def _plain_size(data, at, stop, codec):
-    """Bytes that a compressed body becomes, by what it says; -1 where it runs out."""
-    if codec == SNAPPY:
-        address = np.uint64(data.ctypes.data)
-        size, at = varint_at(address, at, stop)
-        return -1 if at < 0 or size > np.uint64(_MOST_BYTES) else np.int64(size)
-    # LZ4: literals and a copy of what came before, again and again; the last has no copy.
+@kernel(int64(readonly(uint8), int64, int64))
+def _lz4_size(data, at, stop):
+    """Bytes that a body becomes; -1 where it runs out.
+
+    It is literals and a copy of what came before, again and again; the last has no copy.
+    """
     total = 0
     while at < stop:
         token = np.int64(data[at])
@@ -152,8 +155,21 @@ def _plain_size(data, at, stop, codec):
 
 
 @inlined
-def _described(data, header, begin, stop, num_rows, max_level, codec, page):
+def _is_size(data, begin, stop, codec, size):
+    """Whether a body can become so many bytes; -1 when it is not compressed."""
+    if size <= 0:
+        return True
+    if codec == SNAPPY:
+        return size <= MOST_SNAPPY_RATIO * (stop - begin)
+    if size > MOST_RATIO * (stop - begin):
+        return False
+    return codec != LZ4 or _lz4_size(data, begin, stop) == size
+
+
+@inlined
+def _described(data, header, begin, stop, max_level, codec, page):
     """What a page has, by its header, which ends at ``begin``; or why it is refused."""
+    num_rows = page[NUM_ROWS]
     if begin < 0:
         return MALFORMED
     kind, size = header[_TYPE], header[_UNCOMPRESSED]
@@ -187,59 +203,49 @@ def _described(data, header, begin, stop, num_rows, max_level, codec, page):
         if page[PLAIN_SIZE] not in (-1, stop - begin):
             return CONTRADICTORY
         page[PLAIN_SIZE] = -1
-    elif page[PLAIN_SIZE] > MOST_RATIO * (stop - begin) or (
-        page[PLAIN_SIZE] > 0
-        and codec in (SNAPPY, LZ4)
-        and _plain_size(data, begin, stop, codec) != page[PLAIN_SIZE]
-    ):
+    elif not _is_size(data, begin, stop, codec, page[PLAIN_SIZE]):
         return CONTRADICTORY
     page[BEGIN] = begin
     page[SIZE] = stop - begin
     encoding = header[_ENCODING]
     page[ENCODING] = encoding
     has = HAS_CHECKSUM if header[_CRC] != -1 else 0
-    if encoding in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
+    if encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY):
         return has | HAS_INDICES
-    return has | (HAS_PLAIN if encoding == _PLAIN else HAS_OTHERS)
+    return has | (HAS_PLAIN if encoding == PLAIN else HAS_OTHERS)
 
 
-@kernel(
-    void(
-        readonly(uint8),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64, 2),
-        int64[:, ::1],
-        int64[::1],
-    )
-)
-def open_pages(data, starts, stops, num_rows, bounds, columns, pages, has):
+@kernel(int64(readonly(uint8), int64[:, ::1], readonly(int64), readonly(int64, 2), int64[::1]))
+def open_pages(data, pages, bounds, columns, has):
     """Read the headers of data pages of some columns, and hold them against their locations.
 
     The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``; ``columns[i]`` is its
     greatest definition level, and its codec. ``has[i]`` becomes what its pages have
-    (`HAS_INDICES`, ...), or why one is refused (`MALFORMED`, ...).
+    (`HAS_INDICES`, ...), or why one is refused (`MALFORMED`, ...). The bytes that those of
+    Snappy become.
     """
     last = np.zeros(_DEPTH, dtype=np.int64)
     outer = np.zeros(_DEPTH, dtype=np.int64)
     header = np.empty(_HEADER_FIELDS, dtype=np.int64)
+    total = 0
     for column in range(bounds.shape[0] - 1):
         max_level, codec = columns[column]
         has[column] = 0
         for i in range(bounds[column], bounds[column + 1]):
-            if starts[i] < 0 or stops[i] > data.shape[0]:
+            page = pages[:, i]
+            start, stop = page[AT], page[AT] + page[NUM_BYTES]
+            if start < 0 or stop < start or stop > data.shape[0]:
                 has[column] = MISPLACED
                 break
-            begin = _page_header(data, starts[i], stops[i], header, last, outer)
-            result = _described(
-                data, header, begin, stops[i], num_rows[i], max_level, codec, pages[i]
-            )
+            begin = _page_header(data, start, stop, header, last, outer)
+            result = _described(data, header, begin, stop, max_level, codec, page)
             if result < 0:
                 has[column] = result
                 break
             has[column] |= result
+            if codec == SNAPPY and page[PLAIN_SIZE] > 0:
+                total += page[PLAIN_SIZE]
+    return total
 
 
 @kernel(int64(readonly(uint8), int64, int64[::1]))
@@ -254,11 +260,11 @@ def open_dictionary(data, codec, page):
     size = header[_UNCOMPRESSED]
     if header[_TYPE] != _DICTIONARY_PAGE or header[_COMPRESSED] != data.shape[0] - begin:
         return MISPLACED
-    if size < 0 or size > min(_MOST_BYTES, MOST_RATIO * header[_COMPRESSED]):
+    if size < 0 or size > _MOST_BYTES:
         return CONTRADICTORY
     if header[_NUM_VALUES] < 0 or header[_NUM_VALUES] > _MOST_BYTES:
         return CONTRADICTORY
-    if size and codec in (SNAPPY, LZ4) and _plain_size(data, begin, data.shape[0], codec) != size:
+    if codec and not _is_size(data, begin, data.shape[0], codec, size):
         return CONTRADICTORY
     page[BEGIN], page[SIZE], page[PLAIN_SIZE] = begin, header[_COMPRESSED], size
     page[ENCODING], page[CHECKSUM], page[CHECKED] = header[_ENCODING], header[_CRC], begin

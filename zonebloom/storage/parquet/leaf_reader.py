@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +12,10 @@ import pyarrow as pa
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.parquet import header_kernels, row_kernels
-from zonebloom.storage.parquet.chunk_pages import ChunkPages
-from zonebloom.storage.parquet.codecs import decompressor, refusal, verify
 from zonebloom.storage.parquet.dictionaries import DICTIONARIES, Dictionary
 from zonebloom.storage.parquet.key_set import KeySet
 from zonebloom.storage.parquet.leaf_type import LeafChunk, LeafType, Undecodable
+from zonebloom.storage.parquet.opened_pages import OpenedPages
 from zonebloom.storage.random_access import FragmentFile, read_near
 
 # Row groups are read side by side, on a core each.
@@ -73,19 +72,16 @@ class LeafReader:
         FragmentUnreadable
         """
         (column,) = table.columns
-        dictionary = cache(partial(self._dictionary, column))
-        hits_of_dictionary = cache(lambda: dictionary().hits(keys))
+        hits_of_dictionary = cache(lambda: self._dictionary(column).hits(keys))
         hits, values = [], []
         numbers, _ = table.pages_with(rows.starts, rows.stops)
         for batch in self._batches(table, numbers):
-            (pages,) = self._opened(table, batch, np.array([0, batch.size]))
-            if pages is None:
-                raise Undecodable
+            pages = self._opened(table, batch, np.array([0, batch.size]))
             part = pages.find(keys, nulls, hits_of_dictionary)
             part = part[: row_kernels.rows_within(rows.starts, rows.stops, part)]
             if part.size:
                 hits.append(part)
-                values.append(pages.take(part))
+                values.extend(pages.take(part))
         if not hits:
             return _NO_ROWS
         found = hits[0] if len(hits) == 1 else np.concatenate(hits)
@@ -106,35 +102,36 @@ class LeafReader:
                 others.append(number)
         if not others:
             return arrays
-        part = table.part(tuple(others))
-        numbers, bounds = part.pages_with(rows, rows + 1)
-        if self._is_small(part.sizes[numbers]):
-            taken = [_taken(pages, rows) for pages in self._opened(part, numbers, bounds)]
-        else:
-            edges = bounds.tolist()
-            taken = [
-                self._take_in_batches(
-                    part, column, numbers[edges[column] : edges[column + 1]], rows
-                )
-                for column in range(len(others))
-            ]
-        for number, values in zip(others, taken, strict=True):
+        for number, values in zip(others, self._taken(table, others, rows), strict=True):
             arrays[number] = values
         return arrays
 
-    def _take_in_batches(
-        self, table: PageTable, column: int, numbers: np.ndarray, rows: np.ndarray
-    ) -> pa.Array | None:
+    def _taken(
+        self, table: PageTable, columns: Sequence[int], rows: np.ndarray
+    ) -> list[pa.Array | None]:
+        """The values of some leaves at some rows; None where they are undecodable."""
+        part = table.part(tuple(columns))
+        numbers, bounds = part.pages_with(rows, rows + 1)
+        is_small = self._is_small(part.sizes[numbers])
+        try:
+            if is_small:
+                return list(self._opened(part, numbers, bounds).take(rows))
+            if len(columns) == 1:
+                return [self._take_in_batches(part, numbers, rows)]
+        except Undecodable:
+            if len(columns) == 1:
+                return [None]
+        # By itself each: they are many, or one of them is undecodable.
+        return [self._taken(table, [column], rows)[0] for column in columns]
+
+    def _take_in_batches(self, table: PageTable, numbers: np.ndarray, rows: np.ndarray) -> pa.Array:
         """The values of a leaf at some rows, out of pages that are opened some at a time."""
-        alone = table.part((column,))
         parts = []
-        for batch in self._batches(alone, numbers - table.bounds[column]):
-            (pages,) = self._opened(alone, batch, np.array([0, batch.size]))
-            firsts, stops = alone.rows[:, batch]
+        for batch in self._batches(table, numbers):
+            pages = self._opened(table, batch, np.array([0, batch.size]))
+            firsts, stops = table.rows[:, batch]
             within = slice(*np.searchsorted(rows, [firsts[0], stops[-1]]).tolist())
-            parts.append(_taken(pages, rows[within]))
-            if parts[-1] is None:
-                return None
+            parts.extend(pages.take(rows[within]))
         return _joined(parts)
 
     def _is_small(self, sizes: np.ndarray) -> bool:
@@ -150,68 +147,12 @@ class LeafReader:
         batch = (sizes.cumsum() - sizes) // _BATCH_BYTES
         yield from np.split(numbers, np.flatnonzero(np.diff(batch)) + 1)
 
-    def _opened(
-        self, table: PageTable, numbers: np.ndarray, bounds: np.ndarray
-    ) -> list[ChunkPages | None]:
-        """Some pages of each leaf; None where it is undecodable."""
-        count = numbers.size
-        sizes = table.sizes[numbers]
-        data = self._read(table.starts[numbers], sizes)
-        ends = sizes.cumsum()
-        first_rows = table.rows[0][numbers]
-        num_rows = table.rows[1][numbers] - first_rows
-        pages = np.empty((count, header_kernels.PAGE_FIELDS), dtype=np.int64)
-        has = np.empty(len(table.columns), dtype=np.int64)
-        place = ends - sizes, ends, num_rows, bounds
-        header_kernels.open_pages(data, *place, table.kinds, pages, has)
-        flags = has.tolist()
-        if min(flags) < 0:
-            return self._without_unknown(table, flags, numbers, bounds)
-        kept: list[object] = [data]
-        edges = bounds.tolist()
-        addresses, plain_sizes = _bodies(table, data, pages, edges, flags, kept)
-        levels = [
-            int(num_rows[edges[number] : edges[number + 1]].sum()) if column.leaf.max_level else 0
-            for number, column in enumerate(table.columns)
-        ]
-        present = np.empty(sum(levels), dtype=np.uint8)
-        stored, nulls = np.empty_like(num_rows), np.empty_like(has)
-        place = addresses, plain_sizes, data.ctypes.data, pages, num_rows, bounds, table.kinds
-        if row_kernels.read_levels(*place, present, stored, nulls) < 0:
-            raise FragmentUnreadable("the levels of a page cannot be decoded")
-        opened: list[ChunkPages | None] = []
-        row = 0
-        for number, column in enumerate(table.columns):
-            part = slice(edges[number], edges[number + 1])
-            opened.append(
-                ChunkPages(
-                    column.leaf,
-                    flags[number],
-                    pages[part, header_kernels.ENCODING],
-                    (addresses[part], plain_sizes[part], stored[part]),
-                    (first_rows[part], num_rows[part]),
-                    present[row : row + levels[number]] if nulls[number] else None,
-                    kept,
-                    partial(self._dictionary, column),
-                )
-            )
-            row += levels[number]
-        return opened
-
-    def _without_unknown(
-        self, table: PageTable, flags: list[int], numbers: np.ndarray, bounds: np.ndarray
-    ) -> list[ChunkPages | None]:
-        """The same when pages of some leaves are refused."""
-        for error in (refusal(flag) for flag in flags if flag < 0):
-            if isinstance(error, FragmentUnreadable):
-                raise error
-        opened: list[ChunkPages | None] = [None] * len(flags)
-        for number, flag in enumerate(flags):
-            if flag >= 0:
-                of_leaf = numbers[bounds[number] : bounds[number + 1]] - table.bounds[number]
-                alone = table.part((number,))
-                opened[number] = self._opened(alone, of_leaf, np.array([0, of_leaf.size]))[0]
-        return opened
+    def _opened(self, table: PageTable, numbers: np.ndarray, bounds: np.ndarray) -> OpenedPages:
+        """Some pages of each leaf."""
+        pages = np.empty((header_kernels.PAGE_FIELDS, numbers.size), dtype=np.int64)
+        size = row_kernels.place_pages(table.starts, table.sizes, table.rows, numbers, pages)
+        data = self._read(pages[header_kernels.START], pages[header_kernels.NUM_BYTES], size)
+        return OpenedPages(table.columns, table.kinds, data, pages, bounds, self._dictionary)
 
     def _dictionary(self, column: LeafChunk) -> Dictionary:
         """The dictionary of a chunk: it can have one that not all of its pages use."""
@@ -219,7 +160,8 @@ class LeafReader:
         start, stop = column.chunk.start, int(column.pages.starts[0])
 
         def read() -> Dictionary:
-            data = self._read(np.array([start]), np.array([stop - start])) if start < stop else None
+            size = stop - start
+            data = self._read(np.array([start]), np.array([size]), size) if size > 0 else None
             return Dictionary(column.leaf, column.chunk.codec, data)
 
         identity = self._file.identity
@@ -229,11 +171,11 @@ class LeafReader:
             key = self._file.path, identity, start, stop, column.chunk.codec, column.leaf
         return DICTIONARIES.get(key, read)
 
-    def _read(self, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    def _read(self, starts: np.ndarray, sizes: np.ndarray, num_bytes: int) -> np.ndarray:
         """Pieces of the file one after another, uint8."""
         if self._file.is_local:
             # Arrow's pool gives memory that was used before: fresh pages cost more than the read.
-            data = np.frombuffer(pa.allocate_buffer(int(sizes.sum())), dtype=np.uint8)
+            data = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
             if self._file.read_pieces(starts, sizes, data) != data.size:
                 raise FragmentUnreadable("it ends before pages that it is said to have")
             return data
@@ -246,45 +188,5 @@ def _joined(parts: Sequence[pa.Array]) -> pa.Array:
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
-def _taken(pages: ChunkPages | None, rows: np.ndarray) -> pa.Array | None:
-    """Values at some rows; None where they are undecodable."""
-    try:
-        return None if pages is None else pages.take(rows)
-    except Undecodable:
-        return None
-
-
 def _name(column: LeafChunk) -> tuple[int, LeafType]:
     return column.chunk.start, column.leaf
-
-
-def _bodies(
-    table: PageTable,
-    data: np.ndarray,
-    pages: np.ndarray,
-    bounds: list[int],
-    flags: list[int],
-    kept: list[object],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Addresses and sizes of what pages hold, decompressed into what is ``kept``."""
-    if any(flag & header_kernels.HAS_CHECKSUM for flag in flags):
-        for page in pages[pages[:, header_kernels.CHECKSUM] != -1]:
-            verify(data, page)
-    base = data.ctypes.data
-    addresses = (pages[:, header_kernels.BEGIN] + base).astype(np.uint64)
-    sizes = pages[:, header_kernels.SIZE].copy()
-    if not table.kinds[:, 1].any():
-        return addresses, sizes
-    compressed = data.data
-    described = pages[:, : header_kernels.PLAIN_SIZE + 1].tolist()
-    for number, column in enumerate(table.columns):
-        decompress = decompressor(column.chunk.codec)
-        for page in range(bounds[number], bounds[number + 1]):
-            begin, size, plain_size = described[page]
-            if plain_size == 0:
-                sizes[page] = 0
-            elif plain_size > 0:
-                body = decompress(compressed[begin : begin + size], plain_size)
-                kept.append(body)
-                addresses[page], sizes[page] = body.address, body.size
-    return addresses, sizes

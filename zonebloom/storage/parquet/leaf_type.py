@@ -164,11 +164,8 @@ def _is_decodable(
 
 
 def fixed_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:
-    """An array of values of one width, with nulls where they are not valid."""
+    """An array of values of one width, null where they are not valid."""
     values = data.reshape(-1, leaf.width)
-    if valid is not None:
-        values = np.zeros((valid.size, leaf.width), dtype=np.uint8)
-        values[valid.view(bool)] = data.reshape(-1, leaf.width)
     kind = _plain(leaf.arrow_type)
     if pa.types.is_decimal(kind):
         if leaf.physical_type == FIXED:
@@ -181,31 +178,23 @@ def fixed_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> p
         data = np.packbits(values.reshape(-1), bitorder="little")
     elif leaf.physical_type == INT32 and kind.bit_width < 32:
         data = np.ascontiguousarray(values[:, : kind.bit_width // 8])
-    else:
-        data = values
-    array = pa.Array.from_buffers(kind, len(values), [_bitmap(valid), pa.py_buffer(data)])
-    return _as_declared(array, leaf.arrow_type)
+    return _array(leaf, kind, len(values), valid, [pa.py_buffer(data)])
 
 
 def text_array(
-    leaf: LeafType, data: np.ndarray, lengths: np.ndarray, valid: np.ndarray | None
+    leaf: LeafType, offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | None
 ) -> pa.Array:
-    """An array of values of any length, with nulls where they are not valid."""
-    if valid is not None:
-        spread = np.zeros(valid.size, dtype=np.int64)
-        spread[valid.view(bool)] = lengths
-        lengths = spread
+    """An array of values of any length, null where they are not valid."""
     kind = _plain(leaf.arrow_type)
-    is_large = kind in _LARGE_TEXTS
-    offsets = np.zeros(lengths.size + 1, dtype=np.int64 if is_large else np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    buffers = [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)]
-    return _as_declared(pa.Array.from_buffers(kind, lengths.size, buffers), leaf.arrow_type)
+    if kind in _LARGE_TEXTS:
+        offsets = offsets.astype(np.int64)
+    buffers = [pa.py_buffer(offsets), pa.py_buffer(data)]
+    return _array(leaf, kind, offsets.size - 1, valid, buffers)
 
 
-def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    return array if array.type == kind else array.cast(kind)
-
-
-def _bitmap(valid: np.ndarray | None) -> pa.Buffer | None:
-    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+def _array(
+    leaf: LeafType, kind: pa.DataType, size: int, valid: np.ndarray | None, values: list[pa.Buffer]
+) -> pa.Array:
+    bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    array = pa.Array.from_buffers(kind, size, [bitmap, *values])
+    return array if kind == leaf.arrow_type else array.cast(leaf.arrow_type)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from zonebloom.sbbf.addresses import copy_1, copy_8, copy_64, load_8, load_32, load_64
 from zonebloom.sbbf.jit import inlined
-from zonebloom.sbbf.xxh64 import load_8, load_32, load_64
 
 # Of a run, in values or groups of eight: more are in no page.
 _MOST_LENGTH = (1 << 31) - 1
@@ -22,6 +22,22 @@ def zigzag(value):
 @inlined
 def byte_at(address, at):
     return load_8(address + np.uint64(at))
+
+
+@inlined
+def copy_bytes(target, source, length):
+    """Copy some bytes to a place that they do not reach into."""
+    size = np.uint64(length)
+    done = np.uint64(0)
+    while done + np.uint64(64) <= size:
+        copy_64(target + done, source + done)
+        done += np.uint64(64)
+    while done + np.uint64(8) <= size:
+        copy_8(target + done, source + done)
+        done += np.uint64(8)
+    while done < size:
+        copy_1(target + done, source + done)
+        done += np.uint64(1)
 
 
 @inlined

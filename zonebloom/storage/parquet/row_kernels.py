@@ -8,13 +8,22 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, uint8, uint64
 
+from zonebloom.sbbf.addresses import load_32
 from zonebloom.sbbf.jit import inlined, kernel, readonly
-from zonebloom.sbbf.xxh64 import load_32
-from zonebloom.storage.parquet.header_kernels import CHECKED, LEVEL_BYTES
+from zonebloom.storage.parquet.header_kernels import (
+    ADDRESS,
+    AT,
+    BASE,
+    CHECKED,
+    FIRST_ROW,
+    LEVEL_BYTES,
+    NUM_BYTES,
+    NUM_ROWS,
+    SIZE,
+    START,
+    STORED,
+)
 from zonebloom.storage.parquet.page_bytes import bits_at, run_at
-
-# Types of which rows hold a value, and of where the rows of pages begin and how many they are.
-_PRESENT = (readonly(uint8), readonly(int64), readonly(int64))
 
 
 @kernel(
@@ -48,6 +57,22 @@ def pages_with(rows, bounds, starts, stops, out, out_bounds):
                 count += 1
         out_bounds[column + 1] = count
     return count
+
+
+@kernel(int64(readonly(int64), readonly(int64), readonly(int64, 2), readonly(int64), int64[:, ::1]))
+def place_pages(starts, sizes, rows, numbers, pages):
+    """Say of some pages where they lie and which rows they have; the bytes of all of them.
+
+    They are read one after another. ``rows`` is as in `pages_with`.
+    """
+    total = 0
+    for i in range(numbers.shape[0]):
+        page = numbers[i]
+        pages[START, i], pages[NUM_BYTES, i], pages[AT, i] = starts[page], sizes[page], total
+        pages[FIRST_ROW, i] = rows[0, page]
+        pages[NUM_ROWS, i] = rows[1, page] - rows[0, page]
+        total += sizes[page]
+    return total
 
 
 @kernel(int64(readonly(int64), readonly(int64), int64[::1]))
@@ -97,53 +122,56 @@ def _read_levels(address, stop, most, present):
 
 @kernel(
     int64(
-        uint64[::1],
-        int64[::1],
-        uint64,
-        readonly(int64, 2),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64, 2),
-        uint8[::1],
-        int64[::1],
-        int64[::1],
+        readonly(uint8), int64[:, ::1], readonly(int64), readonly(int64, 2), uint8[::1], int64[::1]
     )
 )
-def read_levels(addresses, sizes, data, pages, num_rows, bounds, columns, present, stored, nulls):
+def read_levels(data, pages, bounds, columns, present, levels):
     """Which rows of pages hold a value, those of optional columns one after another; 0, or -1.
 
-    Of each page, how many are ``stored``; of each column, how many rows have none. Levels that
-    are among the other bytes of a page are left out of its address and size. ``data`` is the
-    address of what `open_pages` was given, and ``bounds`` and ``columns`` are as there.
+    Of each page, how many it stores and the position of the first: where every row of its column
+    holds a value, rows and positions are the same. Levels that are among the other bytes of a
+    page are left out of its address and size. Of each column, where its rows begin in
+    ``present``, -1 where none is null. The other parameters are those of
+    `header_kernels.open_pages`.
     """
     base = 0
     for column in range(bounds.shape[0] - 1):
-        nulls[column] = 0
-        for page in range(bounds[column], bounds[column + 1]):
-            stored[page] = num_rows[page]
-            if columns[column, 0]:
-                if num_rows[page] < 0 or num_rows[page] > present.shape[0] - base:
+        first, stop = bounds[column], bounds[column + 1]
+        levels[column] = base
+        nulls = 0
+        for page in range(first, stop):
+            num_rows = pages[NUM_ROWS, page]
+            pages[STORED, page] = num_rows
+            if not columns[column, 0]:
+                continue
+            if num_rows < 0 or num_rows > present.shape[0] - base:
+                return -1
+            if pages[LEVEL_BYTES, page] < 0:
+                if pages[SIZE, page] < 4:
                     return -1
-                if pages[page, LEVEL_BYTES] < 0:
-                    if sizes[page] < 4:
-                        return -1
-                    stop = np.int64(load_32(addresses[page]))
-                    if stop > sizes[page] - 4:
-                        return -1
-                    levels = addresses[page] + np.uint64(4)
-                    addresses[page] += np.uint64(4 + stop)
-                    sizes[page] -= 4 + stop
-                else:
-                    stop = pages[page, LEVEL_BYTES]
-                    levels = data + np.uint64(pages[page, CHECKED])
-                most = columns[column, 0]
-                of_page = present[base : base + num_rows[page]]
-                count = _read_levels(levels, stop, most, of_page)
-                if count < 0:
+                at = np.uint64(pages[ADDRESS, page])
+                num_bytes = np.int64(load_32(at))
+                if num_bytes > pages[SIZE, page] - 4:
                     return -1
-                stored[page] = count
-                nulls[column] += num_rows[page] - count
-                base += num_rows[page]
+                at += np.uint64(4)
+                pages[ADDRESS, page] += 4 + num_bytes
+                pages[SIZE, page] -= 4 + num_bytes
+            else:
+                num_bytes = pages[LEVEL_BYTES, page]
+                at = np.uint64(data.ctypes.data) + np.uint64(pages[CHECKED, page])
+            of_page = present[base : base + num_rows]
+            count = _read_levels(at, num_bytes, columns[column, 0], of_page)
+            if count < 0:
+                return -1
+            pages[STORED, page] = count
+            nulls += num_rows - count
+            base += num_rows
+        if not nulls:
+            levels[column] = -1
+        position = 0
+        for page in range(first, stop):
+            pages[BASE, page] = position if nulls else pages[FIRST_ROW, page]
+            position += pages[STORED, page]
     return 0
 
 
@@ -153,55 +181,26 @@ def read_booleans(address, stop, values):
     return _read_levels(address, stop, 1, values)
 
 
-@kernel(int64(*_PRESENT, readonly(int64), uint8[::1], int64[::1]))
-def ranks(present, first_rows, num_rows, rows, valid, positions):
-    """Of some rows, ascending, those that are there, and their positions among those; how many.
-
-    Pages begin at ``first_rows``; of their rows, one page after another, ``present`` tells.
-    """
-    base = 0
-    at = 0
-    before = 0
-    count = 0
-    page = 0
-    for i in range(rows.shape[0]):
-        while page < first_rows.shape[0] and rows[i] >= first_rows[page] + num_rows[page]:
-            base += num_rows[page]
-            page += 1
-        if page == first_rows.shape[0]:
-            return -1
-        row = base + rows[i] - first_rows[page]
-        if row < at or row >= present.shape[0]:
-            return -1
-        while at < row:
-            before += np.int64(present[at])
-            at += 1
-        valid[i] = present[at]
-        if present[at]:
-            positions[count] = before
-            count += 1
-    return count
-
-
-@kernel(int64(*_PRESENT, readonly(int64), int64, int64[::1]))
-def rows_of_values(present, first_rows, num_rows, positions, nulls, out):
+@kernel(int64(readonly(uint8), readonly(int64, 2), readonly(int64), int64, int64[::1]))
+def rows_of_values(present, pages, positions, nulls, out):
     """Turn positions of stored values, ascending, into rows, with ``nulls`` those of none too.
 
-    How many, or -1; the other parameters are those of `ranks`.
+    How many, or -1. Of the rows of the pages, one after another, ``present`` tells.
     """
     count = which = before = at = 0
-    for page in range(first_rows.shape[0]):
-        if num_rows[page] > present.shape[0] - at or num_rows[page] > out.shape[0] - count:
+    for page in range(pages.shape[1]):
+        first_row, num_rows = pages[FIRST_ROW, page], pages[NUM_ROWS, page]
+        if num_rows > present.shape[0] - at or num_rows > out.shape[0] - count:
             return -1
-        for row in range(num_rows[page]):
+        for row in range(num_rows):
             if present[at]:
                 if which < positions.shape[0] and positions[which] == before:
-                    out[count] = first_rows[page] + row
+                    out[count] = first_row + row
                     count += 1
                     which += 1
                 before += 1
             elif nulls:
-                out[count] = first_rows[page] + row
+                out[count] = first_row + row
                 count += 1
             at += 1
     return count

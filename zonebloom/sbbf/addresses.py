@@ -1,0 +1,47 @@
+"""Loads from addresses in memory, and copies between them, aligned or not, as one instruction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types, uint64
+
+from zonebloom.sbbf.jit import intrinsic
+
+
+def _loader(bits: int) -> Any:
+    @intrinsic
+    def load(typing_context, address):
+        def generate(context, builder, signature, arguments):
+            pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
+            value = builder.load(pointer, align=1)
+            return builder.zext(value, ir.IntType(64)) if bits < 64 else value
+
+        return uint64(uint64), generate
+
+    return load
+
+
+def _copier(num_bytes: int) -> Any:
+    @intrinsic
+    def copy(typing_context, target, source):
+        def generate(context, builder, signature, arguments):
+            vector = ir.VectorType(ir.IntType(8), num_bytes).as_pointer()
+            to, of = (builder.inttoptr(argument, vector) for argument in arguments)
+            builder.store(builder.load(of, align=1), to, align=1)
+            return context.get_dummy_value()
+
+        return types.void(uint64, uint64), generate
+
+    return copy
+
+
+load_8 = _loader(8)
+load_32 = _loader(32)
+load_64 = _loader(64)
+copy_1 = _copier(1)
+copy_4 = _copier(4)
+copy_8 = _copier(8)
+copy_16 = _copier(16)
+copy_64 = _copier(64)

@@ -1,0 +1,120 @@
+"""Bodies of pages, decompressed.
+
+Source: format_description.txt of Snappy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, uint8, uint64
+
+from zonebloom.sbbf.addresses import copy_1, copy_8, copy_16, load_32
+from zonebloom.sbbf.jit import kernel, readonly
+from zonebloom.storage.parquet.header_kernels import ADDRESS, BEGIN, PLAIN_SIZE, SIZE
+from zonebloom.storage.parquet.leaf_type import SNAPPY
+from zonebloom.storage.parquet.page_bytes import byte_at, copy_bytes, varint_at
+
+_1, _2, _3, _4, _8, _16, _32, _48, _64 = map(np.uint64, (1, 2, 3, 4, 8, 16, 32, 48, 64))
+# Tags of literals, and of copies by how many bytes say from where.
+_LITERAL, _COPY_1, _COPY_2 = map(np.uint64, (0, 1, 2))
+# Literals of more bytes have their length behind the tag.
+_SHORT = np.uint64(60)
+
+
+@kernel(int64(uint64, int64, uint64, int64))
+def decompress_snappy(source, num_bytes, target, size):
+    """Decompress Snappy's format at an address into ``size`` bytes at another: 0, or -1."""
+    claimed, start = varint_at(source, 0, num_bytes)
+    if start < 0 or claimed != np.uint64(size):
+        return -1
+    at, stop = source + np.uint64(start), source + np.uint64(num_bytes)
+    end, room = target, target + np.uint64(size)
+    while at < stop:
+        tag = byte_at(at, 0)
+        at += _1
+        kind = tag & _3
+        length = (tag >> _2) + _1
+        if kind == _LITERAL:
+            if length <= _16 and stop - at >= _16 and room - end >= _16:
+                copy_16(end, at)
+            else:
+                if length > _SHORT:
+                    width = length - _SHORT
+                    if stop - at < width:
+                        return -1
+                    length = _1
+                    for i in range(np.int64(width)):
+                        length += byte_at(at, i) << np.uint64(8 * i)
+                    at += width
+                if length > stop - at or length > room - end:
+                    return -1
+                copy_bytes(end, at, length)
+            at += length
+            end += length
+            continue
+        if kind == _COPY_1:
+            if at == stop:
+                return -1
+            length = (length - _1 & np.uint64(7)) + _4
+            distance = tag >> np.uint64(5) << _8 | byte_at(at, 0)
+            at += _1
+        elif kind == _COPY_2:
+            if stop - at < _2:
+                return -1
+            distance = byte_at(at, 0) | byte_at(at, 1) << _8
+            at += _2
+        else:
+            if stop - at < _4:
+                return -1
+            distance = load_32(at)
+            at += _4
+        if distance == 0 or distance > end - target or length > room - end:
+            return -1
+        copied = end - distance
+        if distance >= _16 and room - end >= _64:
+            # More than is wanted: what comes next is written over it.
+            copy_16(end, copied)
+            if length > _16:
+                copy_16(end + _16, copied + _16)
+                if length > _32:
+                    copy_16(end + _32, copied + _32)
+                    copy_16(end + _48, copied + _48)
+        elif distance >= _8 and room - end >= _64 + _8:
+            done = np.uint64(0)
+            while done < length:
+                copy_8(end + done, copied + done)
+                done += _8
+        else:
+            for i in range(np.int64(length)):
+                copy_1(end + np.uint64(i), copied + np.uint64(i))
+        end += length
+    return 0 if end == room else -1
+
+
+@kernel(int64(readonly(uint8), uint8[::1], int64[:, ::1], readonly(int64), readonly(int64, 2)))
+def read_bodies(data, out, pages, bounds, columns):
+    """Where the bodies of pages are in memory, and their sizes; 0, or -1.
+
+    Those compressed by Snappy are decompressed into ``out``, one after another; of other codecs
+    they are as they are stored. The other parameters are those of `header_kernels.open_pages`.
+    """
+    base = np.uint64(data.ctypes.data)
+    target = np.uint64(out.ctypes.data)
+    end = 0
+    for column in range(bounds.shape[0] - 1):
+        for i in range(bounds[column], bounds[column + 1]):
+            body = base + np.uint64(pages[BEGIN, i])
+            pages[ADDRESS, i] = np.int64(body)
+            size = pages[PLAIN_SIZE, i]
+            if columns[column, 1] != SNAPPY or size < 0:
+                continue
+            if size > out.shape[0] - end:
+                return -1
+            plain = target + np.uint64(end)
+            # Snappy has a byte at least, even of nothing; some writers leave it out.
+            if size and decompress_snappy(body, pages[SIZE, i], plain, size) < 0:
+                return -1
+            pages[ADDRESS, i] = np.int64(plain)
+            pages[SIZE, i] = size
+            end += size
+    return 0
