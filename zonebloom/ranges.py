@@ -90,6 +90,29 @@ class RowRanges:
         return cls._of(starts, stops)
 
     @classmethod
+    def from_rows(cls, rows: np.ndarray) -> RowRanges:
+        """Make a set of rows.
+
+        Parameters
+        ----------
+        rows : int64 array, shape (n,)
+            Ascending, each once.
+
+        Raises
+        ------
+        InvalidArgument
+            For rows in another order, or a negative one.
+        """
+        rows = _offsets(rows, "rows")
+        if rows.size == 0:
+            return cls._of(_EMPTY, _EMPTY)
+        steps = np.diff(rows)
+        if rows[0] < 0 or (steps < 1).any():
+            raise InvalidArgument("rows are given in ascending order, each once, from 0 on")
+        ends = np.flatnonzero(steps > 1)
+        return cls._of(rows[np.append(0, ends + 1)], rows[np.append(ends, rows.size - 1)] + 1)
+
+    @classmethod
     def _of(cls, starts: np.ndarray, stops: np.ndarray) -> RowRanges:
         ranges = cls.__new__(cls)
         ranges.starts, ranges.stops = starts, stops

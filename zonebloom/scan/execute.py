@@ -254,7 +254,7 @@ class Execution:
         offsets = inside.rows_at(hits)
         table = rows_of(first, hits)
         if self._rest:
-            rest = rows.read(number, self._rest, RowRanges.from_arrays(offsets, offsets + 1))
+            rest = rows.read(number, self._rest, RowRanges.from_rows(offsets))
             schema = pa.schema([*table.schema, *rest.schema])
             table = pa.Table.from_arrays([*table.columns, *rest.columns], schema=schema)
             table = table.select(self._needed)

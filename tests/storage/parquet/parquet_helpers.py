@@ -102,7 +102,7 @@ class File:
         """The values of those of some fields that kernels decode."""
         found = {}
         for field, column in self.leaves(group, located, fields).items():
-            (values,) = LeafReader(self).take(PageTable([column]), rows.rows())
+            (values,) = LeafReader(self).take(PageTable([column]), rows)
             if values is not None:
                 found[field] = pa.chunked_array([values])
         return found

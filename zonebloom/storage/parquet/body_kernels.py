@@ -79,10 +79,16 @@ def decompress_snappy(source, num_bytes, target, size):
                 if length > _32:
                     copy_16(end + _32, copied + _32)
                     copy_16(end + _48, copied + _48)
-        elif distance >= _8 and room - end >= _64 + _8:
+        elif room - end >= length + _16:
+            # Twice as far back is the same again.
             done = np.uint64(0)
+            while distance < _8 and done < length:
+                for i in range(np.int64(distance)):
+                    copy_1(end + done + np.uint64(i), copied + np.uint64(i))
+                done += distance
+                distance *= _2
             while done < length:
-                copy_8(end + done, copied + done)
+                copy_8(end + done, end + done - distance)
                 done += _8
         else:
             for i in range(np.int64(length)):

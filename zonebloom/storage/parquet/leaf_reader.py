@@ -90,8 +90,9 @@ class LeafReader:
             self._found.popitem(last=False)
         return found
 
-    def take(self, table: PageTable, rows: np.ndarray) -> list[pa.Array | None]:
-        """The values of each leaf at some rows, given ascending; None where it is undecodable."""
+    def take(self, table: PageTable, ranges: RowRanges) -> list[pa.Array | None]:
+        """The values of each leaf at some rows; None where it is undecodable."""
+        rows = ranges.rows()
         arrays: list[pa.Array | None] = [None] * len(table.columns)
         others = []
         for number, column in enumerate(table.columns):
@@ -102,16 +103,16 @@ class LeafReader:
                 others.append(number)
         if not others:
             return arrays
-        for number, values in zip(others, self._taken(table, others, rows), strict=True):
+        for number, values in zip(others, self._taken(table, others, ranges, rows), strict=True):
             arrays[number] = values
         return arrays
 
     def _taken(
-        self, table: PageTable, columns: Sequence[int], rows: np.ndarray
+        self, table: PageTable, columns: Sequence[int], ranges: RowRanges, rows: np.ndarray
     ) -> list[pa.Array | None]:
         """The values of some leaves at some rows; None where they are undecodable."""
         part = table.part(tuple(columns))
-        numbers, bounds = part.pages_with(rows, rows + 1)
+        numbers, bounds = part.pages_with(ranges.starts, ranges.stops)
         is_small = self._is_small(part.sizes[numbers])
         try:
             if is_small:
@@ -122,7 +123,7 @@ class LeafReader:
             if len(columns) == 1:
                 return [None]
         # By itself each: they are many, or one of them is undecodable.
-        return [self._taken(table, [column], rows)[0] for column in columns]
+        return [self._taken(table, [column], ranges, rows)[0] for column in columns]
 
     def _take_in_batches(self, table: PageTable, numbers: np.ndarray, rows: np.ndarray) -> pa.Array:
         """The values of a leaf at some rows, out of pages that are opened some at a time."""

@@ -91,7 +91,7 @@ def _narrow(node: Predicate, rows: RowRanges, find: Find) -> tuple[RowRanges, bo
             found = find(node, rows)
             if found is None:
                 return rows, False
-            return RowRanges.from_arrays(found[0], found[0] + 1), found[1]
+            return RowRanges.from_rows(found[0]), found[1]
         case Constant(value):
             return (rows if value else RowRanges()), True
         case And(terms):

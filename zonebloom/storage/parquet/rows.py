@@ -148,7 +148,7 @@ class ParquetRows:
             leaves = self._leaves_of(row_group, tuple((name,) for name in names))
             reasons = leaves.reasons
             if leaves.table is not None:
-                arrays = zip(leaves.paths, reader.take(leaves.table, rows.rows()), strict=True)
+                arrays = zip(leaves.paths, reader.take(leaves.table, rows), strict=True)
                 columns.update((path[0], array) for path, array in arrays if array is not None)
         stored = [
             self._fields[name]

@@ -130,8 +130,24 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
             first_row, num_rows = pages[FIRST_ROW, page], pages[NUM_ROWS, page]
             if optional and num_rows > present.shape[0] - level:
                 return -1
+            encoding = pages[ENCODING, page]
+            is_indices = encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY)
             num_positions = row = before = 0
             already = taken
+            last = taken + num_rows - 1
+            if (
+                width
+                and not (optional or is_indices)
+                and 0 <= last < rows.shape[0]
+                and rows[taken] == first_row
+                and rows[last] == first_row + num_rows - 1
+            ):
+                # All rows: as their page has them.
+                if count < num_rows or count * width > size:
+                    return -1
+                copy_bytes(target + np.uint64(taken * width), address, num_rows * width)
+                taken += num_rows
+                continue
             while taken < rows.shape[0] and rows[taken] < first_row + num_rows:
                 wanted = rows[taken] - first_row
                 if wanted < row:
@@ -156,8 +172,7 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
             level += num_rows
             if taken == already:
                 continue
-            encoding = pages[ENCODING, page]
-            if encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY):
+            if is_indices:
                 if _indices(address, size, count, positions, num_positions) < 0:
                     return -1
                 source = np.uint64(leaves[leaf, DICTIONARY])
