@@ -374,7 +374,8 @@ def by_fragment(addresses: RowRanges) -> dict[int, RowRanges]:
     result: dict[int, RowRanges] = {}
     if ids.size == 0:
         return result
-    cuts = np.flatnonzero(np.diff(ids)) + 1
+    # Most lookups lead to one range.
+    cuts = np.flatnonzero(np.diff(ids)) + 1 if ids.size > 1 else ids[:0]
     for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), ids.size], strict=True):
         fragment_id = int(ids[low])
         base = fragment_id << OFFSET_BITS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,13 @@ _MOST_FOUND = 16
 # Pages are decompressed some at a time, whatever their chunk is.
 _BATCH_BYTES = 1 << 21
 _NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+class PlacedPages(NamedTuple):
+    """Pages to open: what `row_kernels.place_pages` says of them, and the bytes of all."""
+
+    pages: np.ndarray
+    num_bytes: int
 
 
 class PageTable:
@@ -45,6 +53,12 @@ class PageTable:
         bounds = np.empty_like(self.bounds)
         count = row_kernels.pages_with(self.rows, self.bounds, starts, stops, numbers, bounds)
         return numbers[:count], bounds
+
+    def placed(self, numbers: np.ndarray) -> PlacedPages:
+        """Where some of the pages lie, and what rows they have."""
+        pages = np.empty((header_kernels.PAGE_FIELDS, numbers.size), dtype=np.int64)
+        place = self.starts, self.sizes, self.rows, numbers, pages
+        return PlacedPages(pages, row_kernels.place_pages(*place))
 
     def part(self, numbers: tuple[int, ...]) -> PageTable:
         """Some of the leaves."""
@@ -75,13 +89,13 @@ class LeafReader:
         hits_of_dictionary = cache(lambda: self._dictionary(column).hits(keys))
         hits, values = [], []
         numbers, _ = table.pages_with(rows.starts, rows.stops)
-        for batch in self._batches(table, numbers):
-            pages = self._opened(table, batch, np.array([0, batch.size]))
-            part = pages.find(keys, nulls, hits_of_dictionary)
+        for placed in self._batches(table, numbers):
+            opened = self._opened(table, placed, np.array([0, placed.pages.shape[1]]))
+            part = opened.find(keys, nulls, hits_of_dictionary)
             part = part[: row_kernels.rows_within(rows.starts, rows.stops, part)]
             if part.size:
                 hits.append(part)
-                values.extend(pages.take(part))
+                values.extend(opened.take(part))
         if not hits:
             return _NO_ROWS
         found = hits[0] if len(hits) == 1 else np.concatenate(hits)
@@ -113,10 +127,10 @@ class LeafReader:
         """The values of some leaves at some rows; None where they are undecodable."""
         part = table.part(tuple(columns))
         numbers, bounds = part.pages_with(ranges.starts, ranges.stops)
-        is_small = self._is_small(part.sizes[numbers])
+        placed = part.placed(numbers)
         try:
-            if is_small:
-                return list(self._opened(part, numbers, bounds).take(rows))
+            if self._is_small(placed):
+                return list(self._opened(part, placed, bounds).take(rows))
             if len(columns) == 1:
                 return [self._take_in_batches(part, numbers, rows)]
         except Undecodable:
@@ -128,30 +142,31 @@ class LeafReader:
     def _take_in_batches(self, table: PageTable, numbers: np.ndarray, rows: np.ndarray) -> pa.Array:
         """The values of a leaf at some rows, out of pages that are opened some at a time."""
         parts = []
-        for batch in self._batches(table, numbers):
-            pages = self._opened(table, batch, np.array([0, batch.size]))
-            firsts, stops = table.rows[:, batch]
-            within = slice(*np.searchsorted(rows, [firsts[0], stops[-1]]).tolist())
-            parts.extend(pages.take(rows[within]))
+        for placed in self._batches(table, numbers):
+            first, last = placed.pages[:, 0], placed.pages[:, -1]
+            stop = last[header_kernels.FIRST_ROW] + last[header_kernels.NUM_ROWS]
+            within = np.searchsorted(rows, [first[header_kernels.FIRST_ROW], stop])
+            opened = self._opened(table, placed, np.array([0, placed.pages.shape[1]]))
+            parts.extend(opened.take(rows[slice(*within.tolist())]))
         return _joined(parts)
 
-    def _is_small(self, sizes: np.ndarray) -> bool:
+    def _is_small(self, placed: PlacedPages) -> bool:
         """Whether pages are read at once; a request to a store is long."""
-        return not self._file.is_local or sizes.sum() <= _BATCH_BYTES
+        return not self._file.is_local or placed.num_bytes <= _BATCH_BYTES
 
-    def _batches(self, table: PageTable, numbers: np.ndarray) -> Iterator[np.ndarray]:
+    def _batches(self, table: PageTable, numbers: np.ndarray) -> Iterator[PlacedPages]:
         """The pages of a leaf, some at a time."""
-        sizes = table.sizes[numbers]
-        if self._is_small(sizes):
-            yield numbers
+        placed = table.placed(numbers)
+        if self._is_small(placed):
+            yield placed
             return
-        batch = (sizes.cumsum() - sizes) // _BATCH_BYTES
-        yield from np.split(numbers, np.flatnonzero(np.diff(batch)) + 1)
+        batch = placed.pages[header_kernels.AT] // _BATCH_BYTES
+        for part in np.split(numbers, np.flatnonzero(np.diff(batch)) + 1):
+            yield table.placed(part)
 
-    def _opened(self, table: PageTable, numbers: np.ndarray, bounds: np.ndarray) -> OpenedPages:
+    def _opened(self, table: PageTable, placed: PlacedPages, bounds: np.ndarray) -> OpenedPages:
         """Some pages of each leaf."""
-        pages = np.empty((header_kernels.PAGE_FIELDS, numbers.size), dtype=np.int64)
-        size = row_kernels.place_pages(table.starts, table.sizes, table.rows, numbers, pages)
+        pages, size = placed
         data = self._read(pages[header_kernels.START], pages[header_kernels.NUM_BYTES], size)
         return OpenedPages(table.columns, table.kinds, data, pages, bounds, self._dictionary)
 
