@@ -111,6 +111,19 @@ def test_ranges_are_made_of_pairs_in_any_order(some):
     check_equals(RowRanges.from_arrays(starts, stops), rows_of(some))
 
 
+@given(st.sets(st.integers(0, 60)))
+def test_ranges_are_made_of_rows(rows):
+    made = RowRanges.from_rows(np.array(sorted(rows), dtype=np.int64))
+    assert made == RowRanges([(row, row + 1) for row in rows])
+    assert made.rows().tolist() == sorted(rows)
+
+
+@pytest.mark.parametrize("rows", [[-1, 2], [3, 3], [4, 2]])
+def test_rows_out_of_order_are_refused(rows):
+    with pytest.raises(InvalidArgument, match="ascending"):
+        RowRanges.from_rows(np.array(rows))
+
+
 def test_touching_ranges_become_one_and_a_long_one_swallows_those_inside():
     assert list(RowRanges([(5, 9), (0, 5)])) == [(0, 9)]
     assert list(RowRanges([(0, 100), (5, 9), (20, 30), (99, 101)])) == [(0, 101)]
