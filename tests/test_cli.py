@@ -438,6 +438,39 @@ class TestEngines:
         assert "no Java 17 or newer found" in line
         assert line.endswith("building in this process with the same code")
 
+    def test_little_is_built_in_this_process(self, monkeypatch, data, run):
+        started = []
+
+        def session(master):
+            started.append(master)
+            return False
+
+        monkeypatch.setattr(engines, "missing_for_spark", lambda master: None)
+        monkeypatch.setattr(engines, "spark_session", session)
+        small, large = engines.WORTH_AN_ENGINE - 1, engines.WORTH_AN_ENGINE
+        for engine, master, num_bytes, wanted in (
+            (None, None, small, []),
+            (None, None, large, ["local[*]"]),
+            (None, "local[2]", small, ["local[2]"]),
+            ("spark", None, small, ["local[*]"]),
+            ("local", "local[2]", large, []),
+        ):
+            started.clear()
+            engines.choose(engine, master, pytest.fail, num_bytes)
+            assert started == wanted, (engine, master, num_bytes)
+        started.clear()
+        code, _, err = run("build", str(data), "--column", "id")
+        assert (code, started) == (0, [])
+        assert "built in this process" in err
+        # Of a large dataset only what is not indexed counts.
+        for number, less, wanted in ((7, 1, []), (8, 0, ["local[*]"])):
+            write_file(data, number)
+            size = (data / f"{number}.parquet").stat().st_size
+            monkeypatch.setattr(engines, "WORTH_AN_ENGINE", size + less)
+            started.clear()
+            assert run("refresh", str(data))[0] == 0
+            assert started == wanted
+
     def test_spark_by_name_does_not(self, monkeypatch, tmp_path):
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
         with pytest.raises(EngineError, match="openjdk-17-jre-headless"):

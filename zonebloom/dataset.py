@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom import arguments
-from zonebloom.build.builder import Builder, Engine, Refreshed
+from zonebloom.build.builder import WORTH_AN_ENGINE, Builder, Engine, Refreshed
 from zonebloom.build.layout import require_layout
 from zonebloom.build.spec import IndexConfig, IndexRequest
 from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, Version
@@ -361,8 +361,9 @@ class Dataset:
             Of a false positive of the global filter at that many keys; by default 0.001, or 0.01
             where the filter would be over 128 MiB (some 63 million keys).
         spark : SparkSession or False, optional
-            Where to build: a session, False for threads of this process, or by default the
-            active session if there is one.
+            Where to build: a session, or False for threads of this process. By default the
+            active session if there is one and there is a gigabyte of data to read; less is done
+            sooner here. A bar of progress says where.
         progress : bool or callable, optional
             True for a bar, or a function given rows done and rows in all.
 
@@ -795,15 +796,17 @@ class Dataset:
 
 def _engine(spark: Any) -> Engine | None:
     """What trains elsewhere than in this process: a session given, or the active one."""
+    least_bytes = 0
     if spark is None:
         # Without pyspark imported there is no active session.
         sql = sys.modules.get("pyspark.sql")
         spark = sql.SparkSession.getActiveSession() if sql is not None else None
+        least_bytes = WORTH_AN_ENGINE
     if spark is None or spark is False:
         return None
     from zonebloom.spark.jobs import train_on_spark
 
-    return partial(train_on_spark, spark)
+    return Engine("Spark", partial(train_on_spark, spark), least_bytes)
 
 
 __all__ = ["Dataset", "DatasetOptimizer", "IndexConfig", "IndexDescription", "dataset"]

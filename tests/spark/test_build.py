@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ import pytest
 import zonebloom as zb
 import zonebloom.build.tasks
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
-from zonebloom.spark.jobs import train_on_spark
+from zonebloom.spark import jobs
+from zonebloom.spark.jobs import task_frame, train_on_spark
 
 ROWS = 30_000
 
@@ -68,16 +70,45 @@ def test_lookups_over_an_index_built_on_spark(spark, lake):
                 assert found.to_pylist() == wanted
 
 
-def test_active_session_is_used_when_none_is_given(spark, lake, monkeypatch):
+@pytest.mark.parametrize("least_bytes", [0, 1 << 30])
+def test_active_session_is_used_for_much_when_none_is_given(
+    spark, lake, monkeypatch, capsys, least_bytes
+):
     used = []
+    monkeypatch.setattr(sys.modules["zonebloom.dataset"], "WORTH_AN_ENGINE", least_bytes)
 
     def record(session, tasks, **options):
         used.append(session)
         return train_on_spark(session, tasks, **options)
 
     monkeypatch.setattr("zonebloom.spark.jobs.train_on_spark", record)
-    zb.dataset(lake).create_scalar_index("id")
-    assert used == [spark]
+    zb.dataset(lake).create_scalar_index("id", progress=True)
+    assert used == ([] if least_bytes else [spark])
+    assert ("in this process" if least_bytes else "on Spark") in capsys.readouterr().err
+    zb.dataset(lake).create_scalar_index("name", spark=spark)
+    assert used[-1:] == [spark]
+
+
+@pytest.mark.parametrize(("most_bytes", "wanted"), [(1 << 28, 4), (1, 12)])
+def test_small_work_is_few_spark_tasks(spark, lake, monkeypatch, most_bytes, wanted):
+    """On two cores; each file is a segment, however many of them a Spark task makes."""
+    for number in range(3, 12):
+        (lake / f"{number}.parquet").write_bytes((lake / "0.parquet").read_bytes())
+    counts = []
+
+    def record(*arguments):
+        frame = task_frame(*arguments)
+        counts.append(frame.rdd.getNumPartitions())
+        return frame
+
+    monkeypatch.setattr(jobs, "task_frame", record)
+    monkeypatch.setattr(jobs, "_MOST_BYTES_PER_SPARK_TASK", most_bytes)
+    dataset = zb.dataset(lake)
+    seen = []
+    dataset.create_scalar_index("id", spark=spark, progress=lambda done, _: seen.append(done))
+    assert counts == [wanted]
+    assert len(dataset.opened.version.indices["id_idx"].segments) == 12
+    assert seen == sorted(seen) and seen[-1] == 12 * ROWS
 
 
 def test_progress_ends_at_all_rows(spark, lake):

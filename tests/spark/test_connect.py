@@ -64,7 +64,7 @@ check_same_bytes_as_in_process = separately.check_same_bytes_as_in_process
 
 def check_the_active_session_is_used(spark):
     engine = sys.modules["zonebloom.dataset"]._engine(None)
-    assert engine.args == (spark,)
+    assert engine.train.args == (spark,)
 
 
 def check_refresh_and_scan(spark, folder):

@@ -96,9 +96,10 @@ _engine = _options(
     click.option(
         "--engine",
         type=click.Choice(["spark", "local"]),
-        help="Where to build: Spark by default, this process where no Java 17 is found.",
+        help="Where to build; by default Spark, but this process for less than a gigabyte, and "
+        "where no Java 17 is found.",
     ),
-    click.option("--master", default="local[*]", help="Of the Spark session; local[*] by default."),
+    click.option("--master", help="Of the Spark session to build on; local[*] by default."),
 )
 _columns = click.option("--columns", help="Names with commas between; all by default.")
 _embedded = click.option(
@@ -144,7 +145,7 @@ def build(
     ds: Dataset,
     columns: tuple[str, ...],
     engine: Any,
-    master: str,
+    master: str | None,
     name: str | None,
     **parameters: Any,
 ) -> Answer:
@@ -158,6 +159,7 @@ def build(
         lambda session: ds.create_scalar_index(
             columns, name=name, spark=session, progress=sys.stderr.isatty(), **_given(parameters)
         ),
+        sum(file.identity.size for file in ds.opened.planner.to_read().present),
     )
     names = {name} if name else {f"{column}_idx" for column in columns}
     built = [each for each in ds.describe_indices() if each.name in names]
@@ -173,7 +175,9 @@ def build(
 @_names
 @_engine
 @_layout
-def refresh(ds: Dataset, names: tuple[str, ...], engine: Any, master: str, layout: Any) -> Answer:
+def refresh(
+    ds: Dataset, names: tuple[str, ...], engine: Any, master: str | None, layout: Any
+) -> Answer:
     """Index files at PATH that came or changed, forget those that are gone.
 
     As JSON: path, engine, seconds, indices.
@@ -184,6 +188,7 @@ def refresh(ds: Dataset, names: tuple[str, ...], engine: Any, master: str, layou
         lambda session: ds.optimize.optimize_indices(
             names or None, layout=layout, spark=session, progress=sys.stderr.isatty()
         ),
+        sum(f.identity.size for f in ds.opened.planner.to_read().present if not f.is_known),
     )
     headers = ["index", "files added", "files dropped", "layout", "tables"]
     fields = ("name", "fragments_added", "fragments_dropped", "layout", "num_segments")
@@ -458,7 +463,7 @@ def advise(ds: Dataset, columns: tuple[str, ...], **parameters: Any) -> Answer:
 @click.option("--path", help="Folder to write the data to and keep it; else a temporary one.")
 @_engine
 @_answers
-def demo(path: str | None, engine: Any, master: str) -> Answer:
+def demo(path: str | None, engine: Any, master: str | None) -> Answer:
     """Index real flights and places, look up, check against brute force.
 
     Exits with 1 if a check fails. As JSON: engine, build_seconds, datasets, lookups, all_same.
@@ -525,15 +530,17 @@ class _Run:
     result: Any
 
     @classmethod
-    def of(cls, engine: Any, master: str, work: Callable[[Any], Any]) -> _Run:
+    def of(
+        cls, engine: Any, master: str | None, work: Callable[[Any], Any], *num_bytes: int
+    ) -> _Run:
         from zonebloom.cli import engines
 
-        session = engines.choose(engine, master, text.say)
+        session = engines.choose(engine, master, text.say, *num_bytes)
         started = time.perf_counter()
         result = work(session)
         seconds = time.perf_counter() - started
         if session:
-            return cls("spark", f"on Spark {master}", seconds, result)
+            return cls("spark", f"on Spark {master or engines.LOCAL}", seconds, result)
         return cls("local", "in this process", seconds, result)
 
     def document(self, ds: Dataset, indices: Iterable[Any]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Where a build runs, for the command line: Spark, or this process where Java or pyspark is
-missing."""
+"""Where a build runs, for the command line: Spark, or this process where there is little to do,
+or Java or pyspark is missing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
+from zonebloom.build.builder import WORTH_AN_ENGINE
 from zonebloom.errors import EngineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LOCAL = "local[*]"
 # What Spark 4 runs on.
 _LEAST_JAVA = 17
 _HOW_TO_GET_JAVA = (
@@ -46,7 +48,7 @@ def java_version() -> tuple[int, ...] | None:
     return tuple(int(part) for part in re.split(r"[._]", version[1].decode()))
 
 
-def missing_for_spark(master: str = "local[*]") -> str | None:
+def missing_for_spark(master: str = LOCAL) -> str | None:
     if find_spec("pyspark") is None:
         return "pyspark is not installed"
     if _is_connect(master):
@@ -61,7 +63,7 @@ def missing_for_spark(master: str = "local[*]") -> str | None:
     return None
 
 
-def spark_session(master: str = "local[*]", app_name: str = "zonebloom") -> SparkSession:
+def spark_session(master: str = LOCAL, app_name: str = "zonebloom") -> SparkSession:
     missing = missing_for_spark(master)
     if missing is not None:
         raise _cannot_run(missing)
@@ -97,11 +99,16 @@ def spark_session(master: str = "local[*]", app_name: str = "zonebloom") -> Spar
 
 
 def choose(
-    engine: Literal["spark", "local"] | None, master: str, say: Callable[[str], object]
+    engine: Literal["spark", "local"] | None,
+    master: str | None,
+    say: Callable[[str], object],
+    num_bytes: int = WORTH_AN_ENGINE,
 ) -> SparkSession | Literal[False]:
     """The engine to build on, as `Dataset.create_scalar_index` takes it for ``spark``."""
-    if engine == "local":
+    is_small = num_bytes < WORTH_AN_ENGINE and master is None
+    if engine == "local" or (engine is None and is_small):
         return False
+    master = master or LOCAL
     missing = missing_for_spark(master)
     if missing is None:
         return spark_session(master)

@@ -22,11 +22,15 @@ from zonebloom.build.tasks import TrainedTask, TrainTask
 from zonebloom.build.train import Progress, train_task
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
 from zonebloom.spark.failures import explained
-from zonebloom.spark.session import spark_context
+from zonebloom.spark.session import parallelism, spark_context
 from zonebloom.version import __version__
 
 Batches = Iterator[pa.RecordBatch]
 _POLL_SECONDS = 0.2
+# A Spark task costs some 0.3 s of a core before it begins. Fewer of them than cores leave some
+# idle, and executors that come while a build runs need something to do.
+_TASKS_PER_CORE = 2
+_MOST_BYTES_PER_SPARK_TASK = 256 << 20
 # Modules whose kernels builds run, and lookups of few rows. Those that look for keys in pages take
 # longer to compile; a worker with many lookups loads them itself.
 _KERNELS = ("sbbf.blocks", "sbbf.xxh64", "storage.pread_kernel")
@@ -74,14 +78,18 @@ def task_frame(
     tasks: Sequence[Any],
     function: Callable[[Any], Batches],
     schema: str | st.StructType,
+    num_spark_tasks: int | None = None,
 ) -> DataFrame:
-    """What a function makes of each of some tasks, each of them a Spark task."""
+    """What a function makes of each of some tasks, in as many Spark tasks or one for each."""
     compile_kernels()
     count = len(tasks)
+    num_spark_tasks = max(num_spark_tasks or count, 1)
     contents = pa.array([[dumps(task) for task in tasks]], pa.list_(pa.binary()))
     # A scalar subquery, which is computed once.
     array = spark.createDataFrame(pa.table({"contents": contents})).scalar()
-    frame = spark.range(0, count, 1, max(count, 1)).select(sf.get(array, sf.col("id").cast("int")))
+    frame = spark.range(0, count, 1, num_spark_tasks).select(
+        sf.get(array, sf.col("id").cast("int"))
+    )
 
     def work(batches: Batches) -> Batches:
         for batch in batches:
@@ -154,8 +162,10 @@ def train_on_spark(
     num_rows: int = 0,
 ) -> list[TrainedTask]:
     """Run tasks as one Spark job; what they wrote comes in their order."""
-    with reported(spark, len(tasks), num_rows, progress), explained(always=True):
-        frame = task_frame(spark, list(enumerate(tasks)), _attempt, "task bigint, result binary")
+    count = _num_spark_tasks(spark, tasks)
+    with reported(spark, count, num_rows, progress), explained(always=True):
+        numbered = list(enumerate(tasks))
+        frame = task_frame(spark, numbered, _attempt, "task bigint, result binary", count)
         # As Spark itself brings objects of its workers back.
         results = {row.task: pickle.loads(row.result) for row in frame.collect()}
     for result in results.values():
@@ -166,6 +176,16 @@ def train_on_spark(
             f"Spark returned {len(results)} of {len(tasks)} segments; run the build again"
         )
     return [results[number] for number in range(len(tasks))]
+
+
+def _num_spark_tasks(spark: SparkSession, tasks: Sequence[TrainTask]) -> int:
+    """As few as keep the cores busy; Connect does not say how many there are."""
+    num_cores = parallelism(spark)
+    if not num_cores:
+        return len(tasks)
+    num_bytes = sum(fragment.identity.size for task in tasks for fragment in task.fragments)
+    by_bytes = -(-num_bytes // _MOST_BYTES_PER_SPARK_TASK)
+    return min(len(tasks), max(_TASKS_PER_CORE * num_cores, by_bytes))
 
 
 def _attempt(numbered: tuple[int, TrainTask]) -> Iterator[pa.RecordBatch]:
