@@ -9,16 +9,49 @@ import numpy as np
 from numba import int64, uint8, uint64
 
 from zonebloom.sbbf.addresses import copy_1, copy_8, copy_16, load_32
-from zonebloom.sbbf.jit import kernel, readonly
+from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.storage.parquet.header_kernels import ADDRESS, BEGIN, PLAIN_SIZE, SIZE
 from zonebloom.storage.parquet.leaf_type import SNAPPY
 from zonebloom.storage.parquet.page_bytes import byte_at, copy_bytes, varint_at
 
-_1, _2, _3, _4, _8, _16, _32, _48, _64 = map(np.uint64, (1, 2, 3, 4, 8, 16, 32, 48, 64))
+_0, _1, _2, _3, _4, _5, _7, _8 = map(np.uint64, (0, 1, 2, 3, 4, 5, 7, 8))
+_16, _32, _48, _80 = map(np.uint64, (16, 32, 48, 80))
 # Tags of literals, and of copies by how many bytes say from where.
 _LITERAL, _COPY_1, _COPY_2 = map(np.uint64, (0, 1, 2))
 # Literals of more bytes have their length behind the tag.
 _SHORT = np.uint64(60)
+
+
+@inlined
+def _without_branches(at, stop, target, end, room):
+    """Decompress elements far from both ends; where the next one is, and where it goes.
+
+    Whether an element is a literal or a copy, which processors cannot foresee, is computed with.
+    It ends before one that is long, or copied from near.
+    """
+    while stop - at > _80 and room - end > _80:
+        word = load_32(at)
+        tag = word & np.uint64(0xFF)
+        kind = tag & _3
+        is_short = np.uint64(kind == _COPY_1)
+        every_bit_if_literal = _0 - np.uint64(kind == _LITERAL)
+        length = (tag >> _2) + _1
+        length += is_short * (_3 - (length - _1 & ~_7))
+        distance = word >> _8 & ((_1 << kind * _8) - _1)
+        distance += is_short * (tag >> _5 << _8)
+        if kind == _3 or (every_bit_if_literal & length) > _SHORT:
+            break
+        if (distance | every_bit_if_literal) < _16 or distance > end - target:
+            break
+        copied = (at + _1) & every_bit_if_literal | (end - distance) & ~every_bit_if_literal
+        copy_16(end, copied)
+        if length > _16:
+            copy_16(end + _16, copied + _16)
+            copy_16(end + _32, copied + _32)
+            copy_16(end + _48, copied + _48)
+        end += length
+        at += _1 + kind + (length & every_bit_if_literal)
+    return at, end
 
 
 @kernel(int64(uint64, int64, uint64, int64))
@@ -30,33 +63,31 @@ def decompress_snappy(source, num_bytes, target, size):
     at, stop = source + np.uint64(start), source + np.uint64(num_bytes)
     end, room = target, target + np.uint64(size)
     while at < stop:
+        at, end = _without_branches(at, stop, target, end, room)
         tag = byte_at(at, 0)
         at += _1
         kind = tag & _3
         length = (tag >> _2) + _1
         if kind == _LITERAL:
-            if length <= _16 and stop - at >= _16 and room - end >= _16:
-                copy_16(end, at)
-            else:
-                if length > _SHORT:
-                    width = length - _SHORT
-                    if stop - at < width:
-                        return -1
-                    length = _1
-                    for i in range(np.int64(width)):
-                        length += byte_at(at, i) << np.uint64(8 * i)
-                    at += width
-                if length > stop - at or length > room - end:
+            if length > _SHORT:
+                width = length - _SHORT
+                if stop - at < width:
                     return -1
-                copy_bytes(end, at, length)
+                length = _1
+                for i in range(np.int64(width)):
+                    length += byte_at(at, i) << np.uint64(8 * i)
+                at += width
+            if length > stop - at or length > room - end:
+                return -1
+            copy_bytes(end, at, length)
             at += length
             end += length
             continue
         if kind == _COPY_1:
             if at == stop:
                 return -1
-            length = (length - _1 & np.uint64(7)) + _4
-            distance = tag >> np.uint64(5) << _8 | byte_at(at, 0)
+            length = (length - _1 & _7) + _4
+            distance = tag >> _5 << _8 | byte_at(at, 0)
             at += _1
         elif kind == _COPY_2:
             if stop - at < _2:
@@ -71,15 +102,7 @@ def decompress_snappy(source, num_bytes, target, size):
         if distance == 0 or distance > end - target or length > room - end:
             return -1
         copied = end - distance
-        if distance >= _16 and room - end >= _64:
-            # More than is wanted: what comes next is written over it.
-            copy_16(end, copied)
-            if length > _16:
-                copy_16(end + _16, copied + _16)
-                if length > _32:
-                    copy_16(end + _32, copied + _32)
-                    copy_16(end + _48, copied + _48)
-        elif room - end >= length + _16:
+        if room - end >= length + _16:
             # Twice as far back is the same again.
             done = np.uint64(0)
             while distance < _8 and done < length:
