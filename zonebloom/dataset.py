@@ -42,10 +42,12 @@ from zonebloom.progress import Progress, require_progress
 from zonebloom.ranges import SearchResult
 from zonebloom.scan.binding import check_columns
 from zonebloom.scan.explain import ScanPlan
+from zonebloom.scan.locate import Located, key_columns, locate
 from zonebloom.scan.lookup import lookup
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MOST_BATCH_ROWS, Request, ScanStats
 from zonebloom.scan.recheck import Columns, gather
 from zonebloom.scan.scanner import Scanner
+from zonebloom.storage.columns import Column
 from zonebloom.storage.delta import is_delta, open_delta
 from zonebloom.storage.discovery import Partitioning, Schema, open_source, require_no_schema
 from zonebloom.storage.iceberg import is_iceberg, open_iceberg
@@ -652,6 +654,86 @@ class Dataset:
         opened, names = self.opened, check_columns(columns, self.schema)
         names = self.schema.names if names is None else names
         return lookup(opened.source, opened.planner, opened.column(column), keys, names, nulls)
+
+    def locate(
+        self, columns: str | Sequence[str], keys: pa.Array | pa.ChunkedArray | pa.Table | Any
+    ) -> pa.Table:
+        """Tell for each of some keys where its rows lie, and which keys are new.
+
+        Parameters
+        ----------
+        columns : str or list of str
+            An indexed column, or any that could be; or several, of which all must be equal. Those
+            with an index tell zones apart. Columns that the paths of the files give
+            (``day=2024-05-01``) may be among several: a key is looked for in its own files alone.
+        keys : pyarrow Array or ChunkedArray, or a sequence; of several columns a pyarrow Table
+            One or millions, as `lookup` takes them; a table, or a dictionary, holds the columns by
+            their names.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``key_index`` int64 (position in ``keys``), ``fragment_id`` uint64, ``path`` dictionary
+            of string (as in `files`) and ``row`` int64 (number of the row in its file). In the
+            order of the keys, a row for each row that equals the key, in scan order, and one of
+            nulls for a key that none does. Null and NaN equal nothing.
+
+        Raises
+        ------
+        ColumnNotFound, UnsupportedType, InvalidArgument, FragmentUnreadable
+        FragmentChanged
+            When a file is written anew meanwhile; call again.
+
+        Notes
+        -----
+        An index with ``global_filter=True`` rules keys out that are nowhere before any file is
+        read: among many keys of which few are there, most of the time is saved.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> ds = dataset(pa.table({"id": [1, 2, 1]}))
+        >>> ds.locate("id", [1, 7]).drop(["fragment_id", "path"]).to_pylist()
+        [{'key_index': 0, 'row': 0}, {'key_index': 0, 'row': 2}, {'key_index': 1, 'row': None}]
+        """
+        return self._located(columns, keys).by_key()
+
+    def files_with_keys(
+        self, columns: str | Sequence[str], keys: pa.Array | pa.ChunkedArray | pa.Table | Any
+    ) -> pa.Table:
+        """Tell which files hold rows of some keys, as an erasure request must know.
+
+        Parameters
+        ----------
+        columns, keys
+            As `locate` takes them.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row for each file that holds a key, in scan order: ``path`` string, ``fragment_id``
+            uint64, ``num_keys`` int64 (distinct keys) and ``num_rows`` int64 (rows of those).
+
+        Raises
+        ------
+        As `locate`.
+        """
+        return self._located(columns, keys).by_file()
+
+    def _located(self, columns: str | Sequence[str], keys: Any) -> Located:
+        opened = self.opened
+        names = [columns] if isinstance(columns, str) else arguments.names(columns, "columns")
+        if not names or len(set(names)) < len(names):
+            raise arguments.refusal(columns, "columns", "name one at least, each once")
+        by_path = opened.source.partition_columns()
+        checked = [
+            Column((name,), self.schema.field(name).type)
+            if name in by_path
+            else opened.column(arguments.text(name, "columns"))
+            for name in names
+        ]
+        given = [keys] if isinstance(columns, str) else key_columns(keys, names)
+        return locate(opened.source, opened.planner, checked, given)
 
     def scanner(
         self,

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from zonebloom.arrays import array_of, from_numpy, to_numpy
 from zonebloom.index.batch_lookup import keys_for
-from zonebloom.predicates.ast import Equals, IsIn
+from zonebloom.predicates.ast import ColumnPath, Equals, IsIn
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import Request
@@ -34,7 +34,7 @@ _PLAIN = {
 }
 # What a row that holds none of the keys has for its number.
 _NONE = array_of([-2], pa.int32())[0]
-_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 _KEY_INDEX = pa.field("key_index", pa.int64(), nullable=False)
 
 
@@ -78,13 +78,13 @@ class Keys:
     """
 
     def __init__(self, given: Any, column: Column, nulls: bool):
-        keys = _plain(keys_for(given, column.name, column.type))
+        keys = plain(keys_for(given, column.name, column.type))
         self._path = column.path
         self.columns = frozenset(column.path[:1])
         self._at_null = _NO_ROWS
         if nulls and keys.null_count:
             self._at_null = np.flatnonzero(to_numpy(keys.is_null()))
-        self._values, self._positions = _as_stored(keys, _plain_type(column.type))
+        self._values, self._positions = as_stored(keys, plain_type(column.type))
         # Of each value where its positions begin, one value after another; None: one of each.
         self._firsts = None
         if len(self._values) > 1:
@@ -141,10 +141,7 @@ class Keys:
 
     def _numbers(self, table: pa.Table) -> np.ndarray:
         """Which of the values each row holds; -1 for null, below that for none."""
-        column = table.column(self._path[0])
-        for name in self._path[1:]:
-            column = pc.struct_field(column, name)  # pyright: ignore[reportAttributeAccessIssue]
-        values = _plain(column)
+        values = plain_column(table, self._path)
         numbers = pc.call_function("index_in", [values], pc.SetLookupOptions(self._values))
         if not numbers.null_count:
             return to_numpy(numbers)
@@ -152,7 +149,7 @@ class Keys:
         return np.where(is_null, -1, to_numpy(pc.call_function("coalesce", [numbers, _NONE])))
 
 
-def _as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+def as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     """Keys that are values of a type, as that type, and their positions."""
     if pa.types.is_null(keys.type):
         return pa.array([], stored_type), np.empty(0, dtype=np.int64)
@@ -162,7 +159,7 @@ def _as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.n
     else:
         positions = np.arange(len(keys))
     is_float = pa.types.is_floating(stored_type)
-    if _LARGE.get(keys.type) == stored_type:
+    if LARGE.get(keys.type) == stored_type:
         keys = keys.cast(stored_type)
     if keys.type == stored_type and not is_float:
         return keys, positions
@@ -206,31 +203,36 @@ def _of_stored(values: list[Any], stored_type: pa.DataType) -> pa.Array:
         return pa.array([Decimal(f"{value}E{scale}") for value in values], stored_type)
     if pa.types.is_temporal(stored_type):
         return pa.array(values, f"int{stored_type.bit_width}").view(stored_type)
-    return _plain(pa.array(values, stored_type))
+    return plain(pa.array(values, stored_type))
 
 
-def _plain_type(stored: pa.DataType) -> pa.DataType:
-    """The type `_plain` makes of values of a type: what PyArrow has kernels for."""
+def plain_type(stored: pa.DataType) -> pa.DataType:
+    """The type `plain` makes of values of a type: what PyArrow has kernels for."""
     kind = value_type(stored)
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
     return _PLAIN.get(kind, kind)
 
 
-def _plain(values: Any) -> Any:
+def plain_column(table: pa.Table, path: ColumnPath) -> pa.Array | pa.ChunkedArray:
+    column: Any = table.column(path[0])
+    for name in path[1:]:
+        column = pc.struct_field(column, name)  # pyright: ignore[reportAttributeAccessIssue]
+    return plain(column)
+
+
+def plain(values: Any) -> Any:
     """Values that are held against one another: no extensions, dictionaries or views, one zero."""
     if isinstance(values, pa.ChunkedArray):
         if values.num_chunks == 1:
-            return _plain(values.chunk(0))
-        return pa.chunked_array(
-            [_plain(chunk) for chunk in values.chunks], _plain_type(values.type)
-        )
+            return plain(values.chunk(0))
+        return pa.chunked_array([plain(chunk) for chunk in values.chunks], plain_type(values.type))
     while isinstance(values, pa.ExtensionArray):
         values = values.storage
     if isinstance(values, pa.DictionaryArray):
         values = values.dictionary_decode()
-    if values.type != _plain_type(values.type):
-        values = values.cast(_plain_type(values.type))
+    if values.type != plain_type(values.type):
+        values = values.cast(plain_type(values.type))
     if pa.types.is_floating(values.type):
         return pc.call_function("add", [values, array_of([0.0], pa.float64())[0].cast(values.type)])
     return values

@@ -1,0 +1,322 @@
+"""Where the rows of keys lie, against keys and rows compared in Python."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+import uuid
+from decimal import Decimal
+
+import duckdb
+import e2e_helpers as e2e
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import feather
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.scan import locate as module
+
+NAN = math.nan
+DAY = dt.date(2024, 5, 1)
+# Few values each, so that keys come several times; nulls are put among them.
+KINDS = {
+    "int8": (pa.int8(), [0, 5, -1, 127]),
+    "int64": (pa.int64(), [0, 5, 2**53 + 1, -(2**63)]),
+    "uint64": (pa.uint64(), [0, 5, 2**64 - 1]),
+    "float": (pa.float32(), [0.0, -0.0, 1.5, NAN, math.inf]),
+    "double": (pa.float64(), [0.0, -0.0, 0.1, NAN, -math.inf]),
+    "half": (pa.float16(), [0.0, -0.0, 1.5, NAN]),
+    "decimal": (pa.decimal128(20, 2), [Decimal("0.10"), Decimal("5.00"), Decimal("-1.50")]),
+    "decimal32": (pa.decimal32(5, 2), [Decimal("0.10"), Decimal("5.00")]),
+    "string": (pa.string(), ["", "a", "É", "ab" * 40]),
+    "large_string": (pa.large_string(), ["", "a", "É"]),
+    "string_view": (pa.string_view(), ["", "a", "a text too long to lie in its view"]),
+    "dictionary": (pa.dictionary(pa.int8(), pa.string()), ["", "a", "b"]),
+    "binary": (pa.binary(), [b"", b"\xff", b"ab"]),
+    "fixed": (pa.binary(3), [b"abc", b"\0\0\0"]),
+    "uuid": (pa.uuid(), [uuid.UUID(int=1).bytes, uuid.UUID(int=2**127).bytes]),
+    "date": (pa.date32(), [DAY, dt.date(1960, 1, 1)]),
+    "timestamp": (pa.timestamp("us"), [dt.datetime(2024, 5, 1, 1), dt.datetime(1960, 1, 1)]),
+    "utc": (pa.timestamp("ms", "UTC"), [dt.datetime(2024, 5, 1, tzinfo=dt.UTC)]),
+    "time": (pa.time64("us"), [dt.time(1, 2, 3, 4), dt.time(0)]),
+    "duration": (pa.duration("ms"), [dt.timedelta(1), dt.timedelta(0)]),
+}
+
+
+def array(values, kind):
+    if isinstance(kind, pa.UuidType):
+        return pa.ExtensionArray.from_storage(kind, pa.array(values, pa.binary(16)))
+    if pa.types.is_float16(kind):
+        return pa.array([None if each is None else np.float16(each) for each in values], kind)
+    return pa.array(values, kind)
+
+
+def expected(tables, names, keys):
+    """For each key the number of the file and of the row of each row that equals it."""
+    found = []
+    for at, key in enumerate(keys):
+        rows = [
+            (at, file, row)
+            for file, table in enumerate(tables)
+            for row, values in enumerate(
+                zip(*(table[each].to_pylist() for each in names), strict=True)
+            )
+            if None not in key and all(one == other for one, other in zip(key, values, strict=True))
+        ]
+        found += rows or [(at, None, None)]
+    return found
+
+
+def answers(ds, columns, keys):
+    """The same as `locate` tells it; fragment ids and paths are held against each other."""
+    table = ds.locate(columns, keys)
+    assert table.schema.names == ["key_index", "fragment_id", "path", "row"]
+    files = []
+    for path in table["path"].to_pylist():
+        files.append(None if path is None else ds.files.index(path))
+    if any(file is not None for file in files):
+        ids = dict(zip(files, table["fragment_id"].to_pylist(), strict=True))
+        held = table.filter(table["row"].is_valid())
+        addresses = [
+            id_ << 32 | row
+            for id_, row in zip(
+                held["fragment_id"].to_pylist(), held["row"].to_pylist(), strict=True
+            )
+        ]
+        assert ds.take(addresses).num_rows == len(addresses)
+        assert len(set(ids.values())) == len(ids)
+    return list(zip(table["key_index"].to_pylist(), files, table["row"].to_pylist(), strict=True))
+
+
+def counted(found, keys):
+    """What `files_with_keys` says of the same: distinct keys and rows, a file."""
+    files = {}
+    for at, file, row in found:
+        if file is not None:
+            held = files.setdefault(file, (set(), set()))
+            held[0].add(keys[at])
+            held[1].add(row)
+    return {file: (len(held), len(rows)) for file, (held, rows) in files.items()}
+
+
+def assert_files(ds, columns, keys, found, plain_keys):
+    table = ds.files_with_keys(columns, keys)
+    assert {
+        ds.files.index(row["path"]): (row["num_keys"], row["num_rows"]) for row in table.to_pylist()
+    } == counted(found, plain_keys)
+    assert table["path"].to_pylist() == sorted(table["path"].to_pylist(), key=ds.files.index)
+
+
+@pytest.fixture(params=["few keys", "many keys"])
+def number_of_keys(request, monkeypatch):
+    """Keys that choose zones, or that all rows are held against."""
+    if request.param == "many keys":
+        monkeypatch.setattr(module, "_MOST_CHOOSING", 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("index", ["none", "plain", "global"])
+def test_every_type(tmp_path, number_of_keys, kind, index):
+    arrow_type, domain = KINDS[kind]
+    rng = random.Random(kind)
+    tables = [
+        pa.table({"key": array(rng.choices([*domain, None], k=60), arrow_type), "row": range(60)})
+        for _ in range(3)
+    ]
+    e2e.write_files(tmp_path / "t", tables, row_group_size=25)
+    ds = zb.dataset(tmp_path / "t")
+    if index != "none":
+        e2e.build(ds, "key", number_of_items=10, global_filter=index == "global")
+    keys = [domain[0], None, domain[-1], domain[0], *domain]
+    given_type = pa.string() if kind in ("string_view", "dictionary") else arrow_type
+    given_keys = array(keys, given_type)
+    as_stored = [(each,) for each in given_keys.to_pylist()]
+    found = answers(ds, "key", given_keys)
+    assert found == expected(tables, ["key"], as_stored)
+    # Both zeros are one key.
+    plain_keys = [0.0 if key == (0.0,) else key for key in as_stored]
+    assert_files(ds, "key", given_keys, found, plain_keys)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_several_columns(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("locate")
+    numbers = st.one_of(st.none(), st.integers(-2, 2))
+    texts = st.one_of(st.none(), st.sampled_from(["", "a", "b"]))
+    rows = st.tuples(numbers, texts, st.sampled_from([0.0, -0.0, NAN, None]))
+    tables = []
+    for number in range(2):
+        drawn = data.draw(st.lists(rows, min_size=1, max_size=25))
+        columns = dict(zip("abc", map(list, zip(*drawn, strict=True)), strict=True))
+        types = (pa.int32(), pa.string(), pa.float64())
+        arrays = [pa.array(columns[name], kind) for name, kind in zip("abc", types, strict=True)]
+        inner = pa.StructArray.from_arrays(arrays[:1], ["in"])
+        tables.append(pa.table([*arrays, inner], names=["a", "b", "c", "s"]))
+        pq.write_table(tables[-1], folder / f"{number}.parquet", row_group_size=7)
+    ds = zb.dataset(folder)
+    for name in data.draw(st.sets(st.sampled_from(["a", "b", "c", "s.in"]))):
+        e2e.build(ds, name, number_of_items=3, global_filter=data.draw(st.booleans()))
+    names = data.draw(st.permutations(["a", "b", "c"]))[: data.draw(st.integers(1, 3))]
+    drawn = data.draw(st.lists(rows, max_size=12))
+    keys = [tuple(row["abc".index(name)] for name in names) for row in drawn]
+    columns = {
+        name: pa.array([key[at] for key in keys], tables[0].schema.field(name).type)
+        for at, name in enumerate(names)
+    }
+    with pytest.MonkeyPatch.context() as patched:
+        if data.draw(st.booleans()):
+            patched.setattr(module, "_MOST_CHOOSING", 1)
+        found = answers(ds, names, pa.table(columns))
+        assert found == expected(tables, names, keys)
+        assert answers(ds, names, columns) == found
+        assert_files(ds, names, columns, found, keys)
+        if names == ["a"]:
+            assert answers(ds, "s.in", columns["a"]) == found
+
+
+def test_columns_of_the_paths(tmp_path, number_of_keys):
+    rows = pa.table({"id": [1, 2, 1, 2, 3, 1], "day": pa.array([DAY, None, DAY, DAY, DAY, None])})
+    rows = rows.append_column("part", pa.array(["x", "x", "y", "y", "y", "y"]))
+    by = pads.partitioning(pa.schema([("part", pa.string()), ("day", pa.date32())]), flavor="hive")
+    pads.write_dataset(rows, tmp_path / "t", format="parquet", partitioning=by)
+    ds = zb.dataset(tmp_path / "t", partitioning=by)
+    e2e.build(ds, "id", number_of_items=2)
+    tables = [
+        pq.ParquetFile(path).read()
+        .append_column("part", pa.array(["x" if "part=x" in path else "y"] * n))
+        .append_column("day", pa.array([DAY if "day=2024" in path else None] * n, pa.date32()))
+        for path in ds.files
+        for n in [pq.read_metadata(path).num_rows]
+    ]  # fmt: skip
+    keys = [(1, "x"), (2, "x"), (3, "x"), (1, "y"), (1, "z"), (None, "x"), (9, "x")]
+    given_keys = pa.table({"id": [key[0] for key in keys], "part": [key[1] for key in keys]})
+    assert answers(ds, ["id", "part"], given_keys) == expected(tables, ["id", "part"], keys)
+    keys = [(1, "y", None), (2, "y", DAY), (1, "y", DAY)]
+    given_keys = {
+        "id": [1, 2, 1],
+        "part": ["y", "y", "y"],
+        "day": pa.array([None, DAY, DAY], pa.date32()),
+    }
+    names = ["id", "part", "day"]
+    assert answers(ds, names, given_keys) == expected(tables, names, keys)
+    with pytest.raises(errors.InvalidArgument, match="paths"):
+        ds.locate(["part"], {"part": ["x"]})
+
+
+def test_a_partition_alone_is_read(tmp_path):
+    rows = pa.table({"id": range(400), "part": [at % 4 for at in range(400)]})
+    pads.write_dataset(rows, tmp_path / "t", format="parquet", partitioning=["part"])
+    for part in (0, 2, 3):
+        (tmp_path / "t" / str(part) / "part-0.parquet").write_bytes(b"no Parquet")
+    by = pads.partitioning(pa.schema([("part", pa.int64())]))
+    ds = zb.dataset(str(tmp_path / "t"), partitioning=by, schema=rows.schema)
+    found = ds.locate(["id", "part"], pa.table({"id": [5, 6, 8], "part": [1, 1, 1]}))
+    assert found["row"].to_pylist() == [1, None, None]
+
+
+def test_files_that_came_or_changed(tmp_path, number_of_keys):
+    tables = [e2e.numbered(100 * at, 100, id=range(100 * at, 100 * at + 100)) for at in range(3)]
+    paths = e2e.write_files(tmp_path / "t", tables)
+    ds = zb.dataset(tmp_path / "t")
+    e2e.build(ds, "id", number_of_items=16, global_filter=True)
+    tables[1] = e2e.numbered(0, 50, id=range(1000, 1050))
+    pq.write_table(tables[1], paths[1])
+    e2e.touch_later(paths[1])
+    tables.append(e2e.numbered(0, 10, id=[5] * 10))
+    pq.write_table(tables[3], tmp_path / "t" / "part-003.parquet")
+    ds.refresh()
+    keys = [5, 150, 250, 1049, 1050]
+    with pytest.warns(errors.StaleIndexWarning):
+        found = answers(ds, "id", keys)
+    assert found == expected(tables, ["id"], [(key,) for key in keys])
+    paths[0].unlink()
+    with pytest.raises(errors.SourceError, match="part-000"):
+        ds.locate("id", [5])
+
+
+@pytest.mark.parametrize("format", ["feather", "memory", "csv"])
+def test_other_sources(tmp_path, number_of_keys, format):
+    table = pa.table({"id": [5, 7, 5, 9], "name": ["a", "b", None, "d"]})
+    if format == "memory":
+        ds = zb.dataset(table)
+    elif format == "feather":
+        (tmp_path / "t").mkdir()
+        feather.write_feather(table, tmp_path / "t" / "a.feather")
+        ds = zb.dataset(tmp_path / "t", format="feather")
+    else:
+        pads.write_dataset(table.select(["id"]), tmp_path / "t", format="csv")
+        ds = zb.dataset(tmp_path / "t", format="csv")
+    e2e.build(ds, "id", number_of_items=2)
+    found = ds.locate("id", [5, 8, 9])
+    assert found["row"].to_pylist() == [0, 2, None, 3]
+    assert ds.files_with_keys("id", [5, 8, 9])["num_rows"].to_pylist() == [3]
+
+
+def test_a_million_keys(tmp_path):
+    """Against DuckDB's join; among them keys of several rows, and rows of several keys."""
+    rng = np.random.default_rng(3)
+    tables = [
+        pa.table({"id": rng.integers(0, 300_000, 200_000), "day": rng.integers(0, 9, 200_000)})
+        for _ in range(3)
+    ]
+    e2e.write_files(tmp_path / "t", tables, row_group_size=70_000)
+    ds = zb.dataset(tmp_path / "t")
+    keys = pa.table({"id": rng.integers(0, 600_000, 200_000), "day": rng.integers(0, 9, 200_000)})
+    for global_filter in (None, False, True):
+        if global_filter is not None:
+            e2e.build(ds, "id", global_filter=global_filter)
+        for names in (["id"], ["id", "day"]):
+            found = ds.locate(names, keys)
+            numbered = keys.append_column("key_index", pa.array(range(keys.num_rows)))
+            using = ", ".join(names)
+            connection = duckdb.connect()
+            connection.register("numbered", numbered)
+            wanted = connection.sql(
+                f"SELECT key_index, filename AS path, file_row_number AS row FROM numbered "
+                f"LEFT JOIN read_parquet('{tmp_path}/t/*.parquet', filename=true, "
+                f"file_row_number=true) USING ({using}) ORDER BY ALL"
+            ).to_arrow_table()
+            path = found["path"].cast(pa.string())
+            assert found["key_index"].equals(wanted["key_index"].cast(pa.int64()))
+            assert path.equals(wanted["path"].cast(pa.string()))
+            assert found["row"].equals(wanted["row"])
+
+
+def test_keys_of_other_types(tmp_path):
+    e2e.plain_dataset(tmp_path / "t")
+    ds = zb.dataset(tmp_path / "t")
+    assert ds.locate("id", [50.0, 50.5, 1e300])["row"].to_pylist() == [5, None, None]
+    assert ds.locate("id", pa.array([50], pa.uint8()))["row"].to_pylist() == [5]
+    assert ds.locate("id", []).num_rows == 0
+    assert ds.locate("id", [None, None])["row"].to_pylist() == [None, None]
+    assert ds.files_with_keys("id", [-1]).num_rows == 0
+    batch = pa.record_batch({"name": ["name 5"], "id": [50]})
+    assert ds.locate(["id", "name"], batch)["row"].to_pylist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys", "message"),
+    [
+        (["id", "name"], [1, 2], "pyarrow Table"),
+        (["id", "name"], {"id": [1]}, "'name'"),
+        (["id", "name"], {"id": [1], "name": []}, "as many"),
+        (["id", "id"], {"id": [1]}, "each once"),
+        ([], {"id": [1]}, "one at least"),
+        ("id", ["text"], "int64"),
+        ("nowhere", [1], "nowhere"),
+    ],
+)
+def test_what_is_refused(tmp_path, columns, keys, message):
+    e2e.plain_dataset(tmp_path / "t")
+    ds = zb.dataset(tmp_path / "t")
+    for ask in (ds.locate, ds.files_with_keys):
+        with pytest.raises(errors.ZoneBloomError, match=message):
+            ask(columns, keys)
