@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace as replace_fields
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -886,9 +885,9 @@ def _engine(spark: Any) -> Engine | None:
         least_bytes = WORTH_AN_ENGINE
     if spark is None or spark is False:
         return None
-    from zonebloom.spark.jobs import train_on_spark
+    from zonebloom.spark.jobs import spark_engine
 
-    return Engine("Spark", partial(train_on_spark, spark), least_bytes)
+    return spark_engine(spark, least_bytes)
 
 
 __all__ = ["Dataset", "DatasetOptimizer", "IndexConfig", "IndexDescription", "dataset"]

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from zonebloom.build.builder import Engine
 from zonebloom.build.tasks import TrainedTask, TrainTask
 from zonebloom.build.train import Progress, train_task
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
@@ -152,6 +154,11 @@ def reported(
             context.setLocalProperty("spark.jobGroup.id", None)
             context.setLocalProperty("spark.job.description", None)
     report(num_tasks)
+
+
+def spark_engine(spark: SparkSession, least_bytes: int = 0) -> Engine:
+    """A session as what trains tasks, where there are so many bytes of data."""
+    return Engine("Spark", partial(train_on_spark, spark), least_bytes)
 
 
 def train_on_spark(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
@@ -36,7 +35,7 @@ from zonebloom.index.global_filter import GlobalSize
 from zonebloom.spark.hyperspace.config import require_name
 from zonebloom.spark.hyperspace.records import Record, Records, State
 from zonebloom.spark.hyperspace.source import catalog_of, measure_drift, open_recorded
-from zonebloom.spark.jobs import train_on_spark
+from zonebloom.spark.jobs import spark_engine
 
 Progress = bool | Callable[[int, int], Any] | None
 
@@ -200,7 +199,7 @@ class Actions:
             IndexSpec(name, ds.opened.column(column), ZoneParameters(), size)
             for column, name in record.indices.items()
         ]
-        engine = None if self._spark is False else partial(train_on_spark, self._spark)
+        engine = None if self._spark is False else spark_engine(self._spark)
         catalog = ds.opened.catalog
         build = new_build or catalog.new_segment_prefix()
         Builder(ds.opened).build(wanted, "auto", not new_build, engine, progress, build)
