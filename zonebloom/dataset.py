@@ -24,7 +24,7 @@ from zonebloom.build.spec import IndexConfig, IndexRequest
 from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import Vacuumed, vacuum
-from zonebloom.errors import CorruptIndex, InvalidArgument, SourceError
+from zonebloom.errors import CorruptIndex, InvalidArgument, SourceError, without_secrets
 from zonebloom.index.batch_lookup import SCHEMA
 from zonebloom.index.describe import (
     INDEX_TYPE,
@@ -235,7 +235,7 @@ class Dataset:
         title: str | None = None,
         reopen: Callable[[], tuple[Source, Catalog]] | None = None,
     ):
-        self.title = title or opened.source.root
+        self.title = without_secrets(title or opened.source.root)
         self.opened = opened
         # None where the files are named one by one: there is nothing to list.
         self._reopen = reopen

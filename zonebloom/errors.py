@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+import re
+
+_URI = re.compile(r"""[A-Za-z][\w+.-]*://[^\s'"<>]+""")
+# A user with a password, which may hold a slash unescaped; or what stands before a host.
+_USER = re.compile(r"(?<=://)(?:[^:@]*:.*|[^/@]*)@")
+_VALUE = re.compile(r"(?<==)[^&;,]+")
+
+
+def without_secrets(text: str) -> str:
+    """A text whose URIs show no user, password or token.
+
+    >>> without_secrets("cannot open s3://key:secret@bucket/a?token=abc&sig=d")
+    'cannot open s3://***@bucket/a?token=***&sig=***'
+    """
+
+    def masked(uri: re.Match[str]) -> str:
+        path, mark, query = _USER.sub("***@", uri[0]).partition("?")
+        return path + mark + _VALUE.sub("***", query)
+
+    return _URI.sub(masked, text) if "://" in text else text
+
 
 class ZoneBloomError(Exception):
     """Base of every exception zonebloom raises on purpose."""
+
+    def __init__(self, *arguments: object):
+        # Messages of libraries below quote the URIs they were given.
+        super().__init__(*(without_secrets(a) if isinstance(a, str) else a for a in arguments))
 
     # KeyError quotes its message; ours are sentences.
     def __str__(self) -> str:
@@ -81,6 +106,9 @@ class MissingDependency(ZoneBloomError, ImportError):
 
 class ZoneBloomWarning(UserWarning):
     """Base of every warning zonebloom gives."""
+
+    def __init__(self, *arguments: object):
+        super().__init__(*(without_secrets(a) if isinstance(a, str) else a for a in arguments))
 
 
 class StaleIndexWarning(ZoneBloomWarning):

@@ -103,6 +103,28 @@ def test_ranges_of_one_fragment_are_few_requests(indexed):
     assert stats[0].data_reads <= 4
 
 
+def test_credentials_of_a_uri_are_shown_and_written_nowhere(indexed, s3, endpoint):
+    query = f"endpoint_override=http%3A%2F%2F{endpoint}&region=us-east-1"
+    uri = f"s3://test:PASSWORD@lake/data?{query}"
+    for options in ({}, {"index_dir": "lake/index"}):
+        ds = zb.dataset(uri, **options)
+        ds.create_scalar_index("id", number_of_items=1024, spark=False)
+        shown = [repr(ds), ds._repr_html_(), ds.title, str(ds.search("id = 7"))]
+        shown += [ds.scanner(filter="id = 7").analyze_plan(), *ds.files, ds.index_dir]
+        assert "PASSWORD" not in "".join(shown)
+        assert "data" in ds.title
+        files = s3.get_file_info(pafs.FileSelector(ds.index_dir, recursive=True))
+        held = [s3.open_input_file(each.path).read() for each in files if each.is_file]
+        assert len(held) > 2 and b"PASSWORD" not in b"".join(held)
+    s3.delete_file("lake/data/part-0.parquet")
+    with pytest.raises(SourceError) as refused:
+        ds.to_table(filter="id = 7")
+    assert "PASSWORD" not in str(refused.value)
+    with pytest.raises(SourceError) as refused:
+        zb.dataset(uri.replace("lake/data", "lake/nowhere"))
+    assert "nowhere" in str(refused.value) and "PASSWORD" not in str(refused.value)
+
+
 def test_dataset_is_opened_from_a_uri(indexed, endpoint):
     uri = f"s3://test:test@lake/data?endpoint_override=http%3A%2F%2F{endpoint}&region=us-east-1"
     dataset = zb.dataset(uri)
