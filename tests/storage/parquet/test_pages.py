@@ -115,6 +115,17 @@ def test_old_timestamps():
     check_file(written(pa.table({"t": moments}), use_deprecated_int96_timestamps=True))
 
 
+@pytest.mark.parametrize("use_dictionary", [False, True])
+def test_old_timestamps_by_kernels(use_dictionary):
+    most = (1 << 63) - 1
+    some = [0, -1, 1, most, -most, 86_400 * 10**9, -86_400 * 10**9 - 1, None]
+    moments = pa.array([each for each in some for _ in range(40)], pa.timestamp("ns"))
+    table = pa.table({"t": moments})
+    options = {"use_deprecated_int96_timestamps": True, "use_dictionary": use_dictionary}
+    file = check_file(written(table, store_schema=False, **options))
+    assert file.leaves(0, file.indexed, [0])
+
+
 def test_page_checksums():
     check_file(written(mixed_table(), write_page_checksum=True))
 

@@ -10,7 +10,14 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.sbbf.xxh64 import hash_offsets
 from zonebloom.storage.parquet import find_kernels
-from zonebloom.storage.parquet.leaf_type import BOOLEAN, FIXED, INT32, LeafType, Undecodable
+from zonebloom.storage.parquet.leaf_type import (
+    BOOLEAN,
+    FIXED,
+    INT32,
+    INT96,
+    LeafType,
+    Undecodable,
+)
 
 _NUMBERS = (4, 8)
 
@@ -33,7 +40,7 @@ class KeySet:
 
     def __init__(self, leaf: LeafType, forms: list[bytes] | pa.Array):
         kind = value_type(leaf.arrow_type)
-        if leaf.physical_type == BOOLEAN or pa.types.is_decimal(kind):
+        if leaf.physical_type in (BOOLEAN, INT96) or pa.types.is_decimal(kind):
             raise Undecodable
         if leaf.physical_type == INT32 and kind.bit_width < 32:
             # What the higher bytes of an 8 or 16 bit value are, writers may decide.

@@ -39,6 +39,8 @@ _LARGE_TEXTS = (pa.large_string(), pa.large_binary())
 SNAPPY, GZIP, LZ4 = 1, 2, 7
 CODECS = {0: "uncompressed", SNAPPY: "snappy", GZIP: "gzip", 6: "zstd", LZ4: "lz4_raw"}
 MAX_INT32 = (1 << 31) - 1
+# INT96 is nanoseconds of a day, and the day; 1970-01-01 has this number.
+_JULIAN_EPOCH, _NANOSECONDS_PER_DAY = np.uint64(2_440_588), np.uint64(86_400 * 10**9)
 
 
 class Undecodable(Exception):
@@ -144,11 +146,13 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def _is_decodable(
     arrow_type: pa.DataType, stored: pa.DataType, physical_type: int, width: int
 ) -> bool:
+    if physical_type == INT96:
+        return arrow_type == stored == pa.timestamp("ns")
     if pa.types.is_timestamp(arrow_type) and pa.types.is_timestamp(stored):
         return physical_type == INT64 and arrow_type.unit == stored.unit
     if physical_type == BYTE_ARRAY:
         return arrow_type in _TEXTS
-    if arrow_type != stored or pa.types.is_null(arrow_type) or physical_type == INT96:
+    if arrow_type != stored or pa.types.is_null(arrow_type):
         return False
     if physical_type == FIXED and not width:
         # A width of 0 is that of texts.
@@ -178,6 +182,10 @@ def fixed_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> p
         data = np.packbits(values.reshape(-1), bitorder="little")
     elif leaf.physical_type == INT32 and kind.bit_width < 32:
         data = np.ascontiguousarray(values[:, : kind.bit_width // 8])
+    elif leaf.physical_type == INT96:
+        low, high, days = values.view("<u4").T.astype(np.uint64)
+        # Beyond 64 bits it wraps, as pyarrow's do.
+        data = low + (high << np.uint64(32)) + (days - _JULIAN_EPOCH) * _NANOSECONDS_PER_DAY
     return _array(leaf, kind, len(values), valid, [pa.py_buffer(data)])
 
 
