@@ -569,3 +569,68 @@ class TestStates:
         arrow = zb.dataset(folder, index_dir=str(tmp_path)).to_arrow_dataset()
         for filter in FILTERS:
             assert arrow.to_table(filter=filter).equals(plain.to_table(filter=filter))
+
+    @pytest.mark.parametrize("kind", ["delta", "iceberg"])
+    def test_tables(self, tmp_path, kind):
+        """Rows, and where keys lie, as the table's own library has them after a delete."""
+        duckdb = pytest.importorskip("duckdb")
+        rows = table(0).select(["id", "s", "ts", "dec"])
+        rows = rows.append_column("part", pa.array([at % 3 for at in range(ROWS)], pa.int64()))
+        if kind == "delta":
+            deltalake = pytest.importorskip("deltalake")
+            path = str(tmp_path / "t")
+            deltalake.write_deltalake(path, rows, partition_by=["part"])
+            more = rows.slice(5, 50).append_column("new", pa.array(range(50)))
+            deltalake.write_deltalake(path, more, mode="append", schema_mode="merge")
+            held = deltalake.DeltaTable(path)
+            held.delete("id = 77")
+            library = held.to_pyarrow_table()
+        else:
+            sql = pytest.importorskip("pyiceberg.catalog.sql")
+            catalog = sql.SqlCatalog(
+                "c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}"
+            )
+            catalog.create_namespace("n")
+            held = catalog.create_table("n.t", schema=rows.schema)
+            for each in (rows, rows.slice(5, 50)):
+                held.append(each)
+            held.delete("id = 77")
+            library = held.scan().to_arrow()
+        ds = zb.dataset(held)
+        for column in ("id", "s"):
+            e2e.build(ds, column, number_of_items=ZONE)
+        con = duckdb.connect()
+        con.register("rows", ds.to_arrow_dataset())
+        con.register("library", library)
+        for condition in [
+            *NARROW[:6],
+            "s = 'key 42'",
+            "part = 1 AND id < 50",
+            "id IS NULL",
+            "true",
+        ]:
+            if "plain" in condition:
+                continue
+            query = f"SELECT id, s, ts, dec, part FROM {{}} WHERE {condition}"
+            found, expected = (
+                con.execute(query.format(of)).fetchall() for of in ("rows", "library")
+            )
+            assert in_order(found) == in_order(expected)
+        keys = pa.table({"id": [42, 77, -1], "s": ["key 42", "key 77", "key -1"]})
+        for names in ("id", ["id", "s"]):
+            where = ds.locate(names, keys["id"] if names == "id" else keys)
+            counts = where.group_by("key_index").aggregate([("row", "count")]).sort_by("key_index")
+            assert counts["row_count"].to_pylist() == [
+                pc.sum(pc.equal(library["id"], key)).as_py() or 0 for key in (42, 77, -1)
+            ]
+            by_file = {
+                row["path"]: row["num_rows"]
+                for row in ds.files_with_keys(
+                    names, keys["id"] if names == "id" else keys
+                ).to_pylist()
+            }
+            assert sum(by_file.values()) == where["row"].length() - where["row"].null_count
+            for path, row in zip(where["path"].to_pylist(), where["row"].to_pylist(), strict=True):
+                assert (
+                    path is None or pq.read_table(path, partitioning=None)["id"][row].as_py() == 42
+                )
