@@ -306,6 +306,13 @@ def _encoded(stored: pa.ChunkedArray, keys: pa.Array) -> tuple[np.ndarray, np.nd
     if stored.nbytes >= _MOST_BYTES and stored.type in LARGE:
         stored, keys = stored.cast(LARGE[stored.type]), keys.cast(LARGE[stored.type])
     # Of a chunked array each chunk would bring a dictionary of its own.
+    count = len(stored)
+    if len(keys) < 2 * count:
+        # In one pass over both; numbers count up as values come, those of the rows first.
+        encoded = pa.concat_arrays([*stored.chunks, keys]).dictionary_encode()
+        codes = _numbers(encoded.indices)
+        rows, of_keys = codes[:count], codes[count:]
+        return rows, np.where(of_keys > rows.max(), -1, of_keys)
     encoded = pa.concat_arrays([*stored.chunks, keys.slice(0, 0)]).dictionary_encode()
     values = pc.SetLookupOptions(encoded.dictionary)
     return _numbers(encoded.indices), _numbers(pc.call_function("index_in", [keys], values))
