@@ -274,6 +274,23 @@ def test_keys_in_structs(
         assert "pages decoded by pyarrow: at (its type)" in scanner.analyze_plan()
 
 
+def test_columns_of_any_width_are_aligned(tmp_path: Path) -> None:
+    """Arrow's own operations ask for values at multiples of their width."""
+    NUMPY.end()
+    rows = range(100)
+    columns = {
+        "odd": pa.array([bytes([row] * 5) for row in rows], pa.binary(5)),
+        "flag": pa.array([row % 3 == 0 for row in rows]),
+        "large": pa.array([float(row) for row in rows]),
+    }
+    pq.write_table(numbered(0, 100, **columns), tmp_path / "0.parquet", write_page_index=True)
+    ds = zb.dataset(tmp_path)
+    build(ds, "row", number_of_items=50)
+    for column in ds.lookup("row", [3, 50, 51]).itercolumns():
+        for buffer in column.chunk(0).buffers():
+            assert buffer is None or buffer.address % 8 == 0
+
+
 def test_one_lookup_of_a_process_loads_no_numba(folder: Path) -> None:
     code = """
 import sys, zonebloom as zb

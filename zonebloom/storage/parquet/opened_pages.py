@@ -41,6 +41,8 @@ _HAS_VALUES = header_kernels.HAS_PLAIN | header_kernels.HAS_OTHERS
 # What a page is, as `find_kernels` take it.
 _VALUES = ADDRESS, SIZE, STORED, BASE
 _NO_DICTIONARY = 0, 0, 0
+# What Arrow wants the values of a column to begin at a multiple of.
+_ALIGNED = 64
 
 
 class OpenedPages:
@@ -146,9 +148,9 @@ class OpenedPages:
                 place = dictionary.place
             target = num_fixed if width else num_texts
             leaves.append((width, self._levels[number], target, *place))
-            num_fixed += width * rows.size
+            num_fixed += -(-width * rows.size // _ALIGNED) * _ALIGNED
             num_texts += not width
-        out = np.empty(num_fixed, dtype=np.uint8)
+        out = np.frombuffer(pa.allocate_buffer(num_fixed), dtype=np.uint8)
         valid = np.empty((len(leaves), rows.size), dtype=np.uint8)
         starts = np.empty((num_texts, rows.size), dtype=np.uint64)
         lengths = np.empty((num_texts, rows.size), dtype=np.int64)
