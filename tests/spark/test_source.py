@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import spark_data
+from pyspark.errors import AnalysisException
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -83,6 +84,20 @@ def test_option_and_sql_view_give_the_rows_of_the_filter(spark, folder, oracle):
     )
     assert rows(spark.table("found")) == wanted
     assert rows(spark.sql("SELECT * FROM found WHERE id = 5")) == rows(oracle.where("id = 5"))
+
+
+def test_a_session_that_takes_no_source_it_discovered_itself(spark, folder, monkeypatch):
+    """PySpark 4.0 refuses a name that it knows by our module; other refusals are errors."""
+    conditions = ["DATA_SOURCE_ALREADY_EXISTS", "DATA_SOURCE_NOT_FOUND"]
+
+    def refuse(registration, source):
+        raise AnalysisException("refused", conditions.pop(0))
+
+    monkeypatch.setattr(type(spark.dataSource), "register", refuse)
+    zs.register(spark, anew=True)
+    assert zs.scan(spark, folder, "row = 5").count() == 1
+    with pytest.raises(AnalysisException):
+        zs.register(spark, anew=True)
 
 
 def test_format_is_known_without_being_registered(spark, folder):

@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import zonebloom.spark as zs
 from zonebloom.errors import SchemaMismatch, UnsupportedType
-from zonebloom.spark.types import as_spark, spark_types
+from zonebloom.spark import types
+from zonebloom.spark.types import arrow_schema, as_spark, spark_types
 
 DAY = datetime.date(2024, 2, 29)
 MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 1, 234567)
@@ -172,3 +173,14 @@ def test_values_beyond_the_type_are_refused():
     target = pa.schema({"at": pa.timestamp("us", "UTC")})
     with pytest.raises(SchemaMismatch, match="do not fit"):
         list(as_spark(batch, target))
+
+
+def test_schemas_of_pyspark_before_4_2(monkeypatch):
+    """It has no parameter for the zone of instants, which is UTC."""
+    columns = [st.StructField("t", st.TimestampType()), st.StructField("n", st.TimestampNTZType())]
+    schema = st.StructType(columns)
+    wanted = arrow_schema(schema)
+    assert wanted.types == [pa.timestamp("us", "UTC"), pa.timestamp("us")]
+    newer = types.to_arrow_schema
+    monkeypatch.setattr(types, "to_arrow_schema", lambda schema: newer(schema, timezone="UTC"))
+    assert arrow_schema(schema) == wanted

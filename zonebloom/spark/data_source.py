@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zonebloom.spark.jobs import Sealed
 from zonebloom.spark.session import spark_context
-from zonebloom.spark.types import as_spark
+from zonebloom.spark.types import arrow_schema, as_spark
 
 if TYPE_CHECKING:
     from zonebloom.spark.load import Load
@@ -42,7 +43,12 @@ def register(spark: SparkSession, *, anew: bool = False) -> None:
     """
     spark_context(spark)
     if anew or spark not in _registered:
-        spark.dataSource.register(ZoneBloomSource)
+        try:
+            spark.dataSource.register(ZoneBloomSource)
+        except AnalysisException as error:
+            # Spark 4.0 takes no source that it has discovered itself, by `pyspark_zonebloom`.
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
         _registered.add(spark)
 
 
@@ -71,9 +77,7 @@ class ZoneBloomReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Arrow batches of one task."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         for batch in self._work.batches(partition.value):
             yield from as_spark(batch, schema)
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 
 import pyarrow as pa
 import pyarrow.types as pt
 from pyspark.sql import types as st
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from zonebloom.errors import SchemaMismatch, UnsupportedType
 
@@ -47,6 +49,13 @@ def spark_types(
         if name not in types:
             types[name] = spark_type(schema.field(name).type, name)
     return st.StructType([st.StructField(name, types[name]) for name in names])
+
+
+def arrow_schema(schema: st.StructType) -> pa.Schema:
+    """The Arrow schema by which the JVM takes batches of a schema of Spark's."""
+    # PySpark from 4.2 on wants the zone of instants named; before, it is UTC and has no name.
+    takes_zone = "timezone" in signature(to_arrow_schema).parameters
+    return to_arrow_schema(schema, timezone="UTC") if takes_zone else to_arrow_schema(schema)
 
 
 def opaque_columns(schema: pa.Schema, known: Mapping[str, st.DataType]) -> frozenset[str]:

@@ -18,14 +18,13 @@ import pyarrow.types as pt
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.rebase import Rebase, first_exact
 from zonebloom.spark.session import is_case_sensitive, quoted
-from zonebloom.spark.types import is_collated, spark_types
+from zonebloom.spark.types import arrow_schema, is_collated, spark_types
 from zonebloom.values.types import require_indexable
 
 PREFIX = "__zonebloom_"
@@ -86,7 +85,7 @@ def key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> Key
     return KeyColumns(
         tuple(names),
         tuple(fields),
-        to_arrow_schema(st.StructType(fields), timezone="UTC"),
+        arrow_schema(st.StructType(fields)),
         tuple(probes),
         not is_case_sensitive(keys.sparkSession),
         files.rebase,

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.dataset import Dataset
@@ -34,7 +33,7 @@ from zonebloom.spark.tagging.key_summary import (
     summarize_frame,
 )
 from zonebloom.spark.tagging.keys import FILE, ROW_OFFSET, KeyColumns, collected, holds_rebased
-from zonebloom.spark.types import as_spark
+from zonebloom.spark.types import arrow_schema, as_spark
 from zonebloom.storage.files import is_local
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores, in_order
@@ -115,7 +114,7 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
     )
     where = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FILE))
     fields = st.StructType([*columns.fields, *where])
-    candidates = Candidates(work, to_arrow_schema(fields, timezone="UTC"))
+    candidates = Candidates(work, arrow_schema(fields))
     num_rows = sum(_num_rows(plan, present[number]) for number, plan in parts)
     spark = keys.sparkSession
     if few is not None and is_local(source.filesystem) and num_rows <= _MOST_ROWS_HERE:
