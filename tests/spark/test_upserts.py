@@ -1,0 +1,119 @@
+"""README's job that tags each batch of a stream: stopped anywhere, and started again."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import ROOT
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrameWriter
+
+import zonebloom
+import zonebloom.spark as zs
+from zonebloom.dataset import DatasetOptimizer
+
+BATCHES = 6
+
+
+class Stopped(Exception):
+    """The job ends here."""
+
+
+@pytest.fixture
+def lake(tmp_path):
+    """An indexed relation and batches to come: keys of it, keys of other batches, and new ones."""
+    (tmp_path / "orders/batch=-1").mkdir(parents=True)
+    (tmp_path / "incoming").mkdir()
+    for number in range(3):
+        ids = pa.array(range(number * 100, number * 100 + 100), pa.int64())
+        table = pa.table({"id": ids, "x": ids})
+        pq.write_table(table, tmp_path / f"orders/batch=-1/{number}.parquet")
+    zonebloom.dataset(tmp_path / "orders").create_scalar_index("id", number_of_items=20)
+    for number in range(BATCHES):
+        ids = [number * 7, 150 + number, 1000 + number, 1000 + number // 2, 2000]
+        table = pa.table({"id": pa.array(ids, pa.int64()), "x": [number] * len(ids)})
+        pq.write_table(table, tmp_path / f"incoming/{number}.parquet")
+    return tmp_path
+
+
+def stop_after(monkeypatch, owner, name, stops):
+    """Stop after each of some calls of a function, counted from 0."""
+    real = getattr(owner, name)
+    calls = []
+
+    def called(*args, **kwargs):
+        result = real(*args, **kwargs)
+        calls.append(args)
+        if len(calls) - 1 in stops:
+            if name == "parquet":
+                # A part of what was to be written.
+                next(Path(args[1]).glob("*.parquet")).unlink()
+            raise Stopped(name)
+        return result
+
+    monkeypatch.setattr(owner, name, called)
+
+
+def places(folder, ids):
+    """Where rows of keys lie in files below a folder, by reading them all."""
+    where = Counter()
+    for path in folder.rglob("*.parquet"):
+        stored = pq.ParquetFile(path).read(["id"])["id"].to_pylist()
+        where.update((each, str(path), at) for at, each in enumerate(stored) if each in ids)
+    return where
+
+
+@pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
+def test_a_job_stopped_anywhere_tags_each_key_right(spark, lake, monkeypatch):
+    (recipe,) = re.findall(r"```py\n([^`]*foreachBatch[^`]*)```", (ROOT / "README.md").read_text())
+    # The JVM is in another folder.
+    recipe = re.sub(r'"(orders|changes|checkpoint(?=\"))', rf'"{lake}/\1', recipe)
+    # Calls of the first attempts at the batches 0 to 4; each is followed by another attempt.
+    stop_after(monkeypatch, shutil, "rmtree", {0})
+    stop_after(monkeypatch, zs, "tag_location", {1})
+    stop_after(monkeypatch, DataFrameWriter, "parquet", {4, 7})
+    stop_after(monkeypatch, DatasetOptimizer, "optimize_indices", {4})
+    stream = (
+        spark.readStream.schema("id bigint, x bigint")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(lake / "incoming"))
+    )
+    stops = 0
+    while True:
+        names = {"stream": stream, "zs": zs, "zonebloom": zonebloom}
+        exec(recipe, names)
+        query = names["changed"].trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+            break
+        except StreamingQueryException:
+            stops += 1
+    assert stops == 5
+    earlier = places(lake / "orders/batch=-1", range(10_000))
+    kinds = Counter()
+    for number in range(BATCHES):
+        written = pq.read_table(lake / f"orders/batch={number}", partitioning=None)
+        keys = written["id"].to_pylist()
+        # A key that is there twice in a batch is tagged twice.
+        times = Counter(keys)
+        wanted = Counter({p: n * times[p[0]] for p, n in earlier.items() if p[0] in times})
+        known = {place[0] for place in wanted}
+        wanted.update((each, None, None) for each in keys if each not in known)
+        tagged = pq.read_table(lake / f"changes/batch={number}", partitioning=None)
+        found = Counter(
+            zip(*(tagged[name].to_pylist() for name in ("id", "path", "row_offset")), strict=True)
+        )
+        assert found == wanted, number
+        kinds.update("insert" if path is None else "update" for _, path, _ in found)
+        earlier += places(lake / f"orders/batch={number}", range(10_000))
+    assert kinds["insert"] >= BATCHES and kinds["update"] > 2 * BATCHES
+    # All is indexed, each batch once.
+    (index,) = zonebloom.dataset(lake / "orders").describe_indices()
+    assert index.num_fragments_indexed == index.num_fragments
+    assert zonebloom.dataset(lake / "orders").count_rows() == 300 + 5 * BATCHES
