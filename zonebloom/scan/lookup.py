@@ -18,7 +18,7 @@ from zonebloom.index.batch_lookup import keys_for
 from zonebloom.predicates.ast import ColumnPath, Equals, IsIn
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.plan import Request
+from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MOST_BATCH_ROWS, Request
 from zonebloom.scan.planner import Planner
 from zonebloom.scan.recheck import gather
 from zonebloom.storage.columns import Column
@@ -26,6 +26,8 @@ from zonebloom.storage.source import Source
 from zonebloom.values.literal import Literal, Unanswerable, to_stored
 from zonebloom.values.types import bounds
 
+# Of a batch, in which keys are looked for.
+_ROWS_PER_KEY = 4
 _NO_ROWS = np.empty(0, dtype=np.int64)
 _PLAIN = {
     pa.string_view(): pa.large_string(),
@@ -55,7 +57,10 @@ def lookup(
         schema = pa.schema([schema.field(name) for name in read])
     batches: Iterable[pa.RecordBatch] = ()
     if fragments:
-        request = Request(read, wanted, predicate=wanted.predicate, is_predicate=True)
+        # The keys are made a set for each batch.
+        most = max(DEFAULT_BATCH_ROWS, _ROWS_PER_KEY * wanted.num_values)
+        batch_size = min(most, MOST_BATCH_ROWS)
+        request = Request(read, wanted, None, batch_size, wanted.predicate, is_predicate=True)
         batches = Execution(source, request).batches(fragments)
     return wanted.indexed(pa.Table.from_batches(batches, schema), names)
 
@@ -75,6 +80,8 @@ class Keys:
     predicate : Equals or IsIn
     columns : frozenset of str
         The top-level column they are held against.
+    num_values : int
+        Those that differ, of the column's type.
     """
 
     def __init__(self, given: Any, column: Column, nulls: bool):
@@ -97,7 +104,8 @@ class Keys:
                     numbers[order], np.arange(len(encoded.dictionary) + 1)
                 )
             self._values = encoded.dictionary
-        is_one = len(self._values) == 1 and not self._at_null.size
+        self.num_values = len(self._values)
+        is_one = self.num_values == 1 and not self._at_null.size
         self.predicate = (
             Equals(column.path, self._values[0])
             if is_one
