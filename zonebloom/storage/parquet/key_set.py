@@ -59,10 +59,18 @@ class KeySet:
             self._table = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint64)
 
     def find(
-        self, addresses: np.ndarray, sizes: np.ndarray, counts: np.ndarray, bases: np.ndarray
+        self,
+        addresses: np.ndarray,
+        sizes: np.ndarray,
+        counts: np.ndarray,
+        bases: np.ndarray,
+        room: int,
     ) -> np.ndarray:
-        """Positions of the keys among values of pages, ascending; see `find_kernels`."""
-        positions = np.empty(int(counts.sum()) + 1, dtype=np.int64)
+        """Positions of the keys among values of pages, ascending; see `find_kernels`.
+
+        ``room`` is more than there are values.
+        """
+        positions = np.empty(room, dtype=np.int64)
         pages = addresses, sizes, counts, bases, self._width
         if not self._count:
             hits = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,10 +26,11 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 class PlacedPages(NamedTuple):
-    """Pages to open: what `row_kernels.place_pages` says of them, and the bytes of all."""
+    """Pages to open: what `row_kernels.place_pages` says of them, and the bytes and rows of all."""
 
     pages: np.ndarray
     num_bytes: int
+    num_rows: int
 
 
 class PageTable:
@@ -58,7 +58,7 @@ class PageTable:
         """Where some of the pages lie, and what rows they have."""
         pages = np.empty((header_kernels.PAGE_FIELDS, numbers.size), dtype=np.int64)
         place = self.starts, self.sizes, self.rows, numbers, pages
-        return PlacedPages(pages, row_kernels.place_pages(*place))
+        return PlacedPages(pages, *row_kernels.place_pages(*place))
 
     def part(self, numbers: tuple[int, ...]) -> PageTable:
         """Some of the leaves."""
@@ -86,7 +86,13 @@ class LeafReader:
         FragmentUnreadable
         """
         (column,) = table.columns
-        hits_of_dictionary = cache(lambda: self._dictionary(column).hits(keys))
+        of_dictionary: list[np.ndarray] = []
+
+        def hits_of_dictionary() -> np.ndarray:
+            if not of_dictionary:
+                of_dictionary.append(self._dictionary(column).hits(keys))
+            return of_dictionary[0]
+
         hits, values = [], []
         numbers, _ = table.pages_with(rows.starts, rows.stops)
         for placed in self._batches(table, numbers):
@@ -166,9 +172,10 @@ class LeafReader:
 
     def _opened(self, table: PageTable, placed: PlacedPages, bounds: np.ndarray) -> OpenedPages:
         """Some pages of each leaf."""
-        pages, size = placed
-        data = self._read(pages[header_kernels.START], pages[header_kernels.NUM_BYTES], size)
-        return OpenedPages(table.columns, table.kinds, data, pages, bounds, self._dictionary)
+        pages, num_bytes, num_rows = placed
+        data = self._read(pages[header_kernels.START], pages[header_kernels.NUM_BYTES], num_bytes)
+        place = data, pages, num_rows, bounds
+        return OpenedPages(table.columns, table.kinds, *place, self._dictionary)
 
     def _dictionary(self, column: LeafChunk) -> Dictionary:
         """The dictionary of a chunk: it can have one that not all of its pages use."""

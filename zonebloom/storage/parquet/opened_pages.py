@@ -57,6 +57,8 @@ class OpenedPages:
         The pages as the file has them, one after another.
     pages : int64 array, shape (header_kernels.PAGE_FIELDS, m)
         What `row_kernels.place_pages` says of them, in place.
+    num_rows : int
+        Of all pages.
     bounds : int64 array, shape (n + 1,)
         Where those of each column begin, and end.
     dictionary : callable
@@ -74,6 +76,7 @@ class OpenedPages:
         kinds: np.ndarray,
         data: np.ndarray,
         pages: np.ndarray,
+        num_rows: int,
         bounds: np.ndarray,
         dictionary: Callable[[LeafChunk], Dictionary],
     ):
@@ -98,7 +101,7 @@ class OpenedPages:
         for number, column in enumerate(columns):
             if column.chunk.codec not in (0, SNAPPY):
                 self._decompress(column.chunk.codec, data, self._of(number))
-        self._present = np.empty(int(pages[header_kernels.NUM_ROWS].sum()), dtype=np.uint8)
+        self._present = np.empty(num_rows, dtype=np.uint8)
         levels = np.empty(len(columns), dtype=np.int64)
         if row_kernels.read_levels(data, pages, bounds, kinds, self._present, levels) < 0:
             raise FragmentUnreadable("the levels of a page cannot be decoded")
@@ -130,7 +133,10 @@ class OpenedPages:
                 width = self._columns[0].leaf.width
                 _checked(take_kernels.have_values(some, width, are_indices))
             places = [some[field] for field in _VALUES]
-            parts.append(_find_indices(hits(), places) if are_indices else keys.find(*places))
+            room = self._present.size + 1
+            parts.append(
+                _find_indices(hits(), places, room) if are_indices else keys.find(*places, room)
+            )
         rows = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
         if self._levels[0] < 0 or not (rows.size or nulls):
             return rows
@@ -160,7 +166,8 @@ class OpenedPages:
             raise Undecodable
         texts = np.empty(num_bytes, dtype=np.uint8)
         offsets = np.empty((num_texts, rows.size + 1), dtype=np.int32)
-        _checked(take_kernels.copy_texts(starts, lengths, offsets, texts))
+        if num_texts:
+            _checked(take_kernels.copy_texts(starts, lengths, offsets, texts))
         arrays, begin = [], 0
         for number, (column, leaf) in enumerate(zip(self._columns, leaves, strict=True)):
             target = leaf[take_kernels.TARGET]
@@ -215,14 +222,13 @@ def _by_dictionary(pages: np.ndarray) -> np.ndarray:
     )
 
 
-def _find_indices(hits: np.ndarray, pages: Sequence[np.ndarray]) -> np.ndarray:
+def _find_indices(hits: np.ndarray, pages: Sequence[np.ndarray], room: int) -> np.ndarray:
     """Positions of indices that refer to a hit."""
-    counts = pages[2]
-    if not hits.size and counts.any():
+    if not hits.size and pages[2].any():
         raise FragmentUnreadable("a page refers to a dictionary that is not there")
     if not hits.any():
         return np.empty(0, dtype=np.int64)
-    out = np.empty(int(counts.sum()) + 1, dtype=np.int64)
+    out = np.empty(room, dtype=np.int64)
     return out[: _checked(find_kernels.find_indices(*pages, hits, out))]
 
 

@@ -6,7 +6,7 @@ Source: Encodings.md (RLE, for definition levels) of the Parquet format.
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, uint8, uint64
+from numba import int64, types, uint8, uint64
 
 from zonebloom.sbbf.addresses import load_32
 from zonebloom.sbbf.jit import inlined, kernel, readonly
@@ -59,20 +59,25 @@ def pages_with(rows, bounds, starts, stops, out, out_bounds):
     return count
 
 
-@kernel(int64(readonly(int64), readonly(int64), readonly(int64, 2), readonly(int64), int64[:, ::1]))
+@kernel(
+    types.UniTuple(int64, 2)(
+        readonly(int64), readonly(int64), readonly(int64, 2), readonly(int64), int64[:, ::1]
+    )
+)
 def place_pages(starts, sizes, rows, numbers, pages):
-    """Say of some pages where they lie and which rows they have; the bytes of all of them.
+    """Say of some pages where they lie and which rows they have; the bytes and rows of them all.
 
     They are read one after another. ``rows`` is as in `pages_with`.
     """
-    total = 0
+    num_bytes = num_rows = 0
     for i in range(numbers.shape[0]):
         page = numbers[i]
-        pages[START, i], pages[NUM_BYTES, i], pages[AT, i] = starts[page], sizes[page], total
+        pages[START, i], pages[NUM_BYTES, i], pages[AT, i] = starts[page], sizes[page], num_bytes
         pages[FIRST_ROW, i] = rows[0, page]
         pages[NUM_ROWS, i] = rows[1, page] - rows[0, page]
-        total += sizes[page]
-    return total
+        num_bytes += sizes[page]
+        num_rows += pages[NUM_ROWS, i]
+    return num_bytes, num_rows
 
 
 @kernel(int64(readonly(int64), readonly(int64), int64[::1]))
