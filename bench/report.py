@@ -29,8 +29,8 @@ IN_EVERY_LAYOUT = ("random-int64", "uuid-36-bytes", "text-1-000-distinct", "tpch
 _PACKAGES = ("pyarrow", "polars", "duckdb", "datafusion", "pylance", "numba")
 _HOME = Path(__file__).resolve().parent
 _BEGIN, _END = "<!-- peers -->\n", "<!-- /peers -->"
-# What the README shows in full.
-_SHOWN = "random int64"
+# What the README shows, of data sets in every layout.
+_SHOWN = layouts.RECOMMENDED, "pyarrow"
 
 Progress = Callable[[str], object]
 
@@ -150,7 +150,8 @@ def _data_sets(options: Options, report: Report, progress: Progress) -> Iterator
 
 def markdown(report: Report) -> str:
     """The whole report."""
-    lines = ["# Against other tools", "", *_preface(report), *_ratios(report, "##")]
+    lines = ["# Against other tools", "", *_preface(report)]
+    lines += _ratios(report.measured, "##")
     first = [each for each in report.measured if each.data.is_first]
     if first:
         lines += ["", "![Latency by competitor](plots/latency.png)"]
@@ -168,11 +169,11 @@ def markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ratios(report: Report, level: str) -> list[str]:
+def _ratios(measured: list[Measured], level: str) -> list[str]:
     """A table a layout, headed by what its files tell."""
     lines: list[str] = []
     for layout in layouts.NAMES:
-        found = [each for each in report.measured if each.data.layout == layout]
+        found = [each for each in measured if each.data.layout == layout]
         if not found:
             continue
         sets = dict.fromkeys(each.data for each in found)
@@ -190,13 +191,10 @@ def _described(each: DataSet) -> str:
 def readme_section(report: Report) -> str:
     """What the README shows of it."""
     lines = _preface(report)
-    shown = [each for each in report.measured if each.data.name == _SHOWN]
-    shown = [each for each in shown if each.data.layout == layouts.RECOMMENDED]
-    if shown:
-        data_set = shown[0].data
-        lines += ["", f"{_SHOWN}, {_described(data_set)}", "", *full_table(shown)]
+    by_default = {each.data.name for each in report.measured if each.data.layout == _SHOWN[1]}
+    shown = [each for each in report.measured if each.data.name in by_default]
+    lines += _ratios([each for each in shown if each.data.layout in _SHOWN], "####")
     if report.measured:
-        lines += _ratios(report, "####")
         lines += ["", "![Latency by competitor](bench/plots/latency.png)"]
     if report.scaled:
         lines += ["", *_scale_words(), "", *scale_table(report.scaled)]

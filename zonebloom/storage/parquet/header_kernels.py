@@ -46,6 +46,12 @@ MOST_SNAPPY_RATIO, MOST_RATIO = 22, 1 << 16
 
 
 @inlined
+def of_dictionary(encoding):
+    """Whether what is encoded are indices into a dictionary."""
+    return (encoding == PLAIN_DICTIONARY) | (encoding == RLE_DICTIONARY)
+
+
+@inlined
 def _position(outer, number):
     """Where a field goes; ``outer`` is the field that its struct is of, 0 at the top."""
     if outer == 0 and 1 <= number <= 4:
@@ -210,7 +216,7 @@ def _described(data, header, begin, stop, max_level, codec, page):
     encoding = header[_ENCODING]
     page[ENCODING] = encoding
     has = HAS_CHECKSUM if header[_CRC] != -1 else 0
-    if encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY):
+    if of_dictionary(encoding):
         return has | HAS_INDICES
     return has | (HAS_PLAIN if encoding == PLAIN else HAS_OTHERS)
 

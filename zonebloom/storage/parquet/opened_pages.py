@@ -37,9 +37,9 @@ from zonebloom.storage.parquet.leaf_type import (
     text_array,
 )
 
-_HAS_VALUES = header_kernels.HAS_PLAIN | header_kernels.HAS_OTHERS
-# What a page is, as `find_kernels` take it.
-_VALUES = ADDRESS, SIZE, STORED, BASE
+_HAS_NO_INDICES = header_kernels.HAS_PLAIN | header_kernels.HAS_OTHERS
+# What `find_kernels` take of pages.
+_FIELDS = ADDRESS, SIZE, STORED, BASE
 _NO_DICTIONARY = 0, 0, 0
 # What Arrow wants the values of a column to begin at a multiple of.
 _ALIGNED = 64
@@ -94,7 +94,7 @@ class OpenedPages:
         # Arrow's pool gives memory that was used before: fresh pages cost more than what is done.
         plain = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
         # What keeps the bytes of pages in memory.
-        self._kept: list[object] = [data, plain]
+        self._buffers: list[object] = [data, plain]
         if body_kernels.read_bodies(data, plain, pages, bounds, kinds) < 0:
             raise FragmentUnreadable("a page cannot be decompressed")
         self._edges: list[int] = bounds.tolist()
@@ -125,14 +125,14 @@ class OpenedPages:
         parts = []
         for are_indices in (False, True):
             some = pages
-            if not has & (header_kernels.HAS_INDICES if are_indices else _HAS_VALUES):
+            if not has & (header_kernels.HAS_INDICES if are_indices else _HAS_NO_INDICES):
                 continue
-            if has & _HAS_VALUES and has & header_kernels.HAS_INDICES:
+            if has & _HAS_NO_INDICES and has & header_kernels.HAS_INDICES:
                 some = np.ascontiguousarray(pages[:, _by_dictionary(pages) == are_indices])
             if nulls:
                 width = self._columns[0].leaf.width
                 _checked(take_kernels.have_values(some, width, are_indices))
-            places = [some[field] for field in _VALUES]
+            places = [some[field] for field in _FIELDS]
             room = self._present.size + 1
             parts.append(
                 _find_indices(hits(), places, room) if are_indices else keys.find(*places, room)
@@ -150,7 +150,7 @@ class OpenedPages:
             width, place = column.leaf.width, _NO_DICTIONARY
             if self._has[number] & header_kernels.HAS_INDICES:
                 dictionary = self._dictionary(column)
-                self._kept.append(dictionary)
+                self._buffers.append(dictionary)
                 place = dictionary.place
             target = num_fixed if width else num_texts
             leaves.append((width, self._levels[number], target, *place))
@@ -193,7 +193,7 @@ class OpenedPages:
             elif plain_size > 0:
                 begin = begins[page]
                 body = decompress(compressed[begin : begin + sizes[page]], plain_size)
-                self._kept.append(body)
+                self._buffers.append(body)
                 pages[ADDRESS, page], pages[SIZE, page] = body.address, body.size
 
     def _bring_to_plain(self, column: LeafChunk, pages: np.ndarray) -> None:
@@ -207,19 +207,16 @@ class OpenedPages:
             if as_they_are[page] and not is_boolean:
                 continue
             address, size, count = pages[[ADDRESS, SIZE, STORED], page].tolist()
-            body = np.frombuffer(pa.foreign_buffer(address, size, self._kept), dtype=np.uint8)
+            body = np.frombuffer(pa.foreign_buffer(address, size, self._buffers), dtype=np.uint8)
             plain = to_plain(column.leaf, int(pages[ENCODING, page]), body, count)
-            self._kept.append(plain)
+            self._buffers.append(plain)
             pages[ADDRESS, page], pages[SIZE, page] = plain.ctypes.data, plain.size
             pages[ENCODING, page] = header_kernels.PLAIN
 
 
 def _by_dictionary(pages: np.ndarray) -> np.ndarray:
     """Which pages hold indices."""
-    encodings = pages[ENCODING]
-    return (encodings == header_kernels.PLAIN_DICTIONARY) | (
-        encodings == header_kernels.RLE_DICTIONARY
-    )
+    return header_kernels.of_dictionary.py_func(pages[ENCODING])
 
 
 def _find_indices(hits: np.ndarray, pages: Sequence[np.ndarray], room: int) -> np.ndarray:

@@ -17,10 +17,9 @@ from zonebloom.storage.parquet.header_kernels import (
     ENCODING,
     FIRST_ROW,
     NUM_ROWS,
-    PLAIN_DICTIONARY,
-    RLE_DICTIONARY,
     SIZE,
     STORED,
+    of_dictionary,
 )
 from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at, text_at
 
@@ -28,7 +27,6 @@ from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, copy_bytes, r
 # among those of all, -1 where every row holds a value; where its values go in the output, or which
 # of the texts it is; addresses of its dictionary and of where texts begin in that, and its size.
 WIDTH, LEVELS, TARGET, DICTIONARY, TEXT_STARTS, NUM_ENTRIES = range(6)
-LEAF_FIELDS = 6
 _LENGTH_BYTES = 4
 
 
@@ -118,10 +116,10 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
     positions = np.empty(rows.shape[0], dtype=np.int64)
     slots = np.empty(rows.shape[0], dtype=np.int64)
     for leaf in range(leaves.shape[0]):
-        width, level, text = leaves[leaf, WIDTH], leaves[leaf, LEVELS], leaves[leaf, TARGET]
+        width, level, place = leaves[leaf, WIDTH], leaves[leaf, LEVELS], leaves[leaf, TARGET]
         optional = level >= 0
-        target = np.uint64(out.ctypes.data) + np.uint64(text)
-        if width and rows.shape[0] * width > out.shape[0] - text:
+        target = np.uint64(out.ctypes.data) + np.uint64(place)
+        if width and rows.shape[0] * width > out.shape[0] - place:
             return -1
         taken = 0
         for page in range(bounds[leaf], bounds[leaf + 1]):
@@ -130,8 +128,7 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
             first_row, num_rows = pages[FIRST_ROW, page], pages[NUM_ROWS, page]
             if optional and num_rows > present.shape[0] - level:
                 return -1
-            encoding = pages[ENCODING, page]
-            is_indices = encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY)
+            is_indices = of_dictionary(pages[ENCODING, page])
             num_positions = row = before = 0
             already = taken
             last = taken + num_rows - 1
@@ -162,9 +159,9 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
                         num_positions += 1
                     elif width:
                         for k in range(width):
-                            out[text + taken * width + k] = 0
+                            out[place + taken * width + k] = 0
                     else:
-                        starts[text, taken] = lengths[text, taken] = 0
+                        starts[place, taken] = lengths[place, taken] = 0
                 else:
                     positions[num_positions], slots[num_positions] = wanted, taken
                     num_positions += 1
@@ -182,20 +179,20 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
                     if index >= leaves[leaf, NUM_ENTRIES]:
                         return -1
                     if width:
-                        place = target + np.uint64(slot * width)
-                        _copy_value(place, source + np.uint64(index * width), width)
+                        to = target + np.uint64(slot * width)
+                        _copy_value(to, source + np.uint64(index * width), width)
                     else:
                         start = load_32(text_starts + np.uint64(4 * index))
                         stop = load_32(text_starts + np.uint64(4 * index + 4))
-                        starts[text, slot] = source + start
-                        lengths[text, slot] = np.int64(stop - start) - _LENGTH_BYTES
-                        num_bytes += lengths[text, slot]
+                        starts[place, slot] = source + start
+                        lengths[place, slot] = np.int64(stop - start) - _LENGTH_BYTES
+                        num_bytes += lengths[place, slot]
             elif width:
                 if count * width > size:
                     return -1
                 for i in range(num_positions):
-                    place = target + np.uint64(slots[i] * width)
-                    _copy_value(place, address + np.uint64(positions[i] * width), width)
+                    to = target + np.uint64(slots[i] * width)
+                    _copy_value(to, address + np.uint64(positions[i] * width), width)
             else:
                 at = i = 0
                 for position in range(count):
@@ -203,8 +200,8 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
                     if length < 0:
                         return -1
                     if i < num_positions and positions[i] == position:
-                        starts[text, slots[i]] = address + np.uint64(at)
-                        lengths[text, slots[i]] = length
+                        starts[place, slots[i]] = address + np.uint64(at)
+                        lengths[place, slots[i]] = length
                         num_bytes += length
                         i += 1
                     at += length
