@@ -75,7 +75,7 @@ class Dictionary:
     def hits(self, keys: KeySet) -> np.ndarray:
         """Which of the values are keys, uint8."""
         hits = np.zeros(self.size, dtype=np.uint8)
-        hits[keys.find(*self._page, self.size + 1)] = 1
+        hits[keys.find(*self._page, room=self.size + 1)] = 1
         return hits
 
 

@@ -64,6 +64,7 @@ class KeySet:
         sizes: np.ndarray,
         counts: np.ndarray,
         bases: np.ndarray,
+        *,
         room: int,
     ) -> np.ndarray:
         """Positions of the keys among values of pages, ascending; see `find_kernels`.

@@ -135,7 +135,9 @@ class OpenedPages:
             places = [some[field] for field in _FIELDS]
             room = self._present.size + 1
             parts.append(
-                _find_indices(hits(), places, room) if are_indices else keys.find(*places, room)
+                _find_indices(hits(), places, room)
+                if are_indices
+                else keys.find(*places, room=room)
             )
         rows = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
         if self._levels[0] < 0 or not (rows.size or nulls):
