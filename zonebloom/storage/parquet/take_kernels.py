@@ -135,7 +135,7 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
             if (
                 width
                 and not (optional or is_indices)
-                and 0 <= last < rows.shape[0]
+                and taken <= last < rows.shape[0]
                 and rows[taken] == first_row
                 and rows[last] == first_row + num_rows - 1
             ):
