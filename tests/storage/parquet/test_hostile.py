@@ -13,9 +13,10 @@ from storage.parquet.parquet_helpers import File, sample, written
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
+from zonebloom.storage.parquet.dictionaries import Dictionary
 from zonebloom.storage.parquet.headers import page_header, walk_pages
 from zonebloom.storage.parquet.layout import FilePages, Pages
-from zonebloom.storage.parquet.leaf_type import BYTE_ARRAY, LeafType
+from zonebloom.storage.parquet.leaf_type import BYTE_ARRAY, CODECS, INT64, LeafType
 from zonebloom.storage.parquet.pages import RowGroupReader
 from zonebloom.storage.parquet.plain import to_plain
 from zonebloom.storage.parquet.thrift import I32, STRUCT, integer, struct
@@ -100,6 +101,22 @@ def header(kind: int, size: int, *described: int, uncompressed: int | None = Non
             ({0: 5, 2: 7, 3: 8}.get(kind, 6), STRUCT, fields),
         ]
     )
+
+
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec])
+def test_dictionaries_that_claim_more_than_their_body_becomes(codec):
+    """What a codec does not fill is as it was in memory: those values would be anything."""
+    leaf = LeafType(pa.int64(), INT64, 8, 0)
+    values = np.array([7, 9])
+    body = pa.Codec(CODECS[codec]).compress(values.tobytes()).to_pybytes()
+    for claimed in (1, 2, 3):
+        page = header(2, len(body), claimed, 0, uncompressed=8 * claimed) + body
+        data = np.frombuffer(page, dtype=np.uint8)
+        if claimed == values.size:
+            assert Dictionary(leaf, codec, data).size == values.size
+            continue
+        with pytest.raises(FragmentUnreadable):
+            Dictionary(leaf, codec, data)
 
 
 HEADERS = {

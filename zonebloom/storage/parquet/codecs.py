@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.storage.parquet import header_kernels
-from zonebloom.storage.parquet.leaf_type import CODECS, GZIP, Undecodable
+from zonebloom.storage.parquet.body_kernels import decompress_snappy
+from zonebloom.storage.parquet.leaf_type import CODECS, GZIP, SNAPPY, Undecodable
 
 # The largest window, and gzip's header and trailer or zlib's.
 _GZIP_BITS = 47
@@ -20,9 +21,11 @@ _GZIP_BITS = 47
 def decompressor(codec: int) -> Callable[[Any, int], pa.Buffer]:
     """What decompresses a page of a codec, given as in parquet.thrift, to a number of bytes.
 
-    PyArrow leaves what a body does not fill as it was in memory: of other codecs than gzip the
-    header's kernel has compared that number with what the body says, and of zstd pyarrow does.
+    PyArrow leaves what a body does not fill as it was in memory. Of zstd it compares that number
+    with what the body says; of LZ4 the header's kernel has done so, of Snappy its own does.
     """
+    if codec == SNAPPY:
+        return _snappy
     decompress = pa.Codec(CODECS[codec]).decompress if codec else None
 
     def decompressed(body: Any, size: int) -> pa.Buffer:
@@ -43,6 +46,14 @@ def decompressor(codec: int) -> Callable[[Any, int], pa.Buffer]:
         return inflated
 
     return decompressed
+
+
+def _snappy(body: Any, size: int) -> pa.Buffer:
+    stored = np.frombuffer(body, dtype=np.uint8)
+    inflated = pa.allocate_buffer(size)
+    if decompress_snappy(stored.ctypes.data, stored.size, inflated.address, size) < 0:
+        raise FragmentUnreadable("a page cannot be decompressed")
+    return inflated
 
 
 def verify(data: np.ndarray, page: np.ndarray) -> None:
