@@ -27,7 +27,7 @@ from zonebloom.predicates import And, IsIn
 from zonebloom.ranges import RowRanges
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.lookup import LARGE, as_stored, plain, plain_column, plain_type
+from zonebloom.scan.key_values import LARGE, as_stored, plain, plain_column, plain_type
 from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,28 +11,20 @@ import pyarrow.compute as pc
 
 from zonebloom.arrays import array_of, from_numpy, to_numpy
 from zonebloom.index.batch_lookup import keys_for
-from zonebloom.predicates.ast import ColumnPath, Equals, IsIn
-from zonebloom.sbbf.hashing import value_type
+from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.scan.execute import Execution
+from zonebloom.scan.key_values import as_stored, plain, plain_column, plain_type
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MOST_BATCH_ROWS, Request
 from zonebloom.scan.planner import Planner
 from zonebloom.scan.recheck import gather
 from zonebloom.storage.columns import Column
 from zonebloom.storage.source import Source
-from zonebloom.values.literal import Literal, Unanswerable, to_stored
-from zonebloom.values.types import bounds
 
 # Of a batch, in which keys are looked for.
 _ROWS_PER_KEY = 4
 _NO_ROWS = np.empty(0, dtype=np.int64)
-_PLAIN = {
-    pa.string_view(): pa.large_string(),
-    pa.binary_view(): pa.large_binary(),
-    pa.float16(): pa.float32(),
-}
 # What a row that holds none of the keys has for its number.
 _NONE = array_of([-2], pa.int32())[0]
-LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 _KEY_INDEX = pa.field("key_index", pa.int64(), nullable=False)
 
 
@@ -155,92 +143,3 @@ class Keys:
             return to_numpy(numbers)
         is_null = to_numpy(pc.call_function("is_null", [values]))
         return np.where(is_null, -1, to_numpy(pc.call_function("coalesce", [numbers, _NONE])))
-
-
-def as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.ndarray]:
-    """Keys that are values of a type, as that type, and their positions."""
-    if pa.types.is_null(keys.type):
-        return pa.array([], stored_type), np.empty(0, dtype=np.int64)
-    if keys.null_count:
-        positions = np.flatnonzero(to_numpy(keys.is_valid()))
-        keys = keys.drop_null()
-    else:
-        positions = np.arange(len(keys))
-    is_float = pa.types.is_floating(stored_type)
-    if LARGE.get(keys.type) == stored_type:
-        keys = keys.cast(stored_type)
-    if keys.type == stored_type and not is_float:
-        return keys, positions
-    if pa.types.is_integer(keys.type) and pa.types.is_integer(stored_type):
-        numbers = to_numpy(keys)
-        # Compared as what they are: of mixed signs NumPy makes floating point numbers.
-        least, most = np.iinfo(numbers.dtype).min, np.iinfo(numbers.dtype).max
-        low, high = bounds(stored_type)
-        is_within = (numbers >= max(low, least)) & (numbers <= min(high, most))
-        return from_numpy(numbers[is_within]).cast(stored_type), positions[is_within]
-    values = [_stored(key, stored_type) for key in keys]
-    is_value = np.array([value is not None for value in values], dtype=bool)
-    return _of_stored([v for v in values if v is not None], stored_type), positions[is_value]
-
-
-def _stored(key: pa.Scalar, stored_type: pa.DataType) -> Any:
-    """A key as a type stores it; None where no value of it equals the key, as none equals NaN."""
-    literal = Literal.of(key)
-    if literal is None:
-        return None
-    value = literal.value
-    if literal.bits or isinstance(value, float):
-        is_finite = math.isfinite(value)
-        if not is_finite and (math.isnan(value) or not pa.types.is_floating(stored_type)):
-            return None
-        # A filter leaves numbers to the engine where that may round; here they are what they are.
-        literal = replace(literal, value=Fraction(value) if is_finite else value, bits=0)
-    try:
-        stored = to_stored(literal, stored_type)
-    except Unanswerable:
-        return None
-    if pa.types.is_fixed_size_binary(stored_type) and len(stored.value) != stored_type.byte_width:
-        return None
-    return stored.value if stored.exact else None
-
-
-def _of_stored(values: list[Any], stored_type: pa.DataType) -> pa.Array:
-    """An array of values as a type stores them."""
-    if pa.types.is_decimal(stored_type):
-        scale = -stored_type.scale
-        return pa.array([Decimal(f"{value}E{scale}") for value in values], stored_type)
-    if pa.types.is_temporal(stored_type):
-        return pa.array(values, f"int{stored_type.bit_width}").view(stored_type)
-    return plain(pa.array(values, stored_type))
-
-
-def plain_type(stored: pa.DataType) -> pa.DataType:
-    """The type `plain` makes of values of a type: what PyArrow has kernels for."""
-    kind = value_type(stored)
-    if pa.types.is_decimal(kind) and kind.bit_width < 128:
-        return pa.decimal128(kind.precision, kind.scale)
-    return _PLAIN.get(kind, kind)
-
-
-def plain_column(table: pa.Table, path: ColumnPath) -> pa.Array | pa.ChunkedArray:
-    column: Any = table.column(path[0])
-    for name in path[1:]:
-        column = pc.struct_field(column, name)  # pyright: ignore[reportAttributeAccessIssue]
-    return plain(column)
-
-
-def plain(values: Any) -> Any:
-    """Values that are held against one another: no extensions, dictionaries or views, one zero."""
-    if isinstance(values, pa.ChunkedArray):
-        if values.num_chunks == 1:
-            return plain(values.chunk(0))
-        return pa.chunked_array([plain(chunk) for chunk in values.chunks], plain_type(values.type))
-    while isinstance(values, pa.ExtensionArray):
-        values = values.storage
-    if isinstance(values, pa.DictionaryArray):
-        values = values.dictionary_decode()
-    if values.type != plain_type(values.type):
-        values = values.cast(plain_type(values.type))
-    if pa.types.is_floating(values.type):
-        return pc.call_function("add", [values, array_of([0.0], pa.float64())[0].cast(values.type)])
-    return values
