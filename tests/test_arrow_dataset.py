@@ -175,7 +175,20 @@ def con(rows, folder):
     return con
 
 
-class TestDuckDB:
+class SqlEngine:
+    """What holds of each engine, a fixture that ``assert_same`` of its class asks in SQL."""
+
+    @pytest.mark.parametrize("condition", WIDE)
+    def test_no_row_is_lost(self, engine, condition):
+        self.assert_same(engine, f"SELECT row, id, plain FROM {{}} WHERE {condition}")
+        self.assert_same(engine, f"SELECT count(*) FROM {{}} WHERE {condition}")
+
+
+class TestDuckDB(SqlEngine):
+    @pytest.fixture
+    def engine(self, con):
+        return con
+
     def assert_same(self, con, query, parameters=None):
         found = con.execute(query.format("rows"), parameters).fetchall()
         expected = con.execute(query.format("files"), parameters).fetchall()
@@ -187,11 +200,6 @@ class TestDuckDB:
         query = f"SELECT * FROM {{}} WHERE {condition}"
         _, read = bytes_of(counting, lambda: self.assert_same(con, query))
         assert read < size / 3
-
-    @pytest.mark.parametrize("condition", WIDE)
-    def test_no_row_is_lost(self, con, condition):
-        self.assert_same(con, f"SELECT row, id, plain FROM {{}} WHERE {condition}")
-        self.assert_same(con, f"SELECT count(*) FROM {{}} WHERE {condition}")
 
     def test_of_nan_as_duckdb_has_it(self, con):
         assert self.assert_same(con, "SELECT row FROM {} WHERE f = 'nan'")
@@ -264,7 +272,11 @@ def context(rows, plain, folder):
     return context
 
 
-class TestDataFusion:
+class TestDataFusion(SqlEngine):
+    @pytest.fixture
+    def engine(self, context):
+        return context
+
     def assert_same(self, context, query):
         # To DataFusion NaN is above all numbers and zeros have a sign; not to PyArrow, to which it
         # leaves the filters of any of its datasets.
@@ -281,11 +293,6 @@ class TestDataFusion:
         query = f"SELECT row, id, s, ts, dec, plain FROM {{}} WHERE {condition}"
         _, read = bytes_of(counting, lambda: self.assert_same(context, query))
         assert read < size / 3
-
-    @pytest.mark.parametrize("condition", WIDE)
-    def test_no_row_is_lost(self, context, condition):
-        self.assert_same(context, f"SELECT row, id, plain FROM {{}} WHERE {condition}")
-        self.assert_same(context, f"SELECT count(*) FROM {{}} WHERE {condition}")
 
     def test_joins(self, context):
         query = "SELECT a.row FROM {0} a JOIN {0} b ON a.id = b.id WHERE b.s = 'key 42'"
