@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from decimal import Decimal
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -456,7 +457,7 @@ class TestEngines:
             ("local", "local[2]", large, []),
         ):
             started.clear()
-            engines.choose(engine, master, pytest.fail, num_bytes)
+            engines.choose(engine, master, pytest.fail, partial(int, num_bytes))
             assert started == wanted, (engine, master, num_bytes)
         started.clear()
         code, _, err = run("build", str(data), "--column", "id")

@@ -159,7 +159,7 @@ def build(
         lambda session: ds.create_scalar_index(
             columns, name=name, spark=session, progress=sys.stderr.isatty(), **_given(parameters)
         ),
-        sum(file.identity.size for file in ds.opened.planner.to_read().present),
+        lambda: sum(file.identity.size for file in ds.opened.planner.to_read().present),
     )
     names = {name} if name else {f"{column}_idx" for column in columns}
     built = [each for each in ds.describe_indices() if each.name in names]
@@ -188,7 +188,7 @@ def refresh(
         lambda session: ds.optimize.optimize_indices(
             names or None, layout=layout, spark=session, progress=sys.stderr.isatty()
         ),
-        sum(f.identity.size for f in ds.opened.planner.to_read().present if not f.is_known),
+        lambda: sum(f.identity.size for f in ds.opened.planner.to_read().present if not f.is_known),
     )
     headers = ["index", "files added", "files dropped", "layout", "tables"]
     fields = ("name", "fragments_added", "fragments_dropped", "layout", "num_segments")
@@ -531,11 +531,15 @@ class _Run:
 
     @classmethod
     def of(
-        cls, engine: Any, master: str | None, work: Callable[[Any], Any], *num_bytes: int
+        cls,
+        engine: Any,
+        master: str | None,
+        work: Callable[[Any], Any],
+        num_bytes: Callable[[], int] | None = None,
     ) -> _Run:
         from zonebloom.cli import engines
 
-        session = engines.choose(engine, master, text.say, *num_bytes)
+        session = engines.choose(engine, master, text.say, num_bytes)
         started = time.perf_counter()
         result = work(session)
         seconds = time.perf_counter() - started

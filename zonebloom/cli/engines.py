@@ -102,11 +102,15 @@ def choose(
     engine: Literal["spark", "local"] | None,
     master: str | None,
     say: Callable[[str], object],
-    num_bytes: int = WORTH_AN_ENGINE,
+    num_bytes: Callable[[], int] | None = None,
 ) -> SparkSession | Literal[False]:
-    """The engine to build on, as `Dataset.create_scalar_index` takes it for ``spark``."""
-    is_small = num_bytes < WORTH_AN_ENGINE and master is None
-    if engine == "local" or (engine is None and is_small):
+    """The engine to build on, as `Dataset.create_scalar_index` takes it for ``spark``.
+
+    How much there is to read is asked where neither an engine nor a master is given.
+    """
+    if engine == "local":
+        return False
+    if engine is None and master is None and num_bytes and num_bytes() < WORTH_AN_ENGINE:
         return False
     master = master or LOCAL
     missing = missing_for_spark(master)
