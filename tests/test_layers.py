@@ -75,6 +75,7 @@ HOMES = {
     "substrait": ["predicates/"],
     "click": ["cli/"],
     "deltalake": ["storage/"],
+    "obstore": ["storage.object_store"],
     "pyiceberg": ["storage/"],
     "pyarrow.orc": ["storage/"],
     "pyarrow.csv": ["storage/", "cli.commands"],

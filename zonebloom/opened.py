@@ -20,6 +20,7 @@ from zonebloom.predicates import Predicate, RowFilter, translate, unknowns
 from zonebloom.scan.binding import Binding, require_column
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column
+from zonebloom.storage.object_store import path_in
 from zonebloom.storage.source import Source
 from zonebloom.values.columns import column_path, leaf_type
 from zonebloom.values.types import hash_domain, require_indexable
@@ -34,7 +35,7 @@ def beside(source: Source, index_dir: str | None) -> tuple[Source, Catalog]:
     folder = posixpath.join(source.root, FOLDER)
     if index_dir is not None and index_dir.rstrip("/") != folder:
         # The folder may serve several datasets: files of one name in each are told apart.
-        folder, source = index_dir, source.with_paths_as_keys()
+        folder, source = path_in(source.filesystem, index_dir), source.with_paths_as_keys()
     return source, Catalog(source.filesystem, folder)
 
 

@@ -20,33 +20,6 @@ from zonebloom.storage.files import identities
 ROWS = 60_000
 
 
-@pytest.fixture(scope="module")
-def endpoint():
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def s3(endpoint):
-    filesystem = pafs.S3FileSystem(
-        access_key="test",
-        secret_key="test",
-        endpoint_override=endpoint,
-        scheme="http",
-        region="us-east-1",
-        allow_bucket_creation=True,
-        allow_bucket_deletion=True,
-    )
-    filesystem.create_dir("lake")
-    yield filesystem
-    filesystem.delete_dir("lake")
-
-
 def table(seed: int) -> pa.Table:
     random = np.random.default_rng(seed)
     return pa.table(

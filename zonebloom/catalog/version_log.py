@@ -3,9 +3,14 @@
     00000000000000000007.json    {"format_version": 3, "checksum": "<XXH3-128 of all other bytes>",
                                  "content": {...}}
 
-A document is written whole and then linked to its number, which fails if that is taken. Object
-stores have no such link: let one writer at a time write there. Format 1 had no checksum and its
-content at the top; in format 2 page maps belonged to the segments of an index.
+A document is written whole and then linked to its number, which fails if that is taken. In a store
+it is put where nothing is yet, if the store can be told so. In others a writer claims the number
+first, by a file of its own, and writes the document when it sees no claim but its own:
+
+    00000000000000000008-<random>.claim
+
+Of two claims each is there before its writer looks, so one of them sees the other. Format 1 had
+no checksum and its content at the top; in format 2 page maps belonged to the segments of an index.
 """
 
 from __future__ import annotations
@@ -14,9 +19,12 @@ import contextlib
 import json
 import os
 import posixpath
+import random
 import re
+import time
 import types
-from collections.abc import Callable, Set
+import uuid
+from collections.abc import Callable, Sequence, Set
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -27,12 +35,17 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.catalog.folder import sync, write_whole
-from zonebloom.storage.files import is_local
+from zonebloom.errors import CommitConflict
+from zonebloom.storage.files import forget_listings, is_local
+from zonebloom.storage.object_store import create_new
 
 FORMAT_VERSION = 3
 _PARTS = re.compile(
     rb'(\{"format_version": \d+, "checksum": ")([0-9a-f]{32})(",\n"content": .*)', re.DOTALL
 )
+_CLAIM = ".claim"
+# Seconds waited at most for another writer, and again.
+_PATIENCE = (*(0.1 * 2**turn for turn in range(6)), *[4.0] * 4)
 _NAME = re.compile(r"(\d{20})\.json")
 
 
@@ -60,45 +73,105 @@ class VersionLog:
         return posixpath.join(self._folder, f"{number:020d}.json")
 
     def numbers(self) -> list[int]:
-        selector = pafs.FileSelector(self._folder, allow_not_found=True)
-        for last in (False, False, True):
-            try:
-                infos = self._filesystem.get_file_info(selector)
-                break
-            except FileNotFoundError:
-                # pyarrow looks twice: a folder another writer made in between is no error.
-                if last:
-                    raise
-        names = (_NAME.fullmatch(info.base_name) for info in infos)
+        names = (_NAME.fullmatch(info.base_name) for info in self._listed())
         return sorted(int(name[1]) for name in names if name)
+
+    def _listed(self) -> list[pafs.FileInfo]:
+        selector = pafs.FileSelector(self._folder, allow_not_found=True)
+        # fsspec's may have listed it before another writer came.
+        forget_listings(self._filesystem)
+        for _ in range(2):
+            # pyarrow looks twice: a folder another writer made in between is no error.
+            with contextlib.suppress(FileNotFoundError):
+                return self._filesystem.get_file_info(selector)
+        return self._filesystem.get_file_info(selector)
 
     def read(self, number: int) -> Any:
         """The content of a document; NewerFormat, ValueError when it is damaged, or OSError."""
-        with self._filesystem.open_input_file(self.path(number)) as file:
-            written_as, content = from_document(file.read(), self._first_keys)
+        written_as, content = from_document(self._read(number), self._first_keys)
         if written_as > FORMAT_VERSION:
             raise NewerFormat(
                 f"it was written by a newer zonebloom (format {written_as}); update this one"
             )
         return content
 
+    def _read(self, number: int) -> bytes:
+        with self._filesystem.open_input_file(self.path(number)) as file:
+            return file.read()
+
     def create(self, number: int, content: Any) -> bool:
+        """Write a document of its own number; whether that was free.
+
+        Raises
+        ------
+        CommitConflict
+            Where another writer claims the number, and neither writes it nor gives it up.
+        """
         path = self.path(number)
         if not is_local(self._filesystem):
-            if self._filesystem.get_file_info(path).type != pafs.FileType.NotFound:
-                return False
+            document = to_document(content)
             self._prepare(path)
-            with self._filesystem.open_output_stream(path) as sink:
-                sink.write(to_document(content))
-            return True
+            is_made = create_new(self._filesystem, path, document)
+            if is_made is None:
+                return self._write_claimed(number, document)
+            return is_made and self._is_kept(number, document)
         if not write_whole(path, to_document(content), self._prepare, os.link):
             return False
         with contextlib.suppress(OSError):
             sync(self._folder)
         return True
 
+    def _write_claimed(self, number: int, document: bytes) -> bool:
+        claim = posixpath.join(self._folder, f"{number:020d}-{uuid.uuid4().hex}{_CLAIM}")
+        others: list[str] = []
+        for seconds in _PATIENCE:
+            self._write(claim, b"")
+            try:
+                others = [path for path in self._claims(number) if path != claim]
+                if number in self.numbers():
+                    return False
+                if not others:
+                    self._write(self.path(number), document)
+                    return True
+            finally:
+                self._filesystem.delete_file(claim)
+            # Both may have given way.
+            time.sleep(random.uniform(0, seconds))
+        raise _claimed(others)
+
+    def _is_kept(self, number: int, document: bytes) -> bool:
+        """Whether a document put where none was is not overwritten by one who claimed its number
+        and looked before."""
+        claims: list[str] = []
+        for seconds in (0.0, *_PATIENCE):
+            time.sleep(seconds)
+            before, claims = claims, self._claims(number)
+            if not claims:
+                return not before or self._read(number) == document
+        raise _claimed(claims)
+
+    def _claims(self, number: int) -> list[str]:
+        start = f"{number:020d}-"
+        return [
+            info.path
+            for info in self._listed()
+            if info.base_name.startswith(start) and info.base_name.endswith(_CLAIM)
+        ]
+
+    def _write(self, path: str, data: bytes) -> None:
+        with self._filesystem.open_output_stream(path) as sink:
+            sink.write(data)
+
     def _make_folder(self, path: str) -> None:
         self._filesystem.create_dir(posixpath.dirname(path), recursive=True)
+
+
+def _claimed(claims: Sequence[str]) -> CommitConflict:
+    return CommitConflict(
+        f"another writer is at work: {claims[0]} is there still. Its store has no conditional put "
+        "that could be used, so one writes after the other; try again, and if no writer is at work "
+        "any more delete that file"
+    )
 
 
 def now() -> str:
@@ -107,7 +180,9 @@ def now() -> str:
 
 def to_document(content: Any) -> bytes:
     head = f'{{"format_version": {FORMAT_VERSION}, "checksum": "'.encode()
-    tail = f'",\n"content": {json.dumps(content, indent=1)}}}\n'.encode()
+    # No two writers write the same: whose document it is can be told by its bytes.
+    tail = f'",\n"content": {json.dumps(content, indent=1)}, "writer": "{uuid.uuid4().hex}"}}\n'
+    tail = tail.encode()
     return head + _checksum(head, tail) + tail
 
 

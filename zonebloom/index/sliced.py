@@ -59,7 +59,7 @@ class SlicedTable(Table):
         self._report = report
         self._has_reported = False
         try:
-            self.file = RandomAccessFile(filesystem, path, self.counter)
+            self.file = RandomAccessFile(filesystem, path, self.counter, num_bytes)
             self.directory = self._open(num_bytes, checksum)
         except (OSError, ValueError) as error:
             raise CorruptIndex(

@@ -20,12 +20,14 @@ from zonebloom.errors import (
     SchemaMismatch,
     SourceError,
 )
-from zonebloom.storage.files import REMOTE_THREADS, forget_listings, reading
+from zonebloom.storage.files import forget_listings, reading
 from zonebloom.storage.listing import is_pattern, matching_files
+from zonebloom.storage.object_store import StoreHandler, is_store, path_in
 from zonebloom.storage.paths import absolute_path, is_uri
 from zonebloom.storage.plain_files import plain_files
 from zonebloom.storage.source import Fragment, Source
 from zonebloom.storage.tables import refuse_tables
+from zonebloom.threads import REMOTE_THREADS
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -92,9 +94,12 @@ def open_files(paths: Sequence[str], filesystem: pafs.FileSystem) -> Source:
 def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
     if filesystem is None or isinstance(filesystem, pafs.FileSystem):
         return filesystem
+    if is_store(filesystem):
+        return pafs.PyFileSystem(StoreHandler(filesystem))
     if not hasattr(filesystem, "open") or not hasattr(filesystem, "info"):
         raise InvalidArgument(
-            f"filesystem is a {type(filesystem).__name__}; give one of pyarrow.fs or fsspec"
+            f"filesystem is a {type(filesystem).__name__}; give one of pyarrow.fs or fsspec, "
+            "or a store of obstore"
         )
     return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
 
@@ -126,6 +131,7 @@ class _Files:
         where = self.filesystem
         if where is None:
             where, paths = pafs.LocalFileSystem(), [absolute_path(path) for path in paths]
+        paths = [path_in(where, path) for path in paths]
         source = _from_dataset(self.dataset(paths, where), None)
         refuse_tables(where, source.root)
         return _not_of_tables(source)
@@ -143,6 +149,7 @@ class _Files:
                     raise NoFragments(f"no file matches {path}; check the pattern")
                 return self.named(matching)
         assert where is not None
+        path = path_in(where, path)
         forget_listings(where)
         with reading(path, "make it readable, or try again when it is", "look at"):
             kind = where.get_file_info(path).type

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import stat
 import threading
-import time
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -19,12 +16,12 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.errors import FragmentUnreadable, SourceError
+from zonebloom.storage.object_store import StoreHandler, store_of
+from zonebloom.threads import REMOTE_THREADS, python_files
 
 # Of a file whose file system does not say when it was written: nothing known of it can be
 # trusted later.
 UNKNOWN_MTIME = -1
-# Requests side by side, where each is a round trip and little else.
-REMOTE_THREADS = 16
 
 # Files up to this size have a digest of all their bytes, so it tells every change.
 WHOLE_BYTES = 1 << 20
@@ -37,7 +34,7 @@ _PARQUET_ENDS = (b"PAR1", b"PARE")
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 # What stores call a name of an object's content, or of one version of it.
-_TAGS = ("etag", "generation", "versionid", "version_id")
+_TAGS = ("etag", "e_tag", "generation", "versionid", "version_id")
 
 
 class FileIdentity(NamedTuple):
@@ -58,7 +55,8 @@ class FileIdentity(NamedTuple):
         if now is None or self.size != now.size:
             return False
         if self.tag and now.tag:
-            return self.tag == now.tag
+            # Some libraries leave the quotes of an ETag out.
+            return self.tag.strip('"') == now.tag.strip('"')
         return (
             self.mtime_ns == now.mtime_ns
             and (self.ctime_ns == now.ctime_ns or not (self.ctime_ns and now.ctime_ns))
@@ -98,24 +96,11 @@ class ReadCounter:
         return f"<ReadCounter {self.num_bytes:,} bytes in {self.num_requests:,} reads>"
 
 
-# Files handed to pyarrow's own threads, until those let go of them.
-_open_files: weakref.WeakSet[_CountedFile] = weakref.WeakSet()
-_EXIT_SECONDS = 5.0
-
-
-@atexit.register
-def _wait_for_readers() -> None:
-    """Let pyarrow's threads drop their Python files: once Python is gone, they would abort."""
-    until = time.monotonic() + _EXIT_SECONDS
-    while _open_files and time.monotonic() < until:
-        time.sleep(0.001)
-
-
 class _CountedFile:
     def __init__(self, native: pa.NativeFile, counter: ReadCounter):
         self._native = native
         self._counter = counter
-        _open_files.add(self)
+        python_files.add(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
@@ -181,11 +166,42 @@ def is_local(filesystem: pafs.FileSystem) -> bool:
 def identities(filesystem: pafs.FileSystem, paths: Iterable[str]) -> list[FileIdentity | None]:
     """What each file is now, None for one that is gone, past any listing a file system keeps."""
     paths = list(paths)
+    handler = store_of(filesystem)
+    if handler is not None:
+        return _of_store(handler, paths)
     is_slow = getattr(_fsspec(filesystem), "async_impl", False) or _is_object_store(filesystem)
     if len(paths) < 2 or not is_slow:
         return [_identity(filesystem, path) for path in paths]
     with ThreadPoolExecutor(min(REMOTE_THREADS, len(paths))) as pool:
         return list(pool.map(lambda path: _identity(filesystem, path), paths))
+
+
+def _of_store(handler: StoreHandler, paths: Sequence[str]) -> list[FileIdentity | None]:
+    """A listing tells of a thousand objects in one request; of few each is asked for."""
+    listed: dict[str, FileIdentity] = {}
+    if len(paths) > REMOTE_THREADS:
+        # Servers of plain files have no listing.
+        with contextlib.suppress(OSError):
+            listed = {path: _store_identity(meta) for path, meta in handler.heads(paths).items()}
+
+    def identity(path: str) -> FileIdentity | None:
+        try:
+            return listed.get(path) or _store_identity(handler.head(path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unseen(path, error) from None
+
+    if len(listed) == len(paths):
+        return [listed[path] for path in paths]
+    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+        return list(pool.map(identity, paths))
+
+
+def _store_identity(meta: Any) -> FileIdentity:
+    # Whole seconds: stores answer for one object with less than they list.
+    mtime_ns = int(meta["last_modified"].timestamp()) * 10**9
+    return FileIdentity(meta["size"], mtime_ns, 0, _tag(meta))
 
 
 def opened_identity(
@@ -236,14 +252,18 @@ def _identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
     except FragmentUnreadable:
         raise
     except Exception as error:  # noqa: BLE001 - fsspec's implementations raise errors of their own
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        raise FragmentUnreadable(
-            f"cannot look at {path}: {reason}; make the file and its folders readable, or try "
-            "again when they are"
-        ) from None
+        raise _unseen(path, error) from None
 
 
-def _tag(metadata: dict[str, Any]) -> str:
+def _unseen(path: str, error: Exception) -> FragmentUnreadable:
+    reason = (error.strerror if isinstance(error, OSError) else None) or error
+    return FragmentUnreadable(
+        f"cannot look at {path}: {reason}; make the file and its folders readable, or try "
+        "again when they are"
+    )
+
+
+def _tag(metadata: Mapping[str, Any]) -> str:
     return next((str(metadata[key]) for key in _TAGS if metadata.get(key)), "")
 
 

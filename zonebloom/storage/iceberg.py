@@ -17,8 +17,9 @@ import pyarrow.fs as pafs
 
 from zonebloom.errors import NoFragments, SourceError
 from zonebloom.storage.discovery import as_arrow_filesystem
-from zonebloom.storage.files import REMOTE_THREADS, reading
+from zonebloom.storage.files import reading
 from zonebloom.storage.snapshot import SnapshotSource, snapshot_source
+from zonebloom.threads import REMOTE_THREADS
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile

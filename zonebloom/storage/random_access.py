@@ -15,14 +15,16 @@ import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentChanged, FragmentUnreadable
 from zonebloom.storage.files import (
-    REMOTE_THREADS,
     FileIdentity,
     ReadCounter,
+    identities,
     is_local,
     opened_identity,
     reading,
     status_identity,
 )
+from zonebloom.storage.object_store import store_of
+from zonebloom.threads import REMOTE_THREADS
 
 # Bytes between two reads below which they are one: a request to an object store costs as
 # much as reading this many more.
@@ -37,15 +39,28 @@ class RandomAccessFile:
     """A file of an index, read by any number of threads; locally without read-ahead, and wanted
     pieces may be told beforehand, which a disk answers side by side."""
 
-    def __init__(self, filesystem: pafs.FileSystem, path: str, counter: ReadCounter | None = None):
+    def __init__(
+        self,
+        filesystem: pafs.FileSystem,
+        path: str,
+        counter: ReadCounter | None = None,
+        num_bytes: int | None = None,
+        tag: str = "",
+    ):
         self.counter = counter or ReadCounter()
         self.is_local = is_local(filesystem)
+        self._store = store_of(filesystem)
         self._from_disk = False
+        self._name, self._tag = path, tag
         if self.is_local:
             self._handle = os.open(path, os.O_RDONLY)
             self._close = weakref.finalize(self, os.close, self._handle)
             self.num_bytes = os.fstat(self._handle).st_size
             self._advise(0, 0, "POSIX_FADV_RANDOM")
+        elif self._store is not None:
+            # Nothing is open: each read says of which object it is.
+            self._close = lambda: None
+            self.num_bytes = self._store.head(path)["size"] if num_bytes is None else num_bytes
         else:
             self._file = filesystem.open_input_file(path)
             self._close = weakref.finalize(self, self._file.close)
@@ -107,6 +122,8 @@ class RandomAccessFile:
         return num_bytes
 
     def _at(self, start: int, stop: int) -> bytes:
+        if self._store is not None:
+            return self._store.read_range(self._name, start, stop, self._tag)
         if not self.is_local:
             return self._file.read_at(stop - start, start)
         data = os.pread(self._handle, stop - start, start)
@@ -137,9 +154,12 @@ class FragmentFile(RandomAccessFile):
         self.path = path
         self.identity = identity
         with reading(path, "check that it is there", "open"):
-            super().__init__(filesystem, path, counter)
+            super().__init__(filesystem, path, counter, identity.size, identity.tag)
             # Asked once the file is open: one put in its place before is noticed.
-            if self.is_local:
+            if self._store is not None:
+                # Every read asks for the object of that tag.
+                now = identity if identity.tag else identities(filesystem, [path])[0]
+            elif self.is_local:
                 now = status_identity(os.fstat(self._handle))
             else:
                 now = opened_identity(filesystem, path, self._file)

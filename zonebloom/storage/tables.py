@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, SourceError
-from zonebloom.storage.files import REMOTE_THREADS, is_local
+from zonebloom.storage.files import is_local
+from zonebloom.threads import REMOTE_THREADS
 
 # Folders below the data's own that are looked at where each is some round trips.
 _REMOTE_FOLDERS = 24

@@ -1,0 +1,303 @@
+"""Stores of obstore: as sources, beside pyarrow's view of the same bucket, and commits in them."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from obstore.store import AzureStore, HTTPStore, LocalStore, MemoryStore, S3Store
+
+import zonebloom as zb
+from zonebloom.catalog import version_log
+from zonebloom.catalog.version_log import VersionLog
+from zonebloom.errors import (
+    CatalogError,
+    CommitConflict,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    SourceError,
+    StaleIndexWarning,
+)
+from zonebloom.storage.discovery import as_arrow_filesystem
+from zonebloom.storage.files import identities
+from zonebloom.storage.object_store import create_new
+
+ROWS = 6_000
+
+
+def s3_store(endpoint, **options):
+    return S3Store(
+        endpoint=f"http://{endpoint}",
+        access_key_id="test",
+        secret_access_key="PASSWORD",
+        region="us-east-1",
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+        **options,
+    )
+
+
+@pytest.fixture
+def bucket(s3, endpoint):
+    return s3_store(endpoint, bucket="lake")
+
+
+@pytest.fixture(params=["s3", "memory", "local"])
+def store(request, tmp_path):
+    if request.param == "s3":
+        return request.getfixturevalue("bucket")
+    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path)
+
+
+def table(seed: int) -> pa.Table:
+    random = np.random.default_rng(seed)
+    return pa.table({"id": random.permutation(ROWS) + seed * ROWS, "x": random.random(ROWS)})
+
+
+def put(store, path: str, seed: int) -> None:
+    sink = io.BytesIO()
+    pq.write_table(table(seed), sink, write_page_index=True, max_rows_per_page=512)
+    store.put(path, sink.getvalue())
+
+
+def test_rows_of_a_store_are_those_written(store):
+    names = ["a b=é", "p%20q/b", "c"]
+    for seed, name in enumerate(names):
+        put(store, f"data/{name}.parquet", seed)
+    ds = zb.dataset("data", filesystem=store, partitioning=None)
+    ds.create_scalar_index("id", number_of_items=512, spark=False)
+    whole = pa.concat_tables([table(seed) for seed in range(len(names))])
+    for key in (0, ROWS + 5, 3 * ROWS - 1, 4 * ROWS):
+        stats = []
+        scanner = ds.scanner(filter=f"id = {key}", scan_stats_callback=stats.append)
+        found = scanner.to_table()
+        assert found.equals(whole.filter(pa.compute.equal(whole["id"], key)))
+        assert stats[0].fragments_read <= 1
+    assert ds.to_table().sort_by("id").equals(whole.sort_by("id"))
+    # Opened again, and by a list of files; indices are found by both.
+    assert zb.dataset("data", filesystem=store, partitioning=None).version == 1
+    listed = zb.dataset([each for each in ds.files], filesystem=store, index_dir="index")
+    assert listed.count_rows("id = 7") == 1
+    ds.optimize.optimize_indices(spark=False)
+    ds.vacuum()
+    ds.drop_index("id_idx")
+    assert ds.count_rows("id = 7") == 1
+
+
+def test_a_uri_is_below_the_root_of_the_store(bucket, endpoint):
+    put(bucket, "data/of/a.parquet", 0)
+    inner = s3_store(endpoint, bucket="lake", prefix="data")
+    for store in (bucket, inner):
+        assert zb.dataset("s3://lake/data/of", filesystem=store).count_rows() == ROWS
+    for uri in ("s3://other/data", "gs://other/data"):
+        with pytest.raises(InvalidArgument, match="is not in the store"):
+            zb.dataset(uri, filesystem=bucket)
+    with pytest.raises(InvalidArgument, match="is not in the store"):
+        zb.dataset("s3://lake/elsewhere", filesystem=inner)
+
+
+def test_one_index_serves_all_views_of_a_bucket(bucket, s3):
+    for seed in range(3):
+        put(bucket, f"data/{seed}.parquet", seed)
+    zb.dataset("lake/data", filesystem=s3).create_scalar_index("id", spark=False)
+    for ds in (zb.dataset("data", filesystem=bucket), zb.dataset("lake/data", filesystem=s3)):
+        # A file that is not known as it was indexed would warn, which is an error here.
+        assert ds.count_rows(f"id = {ROWS + 5}") == 1
+        assert ds.search("id = 7").to_table().num_rows == 1
+
+
+def test_an_object_written_anew_is_read_whole(store):
+    for seed in range(2):
+        put(store, f"data/{seed}.parquet", seed)
+    ds = zb.dataset("data", filesystem=store)
+    ds.create_scalar_index("id", spark=False, number_of_items=512)
+    scanner = ds.scanner(filter="id = 7")
+    plan = scanner.plan()
+    scanner._plan = lambda described: plan
+    sink = io.BytesIO()
+    pq.write_table(table(0).sort_by("id"), sink)
+    store.put("data/0.parquet", sink.getvalue())
+    # After the plan: the reads themselves are refused.
+    assert scanner.to_table()["id"].to_pylist() == [7]
+    with pytest.warns(StaleIndexWarning):
+        assert ds.count_rows("id = 7") == 1
+    store.delete("data/0.parquet")
+    with pytest.raises(SourceError, match="gone since the dataset was opened"):
+        ds.count_rows("id = 7")
+
+
+def test_identities_of_many_objects_are_those_of_each(store):
+    paths = [f"data/{number // 10}/{number:03d}.bin" for number in range(60)]
+    for path in paths:
+        store.put(path, path.encode())
+    store.put("data/3/other.bin", b"")
+    filesystem = as_arrow_filesystem(store)
+    asked = [*paths, "data/6/gone.bin"]
+    of_each = [identities(filesystem, [path])[0] for path in asked]
+    assert identities(filesystem, asked) == of_each
+    assert of_each[-1] is None
+    assert all(each.size == len(paths[0]) for each in of_each[:-1])
+    assert len({each.tag for each in of_each[:-1]}) == len(paths)
+
+
+class PlainFiles(BaseHTTPRequestHandler):
+    """Serves ranges of one file under every name."""
+
+    content = b""
+
+    def do_GET(self):
+        start, stop = 0, len(self.content)
+        if asked := self.headers.get("Range"):
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            start, stop = int(first), min(int(last) + 1, stop)
+        self.send_response(206 if asked else 200)
+        self.send_header("Content-Length", str(stop - start))
+        self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(self.content)}")
+        self.send_header("Last-Modified", "Sun, 22 Nov 2026 12:00:00 GMT")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(self.content[start:stop])
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, format, *arguments):
+        pass
+
+
+def test_a_server_of_plain_files_is_read_file_by_file():
+    sink = io.BytesIO()
+    pq.write_table(table(0), sink)
+    handler = type("Served", (PlainFiles,), {"content": sink.getvalue()})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    options = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
+    store = HTTPStore(f"http://127.0.0.1:{server.server_port}", **options)
+    # It has no listing, and names no content: all is asked of each file.
+    paths = [f"data/{number}.parquet" for number in range(20)]
+    with pytest.warns(IndexNotUsedWarning, match="data/_zonebloom cannot be listed"):
+        ds = zb.dataset(paths, filesystem=store)
+    assert ds.count_rows("id = 7") == len(paths)
+    assert ds.take([5])["id"][0] == table(0)["id"][5]
+    server.shutdown()
+
+
+# Commits
+
+
+def write_at_once(views, names):
+    """Build an index each at the same moment; the names of those that were committed."""
+    barrier = threading.Barrier(len(names))
+
+    def build(view, name):
+        ds = zb.dataset(*view[:1], filesystem=view[1])
+        barrier.wait()
+        try:
+            ds.create_scalar_index("id", name=name, spark=False, number_of_items=512)
+        except CommitConflict:
+            return None
+        return name
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        done = list(pool.map(build, views, names))
+    return {name for name in done if name is not None}
+
+
+@pytest.mark.parametrize("kind", ["obstore", "pyarrow", "claims", "mixed"])
+def test_no_writer_at_once_loses_what_it_committed(bucket, s3, kind):
+    put(bucket, "data/a.parquet", 0)
+    by_claims = "data", pafs.SubTreeFileSystem("lake", s3)
+    views = {
+        "obstore": [("data", bucket)],
+        "pyarrow": [("lake/data", s3)],
+        "claims": [by_claims],
+        "mixed": [("data", bucket), by_claims],
+    }[kind]
+    names = [f"idx{number}" for number in range(6)]
+    committed = write_at_once(views * len(names), names)
+    assert len(committed) > 1
+    ds = zb.dataset("data", filesystem=bucket)
+    assert {each["name"] for each in ds.list_indices()} == committed
+    assert not [path for path in listed(s3) if path.endswith(".claim")]
+
+
+def listed(s3):
+    return [each.path for each in s3.get_file_info(pafs.FileSelector("lake", recursive=True))]
+
+
+def test_only_the_first_of_two_puts_is_made(bucket, s3):
+    stores = [as_arrow_filesystem(MemoryStore()), as_arrow_filesystem(bucket), s3]
+    for filesystem in stores:
+        path = "lake/versions/1" if filesystem is s3 else "versions/of/store/1"
+        assert create_new(filesystem, path, b"one") is True
+        assert create_new(filesystem, path, b"two") is False
+        # Its own, sent again.
+        assert create_new(filesystem, path, b"one") is True
+        with filesystem.open_input_file(path) as file:
+            assert file.read() == b"one"
+
+
+def test_file_systems_without_a_conditional_put_say_so(s3, endpoint, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    of_a_role = pafs.S3FileSystem(region="us-east-1", endpoint_override=endpoint, scheme="http")
+    memory = pafs.PyFileSystem(pafs.FSSpecHandler(MemoryFileSystem()))
+    for filesystem in (of_a_role, memory, pafs.SubTreeFileSystem("lake", s3)):
+        assert create_new(filesystem, "lake/1", b"") is None
+
+
+def test_the_second_writer_of_a_claimed_number_is_told(s3, monkeypatch):
+    monkeypatch.setattr(version_log, "_PATIENCE", (0.0,) * 3)
+    filesystem = pafs.SubTreeFileSystem("lake", s3)
+    log = VersionLog(filesystem, "versions", set())
+    assert log.create(1, {"a": 1})
+    claim = f"versions/{2:020d}-of-another.claim"
+    with filesystem.open_output_stream(claim) as sink:
+        sink.write(b"")
+    with pytest.raises(CommitConflict, match=r"another writer is at work.*-of-another\.claim"):
+        log.create(2, {"a": 2})
+    assert log.numbers() == [1]
+    filesystem.delete_file(claim)
+    assert log.create(2, {"a": 2}) and not log.create(2, {"a": 3})
+    assert log.read(2) == {"a": 2}
+
+
+# Credentials
+
+
+def test_nothing_shows_what_a_store_was_given(bucket, endpoint):
+    put(bucket, "data/a.parquet", 0)
+    ds = zb.dataset("s3://lake/data", filesystem=bucket)
+    ds.create_scalar_index("id", spark=False)
+    shown = [repr(ds), ds._repr_html_(), ds.title, str(ds.search("id = 7"))]
+    shown += [ds.scanner(filter="id = 7").analyze_plan(), *ds.files, ds.index_dir]
+    held = [bucket.get(each["path"]).bytes().to_bytes() for each in bucket.list().collect()]
+    assert "PASSWORD" not in "".join(shown) and b"PASSWORD" not in b"".join(held)
+    closed = {"retry_config": {"max_retries": 0}, "client_options": {"allow_http": True}}
+    azure = {"account_name": "a", "endpoint": "http://127.0.0.1:1", "sas_key": "sig=PASSWORD"}
+    deaf = [
+        s3_store("127.0.0.1:1", bucket="b"),
+        AzureStore("c", **azure, **closed),
+        HTTPStore("http://user:PASSWORD@127.0.0.1:1/x?sig=PASSWORD", **closed),
+    ]
+    for store in deaf:
+        for source in ("data", ["data/a.parquet"], "s3://user:PASSWORD@lake/x"):
+            with pytest.raises((SourceError, InvalidArgument)) as refused:
+                zb.dataset(source, filesystem=store)
+            text = f"{refused.value!r}{refused.value}{pickle.loads(pickle.dumps(refused.value))}"
+            assert "PASSWORD" not in text and "Debug source" not in text
+        with pytest.raises(OSError) as failed:
+            identities(as_arrow_filesystem(store), ["a"])
+        assert "PASSWORD" not in f"{failed.value!r}"
+    wrong = s3_store(endpoint, bucket="nowhere")
+    ds.opened.catalog.filesystem = as_arrow_filesystem(wrong)
+    with pytest.raises(CatalogError) as refused:
+        ds.create_scalar_index("x", spark=False)
+    assert "PASSWORD" not in str(refused.value)
