@@ -7,6 +7,7 @@ finds its segments gone and fails, or it is seen here and they get their name ba
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import posixpath
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.storage.files import is_local
 
 _ASIDE = "."
+_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,25 @@ def _delete(catalog: Catalog, names: Iterable[str]) -> list[str]:
             own = name.removeprefix(_ASIDE)
             with contextlib.suppress(FileNotFoundError):
                 if own not in needed:
-                    catalog.filesystem.delete_dir(posixpath.join(base, aside))
-                    deleted.append(name)
+                    if _is_deleted(catalog.filesystem, posixpath.join(base, aside)):
+                        deleted.append(name)
                 elif aside != own:
                     os.rename(posixpath.join(base, aside), posixpath.join(base, own))
     return deleted
+
+
+def _is_deleted(filesystem: pafs.FileSystem, path: str) -> bool:
+    """Delete a folder; whether that was done, or is left to the next vacuum."""
+    for _ in range(_TRIES):
+        try:
+            filesystem.delete_dir(path)
+        except OSError as error:
+            # A build that had opened it before it was renamed puts a file there.
+            if error.errno != errno.ENOTEMPTY:
+                raise
+        else:
+            return True
+    return False
 
 
 def _delete_file(filesystem: pafs.FileSystem, path: str) -> None:
