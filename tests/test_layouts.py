@@ -242,17 +242,38 @@ def test_vacuum_after_a_change_of_layout(folder):
     assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
 
 
-def test_many_builds_become_one_table(folder, monkeypatch):
-    monkeypatch.setattr("zonebloom.build.layout._MANY_TABLES", 2)
-    build(folder, "table", ["id"])
-    for number in range(4, 8):
+def test_appends_write_a_zone_anew_as_often_as_the_index_doubles(folder, monkeypatch):
+    monkeypatch.setattr("zonebloom.build.layout._MANY_SEGMENTS", 1)
+    build(folder, "table", ["id"], fold=False)
+    for number in range(4, 32):
         pq.write_table(part(number), folder / f"part-{number:03d}.parquet")
         ds = zb.dataset(folder)
         (done,) = ds.optimize.optimize_indices(spark=False)
-        assert done.num_segments <= 2
+        doublings = (number + 1).bit_length()
+        assert done.num_segments <= doublings
+        # All that was ever written is there still.
+        tables = (folder / "_zonebloom").rglob("bloomfilter.arrow")
+        written = sum(path.stat().st_size for path in tables)
+        assert written <= (1 + doublings) * ds.describe_indices()[0].num_bytes
+    assert done.num_segments == 1
     for filter, expression in FILTERS:
         assert_equals_pyarrow(ds, folder, filter, expression)
-    assert ds.describe_indices()[0].num_zones == 8 * math.ceil(ROWS / ITEMS)
+    assert ds.describe_indices()[0].num_zones == 32 * math.ceil(ROWS / ITEMS)
+
+
+def test_what_comes_to_a_sliced_index_leaves_its_large_segment_alone(folder, monkeypatch):
+    monkeypatch.setattr("zonebloom.build.layout.SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
+    (large,) = segments_of(build(folder, "auto", ["id"]))
+    assert large.layout == "sliced"
+    pq.write_table(part(4), folder / "part-004.parquet")
+    ds = zb.dataset(folder)
+    (done,) = ds.optimize.optimize_indices(spark=False)
+    assert (done.num_segments, done.layout) == (2, "mixed")
+    assert large in segments_of(ds)
+    for filter, expression in FILTERS:
+        assert_equals_pyarrow(ds, folder, filter, expression)
+    assert ds.optimize.optimize_indices(layout="sliced", spark=False)[0].layout == "sliced"
+    assert large in segments_of(ds)
 
 
 def test_refresh_of_a_column_of_another_type_is_refused(folder):
@@ -303,7 +324,7 @@ def test_tables_of_two_indices_exchanged_lose_no_row(tmp_path, layout):
     keys = random.Random(4).sample(range(10**9), 2 * ROWS)
     table = pa.table({"a": keys[:ROWS], "b": keys[ROWS:]})
     write_files(folder, [table])
-    build(folder, layout, ["a", "b"])
+    build(folder, layout, ["a", "b"], fold=False)
     one, other = (folder / "_zonebloom").rglob("bloomfilter.*")
     assert one.stat().st_size == other.stat().st_size
     held = one.read_bytes()

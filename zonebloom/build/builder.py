@@ -185,7 +185,7 @@ class Builder:
             for number, (each, tasks) in enumerate(zip(work, trained, strict=True)):
                 added = [task.segments[place] for task, place in tasks]
                 name = f"{prefix}-{number}"
-                segments = arrange(self._catalog, f"{name}-all", [*each.segments, *added], layout)
+                segments = arrange(self._catalog, f"{name}-all", each.segments, added, layout)
                 stored = self._global_filter(f"{name}-keys", each, tasks)
                 before = each.before
                 if before is None or (segments, stored) != (before.segments, before.global_filter):

@@ -22,8 +22,8 @@ LAYOUTS = ("auto", "table", "sliced")
 
 # From here on eight short reads are quicker than a look at every zone, and padding is nothing.
 SLICED_ZONES = 4096
-# Tables a search opens before they are worth putting together.
-_MANY_TABLES = 16
+# Segments a search opens before small tables of rows are worth putting together.
+_MANY_SEGMENTS = 16
 
 
 def require_layout(layout: str) -> None:
@@ -32,7 +32,7 @@ def require_layout(layout: str) -> None:
 
 def layout_for(layout: str, segments: Sequence[Segment]) -> str:
     """The layout some segments are to have: "auto" slices from 4096 zones on."""
-    num_zones = sum(segment.num_zones for segment in segments)
+    num_zones = _zones(segments)
     if layout == "auto":
         return "sliced" if num_zones >= SLICED_ZONES else "table"
     # Without a zone there is nothing to slice.
@@ -42,31 +42,61 @@ def layout_for(layout: str, segments: Sequence[Segment]) -> str:
 def arrange(
     catalog: Catalog,
     name: str,
-    segments: Sequence[Segment],
+    kept: Sequence[Segment],
+    added: Sequence[Segment],
     layout: str,
-    most_tables: int | None = None,
 ) -> tuple[Segment, ...]:
-    wanted = layout_for(layout, segments)
-    alike = all(segment.layout == wanted for segment in segments)
-    if alike and len(segments) <= (1 if wanted == "sliced" else most_tables or _MANY_TABLES):
-        return tuple(segments)
+    """The segments of an index after a build: those there were and those it added, some merged.
+
+    Segments merge with such as are at most as large as they are together, so a zone is written
+    anew only into a segment of twice the size: as often as the index doubles.
+    """
+    segments = [*kept, *added]
+    arranged: list[Segment] = []
+    for number, group in enumerate(_tiers(kept, added)):
+        wanted = layout_for(layout, group)
+        is_alike = all(segment.layout == wanted for segment in group)
+        is_cheap = wanted == "table" and len(segments) <= _MANY_SEGMENTS
+        if is_alike and (len(group) == 1 or is_cheap):
+            arranged += group
+        else:
+            arranged.append(_merged(catalog, f"{name}-{number}", group, wanted))
+    return tuple(arranged)
+
+
+def _tiers(kept: Sequence[Segment], added: Sequence[Segment]) -> list[list[Segment]]:
+    """Segments in groups, each of more zones than all before it; those of one build are in one."""
+    units = sorted([[segment] for segment in kept] + ([list(added)] if added else []), key=_zones)
+    groups: list[list[Segment]] = []
+    for unit in units:
+        if groups and _zones(unit) <= _zones(groups[-1]):
+            groups[-1] += unit
+        else:
+            groups.append(unit)
+    return groups
+
+
+def _zones(segments: Sequence[Segment]) -> int:
+    return sum(segment.num_zones for segment in segments)
+
+
+def _merged(catalog: Catalog, name: str, segments: Sequence[Segment], layout: str) -> Segment:
     with ExitStack() as stack:
         tables = []
         for segment in segments:
             tables.append(stack.enter_context(closing(open_table(catalog, segment))))
-        written = write_table(catalog, name, wanted, tables)
+        written = write_table(catalog, name, layout, tables)
     ranges_bytes, ranges_checksum = _merge_ranges(catalog, name, segments)
-    merged = Segment(
+    return Segment(
         name,
         written.num_bytes,
         written.checksum,
         written.num_zones,
         tuple(i for segment in segments for i in segment.fragment_ids),
-        wanted,
+        layout,
         ranges_bytes,
         ranges_checksum,
     )
-    return (merged,)
 
 
 def _merge_ranges(catalog: Catalog, name: str, segments: Sequence[Segment]) -> tuple[int, str]:
@@ -92,7 +122,7 @@ def compact(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool
         for number, entry in enumerate(
             base.indices[name] for name in names if name in base.indices
         ):
-            merged = _merged(catalog, f"{prefix}-{number}", entry.segments, everything)
+            merged = _compacted(catalog, f"{prefix}-{number}", entry.segments, everything)
             if merged != entry.segments:
                 entries[entry.name] = replace(entry, segments=merged)
         page_maps = merged_page_maps(catalog, f"{prefix}-pages", base.page_maps)
@@ -112,16 +142,15 @@ def compact(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool
     return bool(entries)
 
 
-def _merged(
+def _compacted(
     catalog: Catalog, name: str, segments: Sequence[Segment], everything: bool
 ) -> tuple[Segment, ...]:
-    if everything:
-        return arrange(catalog, name, segments, "auto", most_tables=1)
-    small = [segment for segment in segments if segment.num_zones < SLICED_ZONES]
-    if len(small) < 2:
+    large = [] if everything else [each for each in segments if each.num_zones >= SLICED_ZONES]
+    rest = [each for each in segments if each not in large]
+    wanted = layout_for("auto", rest)
+    if len(rest) < 2 and all(each.layout == wanted or not everything for each in rest):
         return tuple(segments)
-    large = [segment for segment in segments if segment not in small]
-    return (*large, *arrange(catalog, name, small, "auto", most_tables=1))
+    return (*large, _merged(catalog, name, rest, wanted))
 
 
 def drop_for_good(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:
