@@ -315,7 +315,7 @@ class Dataset:
         number_of_items: int = DEFAULT_ITEMS,
         probability: float = DEFAULT_PROBABILITY,
         sizing: Literal["log2", "exact"] = "log2",
-        fold: bool = False,
+        fold: bool = True,
         max_false_zones: float | None = None,
         layout: Literal["auto", "table", "sliced"] = "auto",
         global_filter: bool = False,
@@ -346,8 +346,8 @@ class Dataset:
         sizing : {"log2", "exact"}
             Filter sizes as Lance's, or the least that reach the probability.
         fold : bool
-            Whether filters that hold few distinct values are halved as often as the
-            probability allows.
+            Whether filters that hold few distinct values, as those of short zones do, are halved
+            as often as the probability allows; False keeps them all as large as Lance's.
         max_false_zones : float, optional
             Instead of a probability: zones of the whole dataset that a lookup may read in vain
             on average.

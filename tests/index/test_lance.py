@@ -66,7 +66,7 @@ def both(tmp_path: Path, table: pa.Table, column: str, format="parquet", **optio
             with pa.ipc.new_file(str(tmp_path / "files" / f"{number}.arrow"), part.schema) as file:
                 file.write_table(part, max_chunksize=3000)
     ours = zb.dataset(tmp_path / "files", format)
-    build(ours, column, **options)
+    build(ours, column, **{"fold": False, **options})
     return theirs, ours, tables_of(ours, f"{column}_idx")
 
 
@@ -146,15 +146,23 @@ def test_file_has_the_five_columns_and_the_metadata_lance_writes(tmp_path: Path)
         assert from_lance(tmp_path / name).to_table().equals(tables[0].to_table())
 
 
-@pytest.mark.parametrize("sizing", ["log2", "exact"])
-def test_lance_scans_with_our_table(tmp_path: Path, sizing: str):
+@pytest.mark.parametrize(
+    ("options", "num_blocks"),
+    [
+        ({"sizing": "log2"}, {1024}),
+        ({"sizing": "exact"}, {604}),
+        # Of 8,192 rows, and of 1,808 by how full they came to be.
+        ({"fold": True}, {1024, 256, 128}),
+    ],
+    ids=["log2", "exact", "folded"],
+)
+def test_lance_scans_with_our_table(tmp_path: Path, options: dict, num_blocks: set[int]):
     rows = 3 * ROWS
     table = numbered(
         0, rows, key=pa.array([None if i % 100 == 7 else f"key {i}" for i in range(rows)])
     )
-    theirs, _, tables = both(tmp_path, table, "key", sizing=sizing)
-    blocks = {int(count) for count in tables[0].num_blocks}
-    assert blocks == ({1024} if sizing == "log2" else {604})
+    theirs, _, tables = both(tmp_path, table, "key", **options)
+    assert set(tables[0].num_blocks.tolist()) == num_blocks
     theirs = commit_to_lance(theirs, "key", tables)
     described = theirs.describe_indices()[0]
     assert (described.name, described.num_rows_indexed) == ("key_idx", rows)

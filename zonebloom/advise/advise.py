@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -249,6 +249,7 @@ class _Sample:
             if by_range is None
             else zones_holding(by_range, overlap.sizes, positions, self.num_zones)
         )
+        exact = replace(self._parameters, sizing="exact")
         advice = Advice(
             column.name,
             str(column.type),
@@ -258,9 +259,9 @@ class _Sample:
             null_share=float(null_share),
             distinct=distinct,
             distinct_per_zone=per_zone,
-            index_bytes=self._index_bytes("log2"),
-            index_bytes_exact=self._index_bytes("exact"),
-            index_bytes_folded=self._folded_bytes(overlap),
+            index_bytes=self._index_bytes(overlap, self._parameters),
+            index_bytes_exact=self._index_bytes(overlap, exact),
+            index_bytes_unfolded=self.num_zones * (self._parameters.filter_bytes + _ROW_BYTES),
             build_seconds=pace.seconds * self.num_rows / cores(),
             zones_with_index=holding + fpp * (self.num_zones - holding),
             zones_with_key_ranges=with_ranges,
@@ -276,20 +277,20 @@ class _Sample:
         return [values.slice(start, size) for start, size in zip(starts, sizes, strict=False)]
 
     def _false_positives(self, overlap: Overlaps) -> float:
-        size = self._parameters.filter_bytes
-        probabilities = [false_positive_probability(int(count), size) for count in overlap.distinct]
+        sizes = _filter_sizes(overlap, self._parameters)
+        pairs = zip(overlap.distinct, sizes, strict=True)
+        probabilities = [false_positive_probability(int(count), size) for count, size in pairs]
         return float(np.mean(probabilities)) if probabilities else 0.0
 
-    def _index_bytes(self, sizing: str) -> int:
-        given = self._parameters
-        sized = ZoneParameters(given.number_of_items, given.probability, sizing)
-        return self.num_zones * (sized.filter_bytes + _ROW_BYTES)
+    def _index_bytes(self, overlap: Overlaps, parameters: ZoneParameters) -> int:
+        sizes = _filter_sizes(overlap, parameters)
+        return round(self.num_zones * (float(np.mean(sizes)) + _ROW_BYTES)) if sizes else 0
 
-    def _folded_bytes(self, overlap: Overlaps) -> int:
-        """The same of filters halved as often as the probability allows."""
-        whole, most = self._parameters.filter_bytes, self._parameters.probability
-        sizes = [_ROW_BYTES + folded_size(int(count), whole, most) for count in overlap.distinct]
-        return round(self.num_zones * float(np.mean(sizes))) if sizes else 0
+
+def _filter_sizes(overlap: Overlaps, parameters: ZoneParameters) -> list[int]:
+    """Bytes of the filter of each zone looked at, folded as a build folds it."""
+    whole, most = parameters.filter_bytes, parameters.probability
+    return [folded_size(int(count), whole, most) for count in overlap.distinct]
 
 
 def _is_measure(kind: pa.DataType) -> bool:

@@ -46,8 +46,8 @@ class Advice:
     distinct : int or None
         Distinct values of the dataset.
     distinct_per_zone : float or None
-    index_bytes, index_bytes_exact, index_bytes_folded : int or None
-        Of the filters with ``sizing="log2"``, with ``sizing="exact"``, and with ``fold=True``.
+    index_bytes, index_bytes_exact, index_bytes_unfolded : int or None
+        Of the filters as they are by default, with ``sizing="exact"``, and with ``fold=False``.
     build_seconds : float or None
         To read, hash and insert it on the cores of this process; writing comes on top.
     zones_with_index : float or None
@@ -74,7 +74,7 @@ class Advice:
     distinct_per_zone: float | None = None
     index_bytes: int | None = None
     index_bytes_exact: int | None = None
-    index_bytes_folded: int | None = None
+    index_bytes_unfolded: int | None = None
     build_seconds: float | None = None
     zones_with_index: float | None = None
     zones_with_key_ranges: float | None = None
@@ -149,7 +149,7 @@ class Advices(Sequence[Advice]):
 
 
 _HEADERS = [
-    *("column", "type", "nulls", "distinct", "size", "exact", "folded", "build"),
+    *("column", "type", "nulls", "distinct", "size", "exact", "unfolded", "build"),
     *("zones read", "of a value", "by key ranges", "without", "verdict"),
 ]
 
@@ -165,7 +165,7 @@ def _cells(each: Advice) -> list[object]:
         f"{_rounded(each.distinct):,}",
         bytes_text(each.index_bytes or 0),
         bytes_text(each.index_bytes_exact or 0),
-        bytes_text(each.index_bytes_folded or 0),
+        bytes_text(each.index_bytes_unfolded or 0),
         f"{each.build_seconds or 0:.1f} s",
         _zones_text(each.zones_with_index),
         _zones_text(each.zones_per_value),

@@ -25,8 +25,9 @@ class ZoneParameters:
     number_of_items: int = DEFAULT_ITEMS
     probability: float = DEFAULT_PROBABILITY
     sizing: str = SIZINGS[0]
-    # Whether filters of few distinct values are halved as often as the probability allows.
-    fold: bool = False
+    # Whether filters of few values, repeated or of a short zone, are halved as often as the
+    # probability allows; Lance's have one size.
+    fold: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.number_of_items, int) and self.number_of_items > 1 << 32:

@@ -138,7 +138,11 @@ def zonebloom() -> None:
 @click.option("--name", help="Of the index; COLUMN_idx by default.")
 @_zones
 @click.option("--sizing", type=click.Choice(["log2", "exact"]), help="log2, as Lance, by default.")
-@click.option("--fold", is_flag=True, default=None, help="Shrink filters of few distinct values.")
+@click.option(
+    "--fold/--no-fold",
+    default=None,
+    help="Shrink filters of few distinct values, the default; or keep all as large as Lance's.",
+)
 @click.option("--max-false-zones", type=float, help="A lookup may read in vain; not --probability.")
 @_layout
 def build(
