@@ -337,8 +337,44 @@ def test_files_that_are_gone_are_left_out_when_asked(folder: Path):
     write_part(folder, 3)
     with pytest.raises(errors.NoFragments):
         ds.count_rows()
-    with pytest.raises(errors.InvalidArgument, match="one of read, ignore-missing"):
+    with pytest.raises(errors.InvalidArgument, match="one of read, raise, ignore-missing"):
         zb.dataset(folder, stale="ignore")  # pyright: ignore[reportArgumentType]
+
+
+def test_an_index_that_is_behind_is_refused_when_asked(folder: Path):
+    build(zb.dataset(folder), "id", number_of_items=10)
+    write_part(folder, 3)
+    ds = zb.dataset(folder, stale="raise")
+    ask_index: list[Any] = [
+        lambda: ds.to_table(filter="id = 50"),
+        lambda: ds.search("id = 50"),
+        lambda: ds.search_many("id", [50]),
+        lambda: ds.lookup("id", [50]),
+        lambda: ds.locate("id", [50]),
+        lambda: ds.scanner(filter="id = 50").explain_plan(),
+    ]
+    for ask in ask_index:
+        with pytest.raises(errors.StaleIndex, match=r"1 of 4 files .*part-003\.parquet \(not ind"):
+            ask()
+    with pytest.raises(Exception, match="1 of 4 files are not as they were indexed"):
+        ds.to_polars().filter(pl.col("id") == 50).collect()
+    # What would not use the index is answered.
+    assert ds.count_rows() == ds.count_rows("row >= 0") == 400
+    assert ds.count_rows("id = 50", use_scalar_index=False) == 1
+    ds.optimize.optimize_indices(spark=False)
+    assert ds.count_rows("id = 50") == 1
+    path = folder / "part-001.parquet"
+    pq.write_table(pq.read_table(path).slice(1), path)
+    for ask in ask_index:
+        with pytest.raises(errors.StaleIndex, match="changed since it was indexed"):
+            ask()
+    ds.optimize.optimize_indices(spark=False)
+    for table in (folder / "_zonebloom").rglob("bloomfilter.arrow"):
+        table.write_bytes(table.read_bytes()[:-1])
+    ds.refresh()
+    for ask in ask_index:
+        with pytest.raises(errors.CorruptIndex):
+            ask()
 
 
 def test_all_files_deleted(folder: Path):

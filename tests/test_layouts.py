@@ -504,7 +504,7 @@ def test_a_version_that_cannot_be_read_now_is_not_written_over(folder, monkeypat
     from zonebloom.catalog.store import Catalog
 
     ds = build(folder, "table", ["id", "s"])
-    read = Catalog._read
+    read = Catalog.version
 
     def fail(self, number):
         with monkeypatch.context() as patch:
@@ -514,11 +514,11 @@ def test_a_version_that_cannot_be_read_now_is_not_written_over(folder, monkeypat
             )
             return read(self, number)
 
-    monkeypatch.setattr(Catalog, "_read", fail)
+    monkeypatch.setattr(Catalog, "version", fail)
     for change in (lambda: ds.drop_index("id_idx"), lambda: ds.vacuum(timedelta(0))):
         with pytest.raises(CorruptIndex, match="I/O error"):
             change()
-    monkeypatch.setattr(Catalog, "_read", read)
+    monkeypatch.setattr(Catalog, "version", read)
     assert list(zb.dataset(folder).opened.version.indices) == ["id_idx", "s_idx"]
     assert zb.dataset(folder).validate_index("s_idx")
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace as replace_fields
@@ -23,8 +24,15 @@ from zonebloom.build.layout import require_layout
 from zonebloom.build.spec import IndexConfig, IndexRequest
 from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, Version
 from zonebloom.catalog.store import Catalog
-from zonebloom.catalog.vacuum import Vacuumed, vacuum
-from zonebloom.errors import CorruptIndex, InvalidArgument, SourceError, without_secrets
+from zonebloom.catalog.vacuum import RETENTION, Vacuumed, vacuum
+from zonebloom.errors import (
+    CatalogError,
+    CorruptIndex,
+    InvalidArgument,
+    SourceError,
+    ZoneBloomWarning,
+    without_secrets,
+)
 from zonebloom.index.batch_lookup import SCHEMA
 from zonebloom.index.describe import (
     INDEX_TYPE,
@@ -96,10 +104,12 @@ def dataset(
     partitioning : "auto", "hive", list of str, pyarrow.dataset.Partitioning, or None
         What folders say of the rows in them, as ``pyarrow.dataset.dataset`` takes it. "auto"
         is "hive" (``year=2024/month=1``) below a folder and None for files named one by one.
-    stale : {"read", "ignore-missing"}
+    stale : {"read", "raise", "ignore-missing"}
         What becomes of files that are others than when the dataset was opened or indexed. One
-        that changed is read whole; one that is gone is an error, or left out with a warning.
-        The files of a Delta or Iceberg table are never left out.
+        that changed or came is read whole, with a warning; "raise" refuses whatever would use
+        the index instead, with StaleIndex, and with CorruptIndex where the index is damaged. One
+        that is gone is an error, or with "ignore-missing" left out with a warning. The files of a
+        Delta or Iceberg table are never left out.
     embedded_filters : bool
         Whether row groups of files no index covers are passed over by the Bloom filters that
         writers put inside them. Parquet has no checksum for those: where one bit of a filter
@@ -174,6 +184,7 @@ class DatasetOptimizer:
         index_names: Sequence[str] | None = None,
         *,
         layout: Literal["auto", "table", "sliced"] = "auto",
+        retention: timedelta | None = RETENTION,
         spark: SparkSession | Literal[False] | None = None,
         progress: Progress = None,
     ) -> list[Refreshed]:
@@ -187,8 +198,11 @@ class DatasetOptimizer:
         index_names : list of str, optional
             All indices by default, but those of other datasets that share the index_dir.
         layout : {"auto", "table", "sliced"}
-            As `Dataset.create_scalar_index` takes it. Tables of several builds become one
-            sliced table, or one table of rows when there are many.
+            As `Dataset.create_scalar_index` takes it. What came merges with what is of its size
+            or smaller, so each refresh costs what it adds, and a large part is left alone.
+        retention : timedelta, optional
+            Versions and segments that were replaced longer ago are deleted after a change, as by
+            `Dataset.vacuum`; None keeps them all. 7 days by default.
         spark, progress
             As `Dataset.create_scalar_index` takes them.
 
@@ -200,6 +214,8 @@ class DatasetOptimizer:
         """
         require_layout(layout)
         require_progress(progress)
+        if retention is not None:
+            arguments.of_type(retention, timedelta, "retention")
         if index_names is not None:
             index_names = arguments.names(index_names, "index_names")
         ds = self._dataset
@@ -210,6 +226,8 @@ class DatasetOptimizer:
         indices = [(entry, ds.opened.indexed_column(entry)) for entry in work.values()]
         version, refreshed = builder.refresh(indices, layout, _engine(spark), progress)
         ds.opened = ds.opened.at(version)
+        if retention is not None and any(each.changed for each in refreshed):
+            _forget(ds, retention)
         return refreshed
 
 
@@ -448,13 +466,14 @@ class Dataset:
 
         self.opened = self.opened.at(self.opened.catalog.commit(change))
 
-    def vacuum(self, older_than: timedelta = timedelta(days=7)) -> Vacuumed:
-        """Delete versions and segments of the index that the newest version does not name.
+    def vacuum(self, older_than: timedelta = RETENTION) -> Vacuumed:
+        """Delete older versions of the index, and segments that only they name.
 
         Parameters
         ----------
         older_than : timedelta
-            Files written since are kept, for builds under way and readers of older versions.
+            Versions that were the newest since are kept for their readers, with all they name,
+            and so is what was written since, for builds under way.
         """
         return vacuum(self.opened.catalog, arguments.of_type(older_than, timedelta, "older_than"))
 
@@ -873,6 +892,18 @@ class Dataset:
         ]
         headers = ["index", "column", "zones", "fragments covered", "size"]
         return table_html(headers, rows, title.strip("<>"))
+
+
+def _forget(ds: Dataset, retention: timedelta) -> None:
+    """Vacuum after a commit, which stands whatever comes of that."""
+    try:
+        ds.vacuum(retention)
+    except CatalogError as error:
+        warnings.warn(
+            f"older versions of the index of {ds.title} are not deleted: {error}",
+            ZoneBloomWarning,
+            stacklevel=3,
+        )
 
 
 def _engine(spark: Any) -> Engine | None:

@@ -96,6 +96,10 @@ class CorruptIndex(CatalogError):
     """Bytes of the catalog or of a segment are not what was written."""
 
 
+class StaleIndex(CatalogError):
+    """An index is behind its files, and the dataset was opened to refuse such."""
+
+
 class EngineError(ZoneBloomError, RuntimeError):
     """The engine asked for cannot run the build."""
 

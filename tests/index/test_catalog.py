@@ -713,15 +713,15 @@ def test_a_version_whose_files_went_while_it_was_written_is_taken_back(
 
 def test_a_version_a_vacuum_deletes_before_it_is_read_makes_way_for_the_newer(local, monkeypatch):
     local.commit(adding("a"))
-    read = Catalog._read
+    read = Catalog.version
 
     def overtaken(self, number):
-        monkeypatch.setattr(Catalog, "_read", read)
+        monkeypatch.setattr(Catalog, "version", read)
         local.commit(adding("b"))
         vacuum(local, timedelta(0))
         return read(self, number)
 
-    monkeypatch.setattr(Catalog, "_read", overtaken)
+    monkeypatch.setattr(Catalog, "version", overtaken)
     assert sorted(local.latest().indices) == ["a", "b"]
 
 

@@ -81,6 +81,43 @@ def test_reader_of_a_deleted_version_loses_no_row(lake):
         assert stale.count_rows(filter="id = 19999") == 1
 
 
+def test_a_version_is_kept_as_long_as_it_was_replaced_a_short_time_ago(lake):
+    zb.dataset(lake).create_scalar_index("id", spark=False)
+    folder = lake / "_zonebloom"
+    long_ago = time.time() - timedelta(days=30).total_seconds()
+    for path in folder.rglob("*"):
+        os.utime(path, (long_ago, long_ago))
+    reader = zb.dataset(lake)
+    zb.dataset(lake).create_scalar_index("id", spark=False)
+    assert zb.dataset(lake).vacuum() == Vacuumed(0, 0, 0)
+    # Its tables are loaded now, and no warning is given.
+    assert len(reader.search("id = 7").at_most) == 8192
+    replaced = time.time() - timedelta(days=8).total_seconds()
+    (newest,) = (folder / "versions").glob("*2.json")
+    os.utime(newest, (replaced, replaced))
+    done = zb.dataset(lake).vacuum()
+    assert (done.num_versions, done.num_segments) == (1, 2)
+    assert zb.dataset(lake).validate_index("id_idx") == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "num_versions"),
+    [({}, 4), ({"retention": None}, 4), ({"retention": timedelta(0)}, 1)],
+    ids=["default", "none", "zero"],
+)
+def test_refreshes_forget_what_was_replaced_long_enough_ago(lake, options, num_versions):
+    zb.dataset(lake).create_scalar_index("id", spark=False)
+    for number in range(3):
+        pq.write_table(pa.table({"id": [number], "x": [0]}), lake / f"late-{number}.parquet")
+        ds = zb.dataset(lake)
+        ds.optimize.optimize_indices(spark=False, **options)
+    segments = {path.name for path in (lake / "_zonebloom" / "segments").iterdir()}
+    assert len(list((lake / "_zonebloom" / "versions").glob("*.json"))) == num_versions
+    if num_versions == 1:
+        assert segments == ds.opened.version.folders
+    assert zb.dataset(lake).validate_index("id_idx", sample="all") == 6
+
+
 class Vacuuming(threading.Thread):
     """Vacuums without grace until it is told to stop."""
 

@@ -107,7 +107,7 @@ class Catalog:
         while numbers:
             number = numbers.pop(0)
             try:
-                return self._read(number)
+                return self.version(number)
             except CorruptIndex as error:
                 # A commit on top of what is older would hide what is newer.
                 if for_writing and isinstance(error, _NotRead):
@@ -266,7 +266,8 @@ class Catalog:
             self.write(path, fragments)
         return self._log.create(version.number, to_content(version, listing, checksum))
 
-    def _read(self, number: int) -> Version:
+    def version(self, number: int) -> Version:
+        """One version; CorruptIndex when it is damaged, or gone."""
         path = self._log.path(number)
         try:
             content = self._log.read(number)

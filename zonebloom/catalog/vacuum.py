@@ -13,12 +13,18 @@ import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pyarrow.fs as pafs
 
 from zonebloom.catalog.folder import writing_to
+from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
+from zonebloom.errors import CorruptIndex
 from zonebloom.storage.files import is_local
+
+# How long versions are kept that were replaced.
+RETENTION = timedelta(days=7)
 
 _ASIDE = "."
 _TRIES = 10
@@ -42,7 +48,10 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     # Before the newest version is read: of segments that come later nothing is known.
     folders = _listed(filesystem, posixpath.join(catalog.folder, "segments"))
     newest = catalog.latest(for_writing=True)
-    named = newest.folders
+    versions = _listed(filesystem, posixpath.join(catalog.folder, "versions"))
+    oldest = _oldest_kept(catalog, newest, versions, before)
+    named = newest.folders | oldest.folders
+    files = newest.files | oldest.files
     num_bytes = 0
     unnamed: dict[str, int] = {}
     for folder in folders:
@@ -55,20 +64,41 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
             continue
         # Of a segment whose page map alone is used what else was in it.
         for info in inside:
-            if (folder.base_name, info.base_name) not in newest.files:
+            if (folder.base_name, info.base_name) not in files:
                 num_bytes += info.size or 0
                 _delete_file(filesystem, info.path)
     deleted = _delete(catalog, unnamed)
     num_bytes += sum(unnamed[name] for name in deleted)
-    versions = 0
-    mark = f"{newest.number:020d}"
-    for file in _listed(filesystem, posixpath.join(catalog.folder, "versions")):
+    num_versions = 0
+    for file in versions:
         # Versions in a newer format, or damaged, have later numbers and are kept.
-        if file.base_name < mark and _is_older(file, before):
+        if file.base_name < f"{oldest.number:020d}" and _is_older(file, before):
             num_bytes += file.size or 0
-            versions += file.base_name.endswith(".json")
+            num_versions += file.base_name.endswith(".json")
             _delete_file(filesystem, file.path)
-    return Vacuumed(versions, len(deleted), num_bytes)
+    return Vacuumed(num_versions, len(deleted), num_bytes)
+
+
+def _oldest_kept(
+    catalog: Catalog, newest: Version, files: Iterable[pafs.FileInfo], before: datetime
+) -> Version:
+    """The first version that was the newest after a time.
+
+    What later ones name is in it, in the newest, or was written since.
+    """
+    oldest = newest
+    documents = sorted(
+        (file for file in files if file.base_name.endswith(".json")),
+        key=lambda file: file.base_name,
+    )
+    for document, successor in pairwise(documents):
+        # A draft of a version has no number.
+        number, _, _ = document.base_name.partition(".")
+        if number.isdecimal() and int(number) < newest.number and not _is_older(successor, before):
+            with contextlib.suppress(CorruptIndex):
+                oldest = catalog.version(int(number))
+                break
+    return oldest
 
 
 def _delete(catalog: Catalog, names: Iterable[str]) -> list[str]:

@@ -57,7 +57,11 @@ class Planner:
         self._source = source
         self.asks_embedded = embedded_filters
         self.version = version
-        self.loaded = {name: LoadedIndex(catalog, entry) for name, entry in version.indices.items()}
+        is_strict = source.stale == "raise"
+        self.loaded = {
+            name: LoadedIndex(catalog, entry, strict=is_strict)
+            for name, entry in version.indices.items()
+        }
         self.page_maps = PageMaps(catalog, version.page_maps)
         self.embedded = FragmentFilters(source)
         self._files = PresentFiles(source, version)

@@ -11,7 +11,12 @@ import pyarrow as pa
 
 from zonebloom.catalog.coverage import Coverage, PresentFragment, cover
 from zonebloom.catalog.model import Version
-from zonebloom.errors import FragmentUnreadable, MissingFilesWarning, StaleIndexWarning
+from zonebloom.errors import (
+    FragmentUnreadable,
+    MissingFilesWarning,
+    StaleIndex,
+    StaleIndexWarning,
+)
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.source import Source
 
@@ -67,7 +72,7 @@ class PresentFiles:
         return self._row_counts[key]
 
     def warn_of_gaps(self, coverage: Coverage, used: Iterable[str]) -> None:
-        """Warn, once, of files that the indices used do not cover."""
+        """Warn, once, of files that the indices used do not cover, or raise StaleIndex."""
         gaps = [f"{e.fragment.key} ({e.why})" for e in coverage.present if not e.is_known]
         for name in used:
             # A file indexed again after it changed, for another index than this.
@@ -77,16 +82,19 @@ class PresentFiles:
                 for e in coverage.present
                 if e.is_known and e.fragment_id not in ids
             ]
-        if gaps and self._warned != tuple(gaps):
+        is_refused = self._source.stale == "raise"
+        if gaps and (is_refused or self._warned != tuple(gaps)):
             self._warned = tuple(gaps)
             shown = ", ".join(gaps[:3]) + (f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else "")
-            warnings.warn(
-                f"{len(gaps):,} of {len(self._source.fragments):,} files are not as they were "
-                f"indexed and are read whole: {shown}; call "
-                "optimize.optimize_indices() to index them",
-                StaleIndexWarning,
-                stacklevel=6,
-            )
+            text = f"{len(gaps):,} of {len(self._source.fragments):,} files are not as they were"
+            step = "call optimize.optimize_indices() to index them"
+            if is_refused:
+                raise StaleIndex(
+                    f"{text} indexed: {shown}; {step}, or open the dataset with "
+                    'stale="read" to read them whole'
+                )
+            message = f"{text} indexed and are read whole: {shown}; {step}"
+            warnings.warn(message, StaleIndexWarning, stacklevel=6)
 
     def _miss(self, vanished: Sequence[str]) -> None:
         """Raise, or warn once, of files that are gone."""

@@ -16,7 +16,7 @@ from zonebloom.storage.files import FileIdentity, identities
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
 
-Stale: TypeAlias = Literal["read", "ignore-missing"]
+Stale: TypeAlias = Literal["read", "raise", "ignore-missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Source:
     filesystem: pafs.FileSystem
     root: str  # the folder all fragments lie below
     fragments: tuple[Fragment, ...]  # in the order `pyarrow.dataset` scans them
-    # Whether a file that is gone is an error, or left out with a warning.
+    # What becomes of files that are others than when they were listed or indexed.
     stale: Stale = field(default="read", kw_only=True)
     # What is known of the files' own schemas: this one is the first file's, and others may hold
     # more; columns have these types in all; or they may be cast to these.
