@@ -282,6 +282,20 @@ def test_validate_says_what_is_stale(run, indexed):
     )
 
 
+def test_adopt(run, indexed):
+    first, second, third = sorted(indexed.glob("*.parquet"))
+    first.rename(indexed / "renamed.parquet")
+    second.write_bytes(third.read_bytes())
+    third.unlink()
+    code, out, err = run("adopt", str(indexed))
+    assert (code, out) == (0, "the index covers 2 more files\n")
+    assert err == ""
+    write_file(indexed, 5)
+    _, out, _ = run("adopt", str(indexed), "--output", "json")
+    left = json.loads(out)
+    assert (left["num_files"], len(left["left"])) == (0, 1)
+
+
 def test_stats_without_an_index(run, data):
     code, out, err = run("stats", str(data))
     assert (code, out) == (0, "")

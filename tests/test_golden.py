@@ -1,9 +1,10 @@
 """Index folders as earlier releases wrote them still open and answer.
 
-Both have the same two files, an index of one filter after another with a global filter, and a
+All have the same two files, an index of one filter after another with a global filter, and a
 sliced one. ``golden/catalog-1`` was written before documents of the catalog had a checksum,
-``golden/catalog-2`` while page maps belonged to the segments of an index; there the second file
-was indexed later.
+``golden/catalog-2`` while page maps belonged to the segments of an index, ``golden/catalog-3``
+before files were listed with the digests of their footers; in the last two the second file was
+indexed later.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import zonebloom as zb
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.fixture(params=[("catalog-1", 2), ("catalog-2", 4)], ids=["1", "2"])
+@pytest.fixture(params=[("catalog-1", 2), ("catalog-2", 4), ("catalog-3", 4)], ids=["1", "2", "3"])
 def folder(request, tmp_path: Path) -> tuple[Path, int]:
     """A folder with the times its files had, for a checkout gives them others; its version."""
     name, version = request.param
@@ -75,4 +76,4 @@ def test_an_earlier_catalog_is_written_on_top_of(folder: tuple[Path, int]):
     assert again.version == version + 2
     assert_used_and_right(path, again)
     written = path / "_zonebloom" / "versions" / f"{again.version:020d}.json"
-    assert written.read_bytes().startswith(b'{"format_version": 3, "checksum": "')
+    assert written.read_bytes().startswith(b'{"format_version": 4, "checksum": "')

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom import arguments
+from zonebloom.build.adopt import Adopted, adopt
 from zonebloom.build.builder import WORTH_AN_ENGINE, Builder, Engine, Refreshed
 from zonebloom.build.layout import require_layout
 from zonebloom.build.spec import IndexConfig, IndexRequest
@@ -455,6 +456,30 @@ class Dataset:
         opened, entry = self.opened, self.opened.entry(name)
         coverage = opened.planner.coverage()
         return validate(opened.catalog, entry, opened.version, opened.source, coverage, sample)
+
+    def adopt_index(self) -> Adopted:
+        """Use the index for files that were copied, moved or uploaded together with it.
+
+        A copied file has other times, and another store has other tags: it counts as changed, and
+        is read whole. This says which are the files that were indexed all the same, by their size
+        and a digest of their footer, which the build kept, and between local disks by samples of
+        their content; the data is not read. Parquet alone has such a footer. A file that was
+        renamed is known again too; a name alone tells nothing.
+
+        Returns
+        -------
+        Adopted
+            How many files the index covers again, and the paths of those it does not.
+
+        Raises
+        ------
+        CommitConflict
+            When another writer indexed the files meanwhile.
+        """
+        self._renew()
+        version, adopted = adopt(self.opened)
+        self.opened = self.opened.at(version)
+        return adopted
 
     def drop_index(self, name: str) -> None:
         """Forget an index; its segments stay on disk for older readers until `vacuum`."""

@@ -250,3 +250,24 @@ def test_fsspec_file_system_is_accepted():
     dataset.create_scalar_index("id", spark=False)
     assert dataset.count_rows(filter="id = 7") == 1
     assert "read in part" in dataset.scanner(filter="id = 7").explain_plan()
+
+
+def test_an_index_travels_to_a_store_and_back(s3, tmp_path):
+    here, back = tmp_path / "here", tmp_path / "back"
+    here.mkdir()
+    for seed in range(2):
+        pq.write_table(table(seed), here / f"part-{seed}.parquet")
+    zb.dataset(here).create_scalar_index("id", number_of_items=1024, spark=False)
+    local = pafs.LocalFileSystem()
+    pafs.copy_files(str(here), "lake/up", source_filesystem=local, destination_filesystem=s3)
+    there = zb.dataset("lake/up", filesystem=s3)
+    assert [each.num_fragments_indexed for each in there.describe_indices()] == [0]
+    assert there.adopt_index().num_files == 2
+    assert there.count_rows("id = 70000") == 1
+    assert len(there.search("id = 70000").at_most) == 1024
+    pafs.copy_files("lake/up", str(back), source_filesystem=s3, destination_filesystem=local)
+    again = zb.dataset(back)
+    assert again.adopt_index().num_files == 2
+    assert again.validate_index("id_idx", sample="all").zones_read == 2 * -(-ROWS // 1024)
+    # What was done need not be done again.
+    assert zb.dataset("lake/up", filesystem=s3).adopt_index().num_files == 0

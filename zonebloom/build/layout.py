@@ -51,12 +51,16 @@ def arrange(
     Segments merge with such as are at most as large as they are together, so a zone is written
     anew only into a segment of twice the size: as often as the index doubles.
     """
-    segments = [*kept, *added]
+    # What is written in another layout anyway is put together with what came.
+    other = [each for each in kept if layout not in ("auto", each.layout)]
+    units = [[each] for each in kept if each not in other]
+    if other or added:
+        units.append([*other, *added])
     arranged: list[Segment] = []
-    for number, group in enumerate(_tiers(kept, added)):
+    for number, group in enumerate(_tiers(units)):
         wanted = layout_for(layout, group)
         is_alike = all(segment.layout == wanted for segment in group)
-        is_cheap = wanted == "table" and len(segments) <= _MANY_SEGMENTS
+        is_cheap = wanted == "table" and len(kept) + len(added) <= _MANY_SEGMENTS
         if is_alike and (len(group) == 1 or is_cheap):
             arranged += group
         else:
@@ -64,11 +68,10 @@ def arrange(
     return tuple(arranged)
 
 
-def _tiers(kept: Sequence[Segment], added: Sequence[Segment]) -> list[list[Segment]]:
-    """Segments in groups, each of more zones than all before it; those of one build are in one."""
-    units = sorted([[segment] for segment in kept] + ([list(added)] if added else []), key=_zones)
+def _tiers(units: Sequence[list[Segment]]) -> list[list[Segment]]:
+    """Segments in groups, each of more zones than all before it; those of one unit are in one."""
     groups: list[list[Segment]] = []
-    for unit in units:
+    for unit in sorted(units, key=_zones):
         if groups and _zones(unit) <= _zones(groups[-1]):
             groups[-1] += unit
         else:

@@ -26,7 +26,7 @@ from zonebloom.sbbf.hashing import Hashes
 from zonebloom.storage.columns import ColumnsReader, Run, TableColumns, columns_reader
 from zonebloom.storage.files import ReadCounter, content_digest, is_local, reading
 from zonebloom.storage.memory import TableSource
-from zonebloom.storage.parquet.footer import read_footer
+from zonebloom.storage.parquet.footer import footer_digest, read_footer
 from zonebloom.storage.parquet.pagemap import map_rows, page_map_file
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.threads import cores, in_order
@@ -71,13 +71,21 @@ def train_task(
         seen_at = time.time_ns()
         _require_unchanged(task)
         stack.pop_all()
-    fragments = tuple(
-        KnownFragment(each.fragment_id, each.fragment.key, each.identity, rows, digest, seen_at)
-        for each, rows, digest in zip(task.fragments, num_rows, digests, strict=True)
-    )
     segments = tuple(output.close() for output in outputs)
     parts = tuple(output.part() for output in outputs)
-    page_map, hidden = _page_map(task)
+    page_map, footers, hidden = _page_map(task)
+    fragments = tuple(
+        KnownFragment(
+            each.fragment_id,
+            each.fragment.key,
+            each.identity,
+            rows,
+            digest,
+            seen_at,
+            footers.get(each.fragment_id, ""),
+        )
+        for each, rows, digest in zip(task.fragments, num_rows, digests, strict=True)
+    )
     return TrainedTask(segments, parts, fragments, page_map, hidden)
 
 
@@ -180,17 +188,19 @@ class _Output:
         return self._hashes.write(self._catalog, f"{self._segment}-keys")
 
 
-def _page_map(task: TrainTask) -> tuple[PageMapEntry | None, dict[str, str]]:
-    """Where the pages of the task's files lie, and the columns in them that the schema does not
-    have."""
+def _page_map(task: TrainTask) -> tuple[PageMapEntry | None, dict[int, str], dict[str, str]]:
+    """Where the pages of the task's files lie, the digests of their footers by fragment, and the
+    columns in them that the schema does not have."""
     hidden: dict[str, str] = {}
+    footers: dict[int, str] = {}
     if not task.source.is_parquet:
-        return None, hidden
+        return None, footers, hidden
     rows, ids = [], []
     for each in task.fragments:
         path = each.fragment.path
         try:
             with FragmentFile(task.source.filesystem, path, each.identity, ReadCounter()) as file:
+                footers[each.fragment_id] = footer_digest(file.num_bytes, file.read)
                 pages = read_footer(file.num_bytes, file.read, with_pages=True)
                 rows += map_rows(each.fragment_id, pages)
                 for name in set(pages.schema.names).difference(task.source.schema.names):
@@ -200,10 +210,10 @@ def _page_map(task: TrainTask) -> tuple[PageMapEntry | None, dict[str, str]]:
             continue
         ids.append(each.fragment_id)
     if not ids:
-        return None, hidden
+        return None, footers, hidden
     segment = f"{task.segment}-pages"
     written = task.catalog.write(task.catalog.path(segment, PAGE_MAP_FILE), page_map_file(rows))
-    return PageMapEntry(segment, *written, tuple(ids)), hidden
+    return PageMapEntry(segment, *written, tuple(ids)), footers, hidden
 
 
 def _digests(task: TrainTask) -> list[str]:

@@ -51,6 +51,8 @@ class KnownFragment:
     digest: str = ""
     # When it was that, ns since 1970.
     seen_at: int = 0
+    # Of its size and footer, wherever it is; empty of a file that is no Parquet.
+    footer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A log of numbered documents in a folder: the atomic commit of catalogs and of managers.
 
-    00000000000000000007.json    {"format_version": 3, "checksum": "<XXH3-128 of all other bytes>",
+    00000000000000000007.json    {"format_version": 4, "checksum": "<XXH3-128 of all other bytes>",
                                  "content": {...}}
 
 A document is written whole and then linked to its number, which fails if that is taken. In a store
@@ -10,7 +10,8 @@ first, by a file of its own, and writes the document when it sees no claim but i
     00000000000000000008-<random>.claim
 
 Of two claims each is there before its writer looks, so one of them sees the other. Format 1 had
-no checksum and its content at the top; in format 2 page maps belonged to the segments of an index.
+no checksum and its content at the top; in format 2 page maps belonged to the segments of an index;
+format 3 had no digests of footers.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from zonebloom.errors import CommitConflict
 from zonebloom.storage.files import forget_listings, is_local
 from zonebloom.storage.object_store import create_new
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _PARTS = re.compile(
     rb'(\{"format_version": \d+, "checksum": ")([0-9a-f]{32})(",\n"content": .*)', re.DOTALL
 )

@@ -32,11 +32,12 @@ _FIELDS = pa.schema(
             "inode": pa.uint64(),
             "digest": pa.string(),
             "seen_at": pa.int64(),
+            "footer": pa.string(),
         }.items()
     ]
 )
-# In listings of the first versions mtime and size alone tell files apart.
-_FIRST_FIELDS = pa.schema(list(_FIELDS)[:5])
+# Format 4 has the digests of footers; in the first listings mtime and size alone tell files apart.
+_EARLIER_FIELDS = (pa.schema(list(_FIELDS)[:10]), pa.schema(list(_FIELDS)[:5]))
 
 
 def to_content(version: Version, listing: str, checksum: str) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def listing_of(fragments: Sequence[KnownFragment]) -> bytes:
 def listed(data: bytes) -> dict[str, KnownFragment]:
     table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
     table.validate(full=True)
-    if table.schema not in (_FIRST_FIELDS, _FIELDS):
+    if table.schema not in (_FIELDS, *_EARLIER_FIELDS):
         raise ValueError("its fragments have other columns")
     fragments = {}
     of_file = [name for name in _OF_FILE if name in table.column_names]

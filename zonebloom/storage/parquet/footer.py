@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.storage.parquet.headers import walk_pages
@@ -107,6 +108,14 @@ def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) 
             for leaf in range(len(group.chunks)):
                 pages.pages(row_group, leaf)
     return pages
+
+
+def footer_digest(file_bytes: int, read: ReadRanges) -> str:
+    """XXH3-128 of a file's size and footer, which has sizes and statistics of all its chunks."""
+    digest = xxhash.xxh3_128(file_bytes.to_bytes(8, "little"))
+    for part in footer_bytes(file_bytes, read):
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def footer_bytes(file_bytes: int, read: ReadRanges) -> tuple[bytes, bytes]:
