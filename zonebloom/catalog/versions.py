@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -118,12 +119,14 @@ def listed(data: bytes) -> dict[str, KnownFragment]:
     table.validate(full=True)
     if table.schema not in (_FIELDS, *_EARLIER_FIELDS):
         raise ValueError("its fragments have other columns")
-    fragments = {}
-    of_file = [name for name in _OF_FILE if name in table.column_names]
-    for row in table.to_pylist():
-        identity = FileIdentity(**{name: row.pop(name) for name in of_file})
-        fragment = KnownFragment(identity=identity, **row)
-        if fragment.key in fragments or not 0 <= fragment.num_rows <= 1 << 32:
-            raise ValueError(f"its entry for fragment {fragment.key!r} does not hold")
-        fragments[fragment.key] = fragment
+    columns = {name: table[name].to_pylist() for name in table.column_names}
+    identities = itertools.starmap(
+        FileIdentity, zip(*(columns.pop(name) for name in _OF_FILE if name in columns), strict=True)
+    )
+    ids, keys, num_rows, *rest = columns.values()
+    fragments = dict(
+        zip(keys, map(KnownFragment, ids, keys, identities, num_rows, *rest), strict=True)
+    )
+    if len(fragments) < len(keys) or not all(0 <= count <= 1 << 32 for count in num_rows):
+        raise ValueError("its fragments are no files of their own, or have no such rows")
     return fragments
