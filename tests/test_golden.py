@@ -13,10 +13,15 @@ import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
 
 import zonebloom as zb
+from zonebloom.catalog.versions import listed
+from zonebloom.index.key_ranges import read_ranges
+from zonebloom.index.rows import RowTable
+from zonebloom.storage.parquet.pagemap import PageMap
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -77,3 +82,32 @@ def test_an_earlier_catalog_is_written_on_top_of(folder: tuple[Path, int]):
     assert_used_and_right(path, again)
     written = path / "_zonebloom" / "versions" / f"{again.version:020d}.json"
     assert written.read_bytes().startswith(b'{"format_version": 4, "checksum": "')
+
+
+@pytest.mark.parametrize(
+    ("pattern", "read"),
+    [
+        ("bloomfilter.arrow", lambda buffer: RowTable(buffer, "it")),
+        ("ranges.arrow", lambda buffer: read_ranges(buffer, "it")),
+        ("pages.arrow", lambda buffer: PageMap(buffer, "it")),
+        ("versions/*.arrow", lambda buffer: listed(buffer.to_pybytes())),
+    ],
+    ids=["table", "ranges", "pages", "listing"],
+)
+def test_every_arrow_file_says_its_format_and_a_newer_one_is_refused(tmp_path, pattern, read):
+    folder = tmp_path / "data"
+    shutil.copytree(GOLDEN / "catalog-3", folder)
+    zb.dataset(folder).create_scalar_index("id", number_of_items=100, spark=False)
+    newest = max((folder / "_zonebloom").rglob(pattern), key=lambda path: path.stat().st_mtime_ns)
+    table = pa.ipc.open_file(newest.read_bytes()).read_all()
+    assert table.schema.metadata[b"zonebloom_format"] == b"4"
+    newer = table.replace_schema_metadata({**table.schema.metadata, b"zonebloom_format": b"5"})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, newer.schema) as writer:
+        writer.write_table(newer)
+    with pytest.raises(ValueError, match=r"format 5, 4 is known.*pip install --upgrade") as caught:
+        try:
+            read(sink.getvalue())
+        except zb.errors.CorruptIndex as error:
+            raise ValueError(str(error)) from None
+    assert "newer zonebloom" in str(caught.value)

@@ -550,7 +550,7 @@ def test_a_version_of_a_newer_format_is_named_as_such(local):
         forge(local, 2, lambda content: content)
     with pytest.raises(CorruptIndex, match="newer zonebloom"):
         local.commit(adding("c"))
-    check_falls_back(local, first, match="newer zonebloom .*update this one")
+    check_falls_back(local, first, match="newer zonebloom .*install that one")
 
 
 FRAGMENT_FIELDS = [

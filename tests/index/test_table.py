@@ -20,6 +20,7 @@ from zonebloom.index import rows as rows_module
 from zonebloom.index.rows import RowTable, TableWriter, read_table
 from zonebloom.index.table import FIELDS, table_schema, to_batch
 from zonebloom.sbbf import blocks
+from zonebloom.version import stamped
 
 LOCAL = pafs.LocalFileSystem()
 PARAMETERS = ZoneParameters(10, 0.01)
@@ -114,7 +115,7 @@ def test_the_file_is_an_uncompressed_ipc_file_any_arrow_reads(written):
     with pa.memory_map(str(path)) as source:
         table = pa.ipc.open_file(source).read_all()
     table.validate(full=True)
-    assert table.schema.equals(table_schema(10, 0.01), check_metadata=True)
+    assert table.schema.equals(stamped(table_schema(10, 0.01)), check_metadata=True)
     runs = [(fragment, zones) for fragment, part in fragments for zones in part]
     assert table["fragment_id"].to_pylist() == [f for f, zones in runs for _ in range(len(zones))]
     for name, attribute in [
@@ -172,7 +173,10 @@ def test_round_trip(written):
     assert (table.number_of_items, table.probability) == (10, 0.01)
     assert table.num_bytes == done.num_bytes
     with pa.memory_map(str(path)) as source:
-        assert table.to_table().equals(pa.ipc.open_file(source).read_all(), check_metadata=True)
+        stored = pa.ipc.open_file(source).read_all()
+    given = table.to_table()
+    assert given.equals(stored)
+    assert stored.schema.metadata == {**given.schema.metadata, b"zonebloom_format": b"4"}
 
 
 def test_the_kernel_looks_values_up_where_the_file_lies(written):

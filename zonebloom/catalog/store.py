@@ -37,7 +37,7 @@ from zonebloom.catalog.folder import (
     writing_to,
 )
 from zonebloom.catalog.model import Version
-from zonebloom.catalog.version_log import NewerFormat, VersionLog
+from zonebloom.catalog.version_log import VersionLog
 from zonebloom.catalog.versions import from_content, listed, listing_of, plain_name, to_content
 from zonebloom.errors import (
     CatalogError,
@@ -46,6 +46,7 @@ from zonebloom.errors import (
     IndexNotUsedWarning,
 )
 from zonebloom.storage.files import is_local
+from zonebloom.version import NewerFormat
 
 FOLDER = "_zonebloom"
 _MAX_TRIES = 16

@@ -39,8 +39,8 @@ from zonebloom.catalog.folder import sync, write_whole
 from zonebloom.errors import CommitConflict
 from zonebloom.storage.files import forget_listings, is_local
 from zonebloom.storage.object_store import create_new
+from zonebloom.version import FORMAT_VERSION, NewerFormat
 
-FORMAT_VERSION = 4
 _PARTS = re.compile(
     rb'(\{"format_version": \d+, "checksum": ")([0-9a-f]{32})(",\n"content": .*)', re.DOTALL
 )
@@ -48,10 +48,6 @@ _CLAIM = ".claim"
 # Seconds waited at most for another writer, and again.
 _PATIENCE = (*(0.1 * 2**turn for turn in range(6)), *[4.0] * 4)
 _NAME = re.compile(r"(\d{20})\.json")
-
-
-class NewerFormat(ValueError):
-    """A document of a newer zonebloom, whose content means nothing here."""
 
 
 class VersionLog:
@@ -91,9 +87,7 @@ class VersionLog:
         """The content of a document; NewerFormat, ValueError when it is damaged, or OSError."""
         written_as, content = from_document(self._read(number), self._first_keys)
         if written_as > FORMAT_VERSION:
-            raise NewerFormat(
-                f"it was written by a newer zonebloom (format {written_as}); update this one"
-            )
+            raise NewerFormat(written_as)
         return content
 
     def _read(self, number: int) -> bytes:

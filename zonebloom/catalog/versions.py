@@ -13,6 +13,7 @@ import pyarrow as pa
 from zonebloom.catalog.model import TABLE_FILES, IndexEntry, KnownFragment, PageMapEntry, Version
 from zonebloom.catalog.version_log import from_json
 from zonebloom.storage.files import FileIdentity
+from zonebloom.version import require_known, stamped
 
 # Half of what row addresses have room for: files not yet indexed take ids above.
 _MAX_FRAGMENT_ID = 1 << 30
@@ -109,13 +110,14 @@ def listing_of(fragments: Sequence[KnownFragment]) -> bytes:
         owners = [f.identity if name in _OF_FILE else f for f in fragments]
         columns.append(pa.array([getattr(owner, name) for owner in owners], kind))
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, _FIELDS) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_FIELDS))
+    with pa.ipc.new_file(sink, stamped(_FIELDS)) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=stamped(_FIELDS)))
     return sink.getvalue().to_pybytes()
 
 
 def listed(data: bytes) -> dict[str, KnownFragment]:
     table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+    require_known(table.schema)
     table.validate(full=True)
     if table.schema not in (_FIELDS, *_EARLIER_FIELDS):
         raise ValueError("its fragments have other columns")

@@ -24,6 +24,7 @@ import pyarrow.types as pt
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex
 from zonebloom.sbbf.hashing import value_type
+from zonebloom.version import require_known, stamped
 
 # A key longer than this is not worth its place in the table.
 _MAX_VALUE_BYTES = 256
@@ -140,15 +141,17 @@ def ranges_file(rows: list[dict[str, Any]], arrow_type: pa.DataType) -> pa.Buffe
 
 def to_file(tables: Sequence[pa.Table]) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, tables[0].schema) as writer:
+    schema = stamped(tables[0].schema)
+    with pa.ipc.new_file(sink, schema) as writer:
         for table in tables:
-            writer.write_table(table.cast(tables[0].schema))
+            writer.write_table(table.cast(schema))
     return sink.getvalue()
 
 
 def read_ranges(buffer: pa.Buffer, where: str, arrow_type: pa.DataType | None = None) -> pa.Table:
     try:
         table = pa.ipc.open_file(buffer).read_all()
+        require_known(table.schema)
         table.validate(full=True)
         # Text may have been a string then and be a large one now.
         return table.cast(schema_for(arrow_type or table.schema.field("minimum").type))

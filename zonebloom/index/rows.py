@@ -33,6 +33,7 @@ from zonebloom.index.table import (
 from zonebloom.sbbf.lookup import check_any
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 from zonebloom.threads import cores, in_order
+from zonebloom.version import require_known, stamped
 
 # Above this a batch's filters would not fit the 32-bit offsets of a binary column.
 _MAX_BATCH_BYTES = 1 << 30
@@ -59,6 +60,7 @@ class RowTable(Table):
 
     def _read(self, buffer: pa.Buffer) -> None:
         reader = pa.ipc.open_file(buffer)
+        require_known(reader.schema)
         if not reader.schema.remove_metadata().equals(FIELDS):
             raise ValueError(f"its columns are {', '.join(reader.schema.names)}")
         metadata = reader.schema.metadata or {}
@@ -163,7 +165,7 @@ class TableWriter:
         fold: bool = False,
     ):
         self._fold_to = probability if fold else None
-        self._schema = table_schema(number_of_items, probability)
+        self._schema = stamped(table_schema(number_of_items, probability))
         self._sink = HashingFile(filesystem.open_output_stream(path))
         self._file = pa.PythonFile(self._sink, mode="w")
         self._writer = pa.ipc.new_file(self._file, self._schema)

@@ -23,6 +23,7 @@ from zonebloom.errors import CorruptIndex, FragmentUnreadable
 from zonebloom.storage.parquet.footer import checked_pages, parse_footer
 from zonebloom.storage.parquet.layout import Chunk, FilePages, FileSchema, Pages, RowGroup
 from zonebloom.storage.parquet.synthetic import file_metadata, metadata_ends
+from zonebloom.version import require_known, stamped
 
 SCHEMA = pa.schema(
     [
@@ -84,8 +85,8 @@ def merged_page_map(tables: Sequence[pa.Table]) -> pa.Buffer:
 
 def _written(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, SCHEMA) as writer:
-        writer.write_table(table)
+    with pa.ipc.new_file(sink, stamped(SCHEMA)) as writer:
+        writer.write_table(table.cast(stamped(SCHEMA)))
     return sink.getvalue()
 
 
@@ -95,6 +96,7 @@ class PageMap:
     def __init__(self, buffer: pa.Buffer, where: str):
         try:
             reader = pa.ipc.open_file(buffer)
+            require_known(reader.schema)
             if not reader.schema.equals(SCHEMA):
                 raise ValueError("it has other columns")
             self.table = reader.read_all()
