@@ -82,6 +82,8 @@ def test_rows_of_a_store_are_those_written(store):
         found = scanner.to_table()
         assert found.equals(whole.filter(pa.compute.equal(whole["id"], key)))
         assert stats[0].fragments_read <= 1
+        # The pages of all columns in one request.
+        assert stats[0].data_reads == stats[0].fragments_read
     assert ds.to_table().sort_by("id").equals(whole.sort_by("id"))
     # Opened again, and by a list of files; indices are found by both.
     assert zb.dataset("data", filesystem=store, partitioning=None).version == 1

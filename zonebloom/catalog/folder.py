@@ -18,6 +18,7 @@ import xxhash
 
 from zonebloom.errors import CatalogError, CorruptIndex, ZoneBloomError
 from zonebloom.storage.files import is_local
+from zonebloom.storage.object_store import store_of
 
 # Of file systems that have no such thing.
 _NOT_SYNCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
@@ -34,15 +35,22 @@ def missing(filesystem: pafs.FileSystem, sizes: Mapping[str, int]) -> str | None
     return None
 
 
+def whole(filesystem: pafs.FileSystem, path: str) -> pa.Buffer:
+    """All of a file; of a store in one request."""
+    store = store_of(filesystem)
+    if store is not None:
+        return store.read(path)
+    # A local file system may have been told to map what it opens.
+    with pa.OSFile(path) if is_local(filesystem) else filesystem.open_input_file(path) as file:
+        return file.read_buffer()
+
+
 def read_file(
     filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
 ) -> pa.Buffer:
     """The bytes of a file of the index, in memory: what was verified is what is used."""
     try:
-        # A local file system may have been told to map what it opens.
-        opened = pa.OSFile(path) if is_local(filesystem) else filesystem.open_input_file(path)
-        with opened as file:
-            buffer = file.read_buffer()
+        buffer = whole(filesystem, path)
     except OSError as error:
         raise CorruptIndex(f"cannot open {path} ({error}); build the index again") from None
     if buffer.size != num_bytes:

@@ -33,6 +33,7 @@ from zonebloom.catalog.folder import (
     missing,
     read_file,
     sync_files,
+    whole,
     write_whole,
     writing_to,
 )
@@ -275,8 +276,7 @@ class Catalog:
             if content["version"] != number:
                 raise ValueError(f"it is version {content['version']!r}")
             listing = posixpath.join(self._versions, plain_name(content["fragments"]["file"]))
-            with self.filesystem.open_input_file(listing) as file:
-                fragments = file.read()
+            fragments = whole(self.filesystem, listing).to_pybytes()
             if xxhash.xxh3_64_hexdigest(fragments) != content["fragments"]["checksum"]:
                 raise ValueError("the checksum of its fragments does not match")
             return from_content(content, listed(fragments))

@@ -35,7 +35,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.catalog.folder import sync, write_whole
+from zonebloom.catalog.folder import sync, whole, write_whole
 from zonebloom.errors import CommitConflict
 from zonebloom.storage.files import forget_listings, is_local
 from zonebloom.storage.object_store import create_new
@@ -91,8 +91,7 @@ class VersionLog:
         return content
 
     def _read(self, number: int) -> bytes:
-        with self._filesystem.open_input_file(self.path(number)) as file:
-            return file.read()
+        return whole(self._filesystem, self.path(number)).to_pybytes()
 
     def create(self, number: int, content: Any) -> bool:
         """Write a document of its own number; whether that was free.

@@ -38,7 +38,7 @@ from zonebloom.storage.parquet.narrow import KeyTests
 from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.rows import FragmentRows, open_rows
 from zonebloom.storage.source import Fragment, Source
-from zonebloom.threads import cores, in_order
+from zonebloom.threads import REMOTE_THREADS, cores, in_order
 from zonebloom.values.types import widens
 
 # Offsets of rows in their fragment, ascending, int64, and the rows.
@@ -161,11 +161,12 @@ class Execution:
     def _read_parts(self, parts: list[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """Fragments of which some rows are read, several side by side."""
         rows = sum(len(part.rows) for part in parts if part.rows is not None)
-        if len(parts) == 1 or (rows < _THREADED_ROWS and is_local(self._source.filesystem)):
+        here = is_local(self._source.filesystem)
+        if len(parts) == 1 or (rows < _THREADED_ROWS and here):
             for part in parts:
                 yield from self._read_part(part)
             return
-        workers = cores()
+        workers = cores() if here else REMOTE_THREADS
         with ThreadPoolExecutor(workers) as pool:
             work = in_order(pool, lambda part: list(self._read_part(part)), parts, workers + 1)
             for batches in work:
@@ -240,6 +241,8 @@ class Execution:
     def _row_group(self, rows: FragmentRows, number: int, inside: RowRanges) -> Located | None:
         """The matching rows of one row group, counted from its first; None when there is none."""
         self._count(row_groups_read=1, rows_read=len(inside))
+        if isinstance(rows, ParquetRows):
+            rows.read_ahead(number, self._needed, inside)
         if self._tests is not None and isinstance(rows, ParquetRows):
             inside, is_exact = rows.narrowed(number, self._tests, inside)
             if not inside:

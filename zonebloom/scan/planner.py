@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from zonebloom.index.key_ranges import ranges_of
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.view import IndexView
 from zonebloom.predicates import Predicate, RowFilter
+from zonebloom.predicates.ast import columns
 from zonebloom.ranges import (
     MAX_ROWS_PER_FRAGMENT,
     OFFSET_BITS,
@@ -40,6 +42,7 @@ from zonebloom.storage.embedded import FragmentFilters
 from zonebloom.storage.files import FileIdentity, ReadCounter, is_local
 from zonebloom.storage.parquet.narrow import finds_keys
 from zonebloom.storage.source import Fragment, Source
+from zonebloom.threads import REMOTE_THREADS
 from zonebloom.values.columns import leaf_type
 
 # With more of a fragment than this to read, reading it as a whole is quicker.
@@ -84,8 +87,33 @@ class Planner:
         coverage = self.coverage()
         return coverage, self._search(predicate, coverage)
 
-    def _search(self, predicate: Predicate, coverage: Coverage) -> Search:
-        search = self._searcher(coverage).search(predicate)
+    def _searched(self, predicate: Predicate) -> tuple[Coverage, Search]:
+        """The files as they are now, and what an index says of them.
+
+        While a store is asked for the files, tables of the index are loaded from it, or searched as
+        if no file had changed.
+        """
+        last = self._last
+        if is_local(self._source.filesystem):
+            coverage = self.to_read()
+            return coverage, self._search(predicate, coverage)
+        ahead = None
+        with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+            if last is not None:
+                ahead = pool.submit(last[1].search, predicate)
+            else:
+                asked = columns(predicate)
+                for index in self.loaded.values():
+                    if index.entry.column in asked:
+                        pool.submit(index.tables)
+            coverage = self.to_read()
+        is_same = last is not None and last[0] is coverage
+        return coverage, self._search(predicate, coverage, ahead if is_same else None)
+
+    def _search(
+        self, predicate: Predicate, coverage: Coverage, ahead: Future[Search] | None = None
+    ) -> Search:
+        search = self._searcher(coverage).search(predicate) if ahead is None else ahead.result()
         if search.used:
             self._files.warn_of_gaps(coverage, search.used)
         return search
@@ -140,8 +168,8 @@ class Planner:
             return ScanPlan(expression, None, columns, whole, len(whole))
         counter = ReadCounter()
         before, maps_before = self._loaded_bytes(), self.page_maps.read_bytes
-        coverage = self.to_read()
-        search, plans = self._fragment_plans(predicate, coverage, counter)
+        coverage, search = self._searched(predicate)
+        plans = self._fragment_plans(predicate, coverage, search, counter)
         read = {name: size - before[name] for name, size in self._loaded_bytes().items()}
         uses, by_path = [], []
         if described:
@@ -163,22 +191,21 @@ class Planner:
 
     def fragments(self, predicate: Predicate) -> list[FragmentPlan]:
         """What a scan for a predicate reads, and nothing told of it."""
-        return self._fragment_plans(predicate, self.to_read(), ReadCounter())[1]
+        return self._fragment_plans(predicate, *self._searched(predicate), ReadCounter())
 
     def _fragment_plans(
-        self, predicate: Predicate, coverage: Coverage, counter: ReadCounter
-    ) -> tuple[Search, list[FragmentPlan]]:
-        search = self._search(predicate, coverage)
+        self, predicate: Predicate, coverage: Coverage, search: Search, counter: ReadCounter
+    ) -> list[FragmentPlan]:
         rows = by_fragment(search.result.at_most)
         if not rows:
-            return search, []
+            return []
         embedded = self.embedded.asked(predicate, counter) if self.asks_embedded else None
         plans = [
             self._fragment_plan(each, rows[each.fragment_id], search, embedded)
             for each in coverage.present
             if each.fragment_id in rows
         ]
-        return search, [plan for plan in plans if plan.row_groups != ()]
+        return [plan for plan in plans if plan.row_groups != ()]
 
     def _loaded_bytes(self) -> dict[str, int]:
         return {name: index.loaded_bytes for name, index in self.loaded.items()}

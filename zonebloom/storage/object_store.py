@@ -159,6 +159,11 @@ class StoreHandler(pafs.FileSystemHandler):
         with _as_os_errors():
             return self.store.head(path.strip("/"))
 
+    def read(self, path: str) -> pa.Buffer:
+        """All of an object."""
+        with _as_os_errors():
+            return pa.py_buffer(self.store.get(path.strip("/")).bytes())
+
     def heads(self, paths: Sequence[str]) -> dict[str, ObjectMeta]:
         """What a listing says of some objects; of those that it does not reach, nothing."""
         keys = {path.strip("/"): path for path in paths}

@@ -153,6 +153,8 @@ class FragmentFile(RandomAccessFile):
     ):
         self.path = path
         self.identity = identity
+        # Where it lies in the file, and what was read.
+        self._ahead: list[tuple[tuple[int, int], bytes]] = []
         with reading(path, "check that it is there", "open"):
             super().__init__(filesystem, path, counter, identity.size, identity.tag)
             # Asked once the file is open: one put in its place before is noticed.
@@ -172,7 +174,25 @@ class FragmentFile(RandomAccessFile):
         """Bytes between two reads below which one read is better."""
         return LOCAL_COALESCE if self.is_local else REMOTE_COALESCE
 
+    def read_ahead(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Read at once what will be asked for soon, in place of what was so read before."""
+        self._ahead = []
+        merged = near(ranges, self.coalesce)
+        self._ahead = list(zip(merged, self.read(merged), strict=True))
+
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        held = [self._held(*span) for span in ranges] if self._ahead else [None] * len(ranges)
+        missing = [span for span, data in zip(ranges, held, strict=True) if data is None]
+        read = iter(self._read(missing) if missing else ())
+        return [next(read) if data is None else data for data in held]
+
+    def _held(self, start: int, stop: int) -> bytes | None:
+        for (first, last), data in self._ahead:
+            if first <= start and stop <= last:
+                return data[start - first : stop - first]
+        return None
+
+    def _read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         with reading(self.path, "try again"):
             pieces = super().read(ranges)
         for (start, stop), data in zip(ranges, pieces, strict=True):
@@ -190,18 +210,24 @@ class FragmentFile(RandomAccessFile):
         self.close()
 
 
-def read_near(
-    read: Callable[[Sequence[tuple[int, int]]], list[bytes]],
-    ranges: Sequence[tuple[int, int]],
-    gap: int = LOCAL_COALESCE,
-) -> list[memoryview]:
-    """The bytes of each of some ranges; those with few bytes between them are read as one."""
+def near(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+    """Some (start, stop) ranges, ascending, those with few bytes between them as one."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if merged and start - merged[-1][1] <= gap:
             merged[-1] = merged[-1][0], max(merged[-1][1], stop)
         else:
             merged.append((start, stop))
+    return merged
+
+
+def read_near(
+    read: Callable[[Sequence[tuple[int, int]]], list[bytes]],
+    ranges: Sequence[tuple[int, int]],
+    gap: int = LOCAL_COALESCE,
+) -> list[memoryview]:
+    """The bytes of each of some ranges; those with few bytes between them are read as one."""
+    merged = near(ranges, gap)
     # Cast: the view of an Arrow buffer is one of signed bytes.
     views = [memoryview(data).cast("B") for data in read(merged)] if merged else []
     starts = [start for start, _ in merged]

@@ -23,7 +23,7 @@ _SLICED_RANGES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class _PageSelection:
+class PageSelection:
     """The pages of a chunk that hold the wanted rows; columns of the same ``bounds`` travel
     together."""
 
@@ -40,7 +40,7 @@ class _ChunkRead:
 
     leaf: int
     whole: bool
-    selection: _PageSelection
+    selection: PageSelection
     dictionary: tuple[int, int]
     spans: list[tuple[int, int]]
 
@@ -64,7 +64,7 @@ class RowGroupReader:
 
     def read(self, fields: Sequence[int], rows: RowRanges) -> dict[int, pa.ChunkedArray]:
         """The values of some top-level fields at some rows, by field, in row order."""
-        selections: dict[bytes, _PageSelection] = {}
+        selections: dict[bytes, PageSelection] = {}
         reads = {field: self._reads(field, rows, selections) for field in sorted(set(fields))}
         copied = self._copied([read for of_field in reads.values() for read in of_field])
         together: dict[bytes, list[int]] = {}
@@ -79,7 +79,7 @@ class RowGroupReader:
         return values
 
     def _reads(
-        self, field: int, rows: RowRanges, selections: dict[bytes, _PageSelection]
+        self, field: int, rows: RowRanges, selections: dict[bytes, PageSelection]
     ) -> list[_ChunkRead]:
         leaves = self._schema.field_leaves[field]
         if not leaves:
@@ -103,13 +103,13 @@ class RowGroupReader:
         leaf: int,
         pages: Pages | None,
         rows: RowRanges,
-        selections: dict[bytes, _PageSelection],
+        selections: dict[bytes, PageSelection],
     ) -> _ChunkRead:
         chunk = self._group.chunks[leaf]
         first_rows = np.array([0, self._group.num_rows]) if pages is None else pages.first_rows
         key = first_rows.tobytes()
         if key not in selections:
-            selections[key] = _select_pages(first_rows, rows)
+            selections[key] = select_pages(first_rows, rows)
         selection = selections[key]
         if pages is None:
             nothing, all_of_it = (chunk.start, chunk.start), [(chunk.start, chunk.stop)]
@@ -183,7 +183,7 @@ class RowGroupReader:
         return table
 
 
-def _select_pages(first_rows: np.ndarray, rows: RowRanges) -> _PageSelection:
+def select_pages(first_rows: np.ndarray, rows: RowRanges) -> PageSelection:
     firsts, stops = first_rows[:-1], first_rows[1:]
     # A page is wanted when a range begins before its end and ends after its start.
     begun = np.searchsorted(rows.starts, stops, side="left")
@@ -192,10 +192,10 @@ def _select_pages(first_rows: np.ndarray, rows: RowRanges) -> _PageSelection:
     pages = np.flatnonzero((begun > ended) & (stops > firsts))
     firsts, stops = firsts[pages], stops[pages]
     bounds = firsts.tobytes() + stops.tobytes()
-    return _PageSelection(pages, firsts, stops, bounds, int((stops - firsts).sum()))
+    return PageSelection(pages, firsts, stops, bounds, int((stops - firsts).sum()))
 
 
-def _take(table: pa.Table, selection: _PageSelection, rows: RowRanges) -> pa.Table:
+def _take(table: pa.Table, selection: PageSelection, rows: RowRanges) -> pa.Table:
     """The wanted rows of a table that holds the rows of some pages one after another."""
     if len(rows) == table.num_rows:
         return table

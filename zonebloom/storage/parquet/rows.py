@@ -23,7 +23,7 @@ from zonebloom.storage.parquet.leaf_type import (
     leaf_at,
 )
 from zonebloom.storage.parquet.narrow import KeyTests
-from zonebloom.storage.parquet.pages import RowGroupReader
+from zonebloom.storage.parquet.pages import RowGroupReader, select_pages
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.source import dataset_columns, groups_with
 
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _COLUMN_CHECKS = 1024
 # Page tables that are kept of a file.
 _MOST_TABLES = 1024
-
+# What is read of a row group before it is known to be needed: a wait is as long.
+_MOST_AHEAD = 1 << 20
 
 _NOT_LOADED = "kernels are not loaded for so few rows"
 
@@ -75,6 +76,26 @@ class ParquetRows:
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
         """The row groups with a wanted row: number, first row, and the rows counted from it."""
         return groups_with(rows, (group.num_rows for group in self._pages.row_groups))
+
+    def read_ahead(self, row_group: int, names: Sequence[str], rows: RowRanges) -> None:
+        """Of a file in a store, read at once what `narrowed` and `read` of these rows ask for one
+        after the other, where that is not much."""
+        if self._file.is_local:
+            return
+        spans = []
+        for name in names:
+            of_file = name in self._fields and name not in self._constants
+            for leaf in self._pages.schema.field_leaves[self._fields[name]] if of_file else ():
+                pages = self._pages.pages(row_group, leaf)
+                if pages is None:
+                    return
+                wanted = select_pages(pages.first_rows, rows).pages
+                starts = pages.starts[wanted]
+                spans += zip(starts.tolist(), (starts + pages.sizes[wanted]).tolist(), strict=True)
+                dictionary = self._pages.row_groups[row_group].chunks[leaf].start, pages.starts[0]
+                spans += [dictionary] if dictionary[0] < dictionary[1] else []
+        if sum(stop - start for start, stop in spans) <= _MOST_AHEAD:
+            self._file.read_ahead(spans)
 
     def narrowed(self, row_group: int, tests: KeyTests, rows: RowRanges) -> tuple[RowRanges, bool]:
         """Those rows of a row group that tests leave, and whether the predicate is true for all."""

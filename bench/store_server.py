@@ -1,0 +1,242 @@
+"""A folder served as S3 serves a bucket, each answer late, and what was asked for is counted.
+
+``python -m bench.store_server <folder> <milliseconds>`` prints its port. ``GET /_waits`` says what
+was asked since the last time: how often, how many bytes were sent, and how many requests at most
+came one after another, each begun when the one before had ended. Nothing is signed or checked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.utils import formatdate
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+BUCKET = "lake"
+_LISTED = 1000
+
+
+class Request(NamedTuple):
+    began: float
+    ended: float
+    num_bytes: int
+    line: str
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # Headers and body in one packet, at once.
+    wbufsize = -1
+    disable_nagle_algorithm = True
+    log: ClassVar[list[Request]] = []
+    parts: ClassVar[dict[str, dict[int, bytes]]] = {}
+
+    def __init__(self, folder: Path, delay: float, *arguments):
+        self._folder, self._delay = folder, delay
+        super().__init__(*arguments)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nothing: requests are counted."""
+
+    def _answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        if "Content_Length" not in headers:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+        self._sent = len(body) if self.command == "GET" else 0
+
+    def _handle(self) -> None:
+        parts = urlsplit(self.path)
+        if parts.path == "/_waits":
+            self._answer(200, json.dumps(self.log).encode())
+            self.log.clear()
+            return
+        began = time.perf_counter()
+        time.sleep(self._delay)
+        query = {k: v[0] for k, v in parse_qs(parts.query, keep_blank_values=True).items()}
+        key = unquote(parts.path).removeprefix(f"/{BUCKET}").strip("/")
+        size = int(self.headers.get("Content-Length") or 0)
+        self._sent = 0
+        if self.command in ("GET", "HEAD"):
+            self._list(query) if not key else self._get(key)
+        elif self.command == "PUT":
+            self._put(key, query, self.rfile.read(size))
+        else:
+            self._post(key, query, self.rfile.read(size))
+        # Before its answer is out: whoever has it may ask for the count.
+        self.log.append(Request(began, time.perf_counter(), self._sent, self.requestline))
+        self.wfile.flush()
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815
+
+    def _get(self, key: str) -> None:
+        path = self._folder / key
+        if not path.is_file():
+            self._answer(404)
+            return
+        size = path.stat().st_size
+        start, stop, status = 0, size, 200
+        tag = _tag(path)
+        if self.headers.get("If-Match", tag) != tag:
+            self._answer(412)
+            return
+        if asked := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", "")):
+            first, last = asked.groups()
+            start = int(first) if first else size - int(last)
+            stop, status = min(int(last) + 1, size) if first and last else size, 206
+        with path.open("rb") as file:
+            file.seek(start)
+            body = b"" if self.command == "HEAD" else file.read(stop - start)
+        self._answer(
+            status,
+            body,
+            Content_Length=str(stop - start),
+            Content_Range=f"bytes {start}-{stop - 1}/{size}",
+            ETag=tag,
+            Last_Modified=formatdate(path.stat().st_mtime, usegmt=True),
+        )
+
+    def _list(self, query: dict[str, str]) -> None:
+        prefix, after = query.get("prefix", ""), query.get("start-after", "")
+        after = max(after, query.get("continuation-token", ""))
+        found = (path for path in self._folder.rglob("*") if path.is_file())
+        keys = sorted(path.relative_to(self._folder).as_posix() for path in found)
+        keys = [key for key in keys if key.startswith(prefix) and key > after]
+        folders: set[str] = set()
+        if mark := query.get("delimiter"):
+            split = {key: key[len(prefix) :].partition(mark) for key in keys}
+            folders = {prefix + name + mark for name, has, _ in split.values() if has}
+            keys = [key for key, (_, has, _) in split.items() if not has]
+        page = keys[: int(query.get("max-keys", _LISTED))]
+        rows = []
+        for key in page:
+            path = self._folder / key
+            at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(path.stat().st_mtime))
+            rows.append(
+                f"<Contents><Key>{escape(key)}</Key><LastModified>{at}</LastModified>"
+                f"<ETag>{escape(_tag(path))}</ETag><Size>{path.stat().st_size}</Size></Contents>"
+            )
+        rows += [
+            f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in folders
+        ]
+        is_cut = len(page) < len(keys)
+        if is_cut:
+            rows.append(f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>")
+        self._xml(
+            "ListBucketResult",
+            f"<Name>{BUCKET}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(page)}</KeyCount>"
+            f"<IsTruncated>{str(is_cut).lower()}</IsTruncated>{''.join(rows)}",
+        )
+
+    def _put(self, key: str, query: dict[str, str], body: bytes) -> None:
+        if "uploadId" in query:
+            self.parts[query["uploadId"]][int(query["partNumber"])] = body
+            self._answer(200, ETag='"part"')
+            return
+        path = self._folder / key
+        if self.headers.get("If-None-Match") == "*" and path.exists():
+            self._answer(412)
+            return
+        self._store(path, body)
+        self._answer(200, ETag=_tag(path))
+
+    def _post(self, key: str, query: dict[str, str], body: bytes) -> None:
+        if "uploads" in query:
+            name = uuid.uuid4().hex
+            self.parts[name] = {}
+            self._xml("InitiateMultipartUploadResult", f"<UploadId>{name}</UploadId>")
+        elif "uploadId" in query:
+            parts = self.parts.pop(query["uploadId"])
+            self._store(self._folder / key, b"".join(parts[number] for number in sorted(parts)))
+            tag = escape(_tag(self._folder / key))
+            self._xml("CompleteMultipartUploadResult", f"<ETag>{tag}</ETag>")
+        else:
+            for name in re.findall(rb"<Key>(.*?)</Key>", body):
+                (self._folder / name.decode()).unlink(missing_ok=True)
+            self._xml("DeleteResult", "")
+
+    def _store(self, path: Path, body: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+
+    def _xml(self, name: str, inner: str) -> None:
+        space = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+        body = f'<?xml version="1.0" encoding="UTF-8"?><{name} {space}>{inner}</{name}>'
+        self._answer(200, body.encode(), Content_Type="application/xml")
+
+
+def _tag(path: Path) -> str:
+    status = path.stat()
+    return f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Requests since the last time they were counted."""
+
+    requests: int
+    waits: int
+    num_bytes: int
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.requests} requests, {self.waits} waits, {self.num_bytes / 1000:,.0f} kB"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    endpoint: str
+    folder: Path
+
+    def asked(self) -> Asked:
+        with urllib.request.urlopen(f"http://{self.endpoint}/_waits") as answer:
+            log = [Request(*each) for each in json.load(answer)]
+        waits, until = 0, 0.0
+        # The most that no two of are under way at once: the first to end, and so on.
+        for each in sorted(log, key=lambda each: each.ended):
+            if each.began >= until:
+                waits, until = waits + 1, each.ended
+        in_order = tuple(each.line for each in sorted(log))
+        return Asked(len(log), waits, sum(each.num_bytes for each in log), in_order)
+
+
+@contextmanager
+def serving(folder: Path, milliseconds: float) -> Iterator[Server]:
+    command = [sys.executable, "-m", "bench.store_server", str(folder), str(milliseconds)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield Server(f"127.0.0.1:{int(process.stdout.readline())}", folder)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+class _Threads(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+if __name__ == "__main__":
+    handler = partial(Handler, Path(sys.argv[1]), float(sys.argv[2]) / 1000)
+    server = _Threads(("127.0.0.1", 0), handler)
+    print(server.server_port, flush=True)
+    threading.Thread(target=server.serve_forever).run()
