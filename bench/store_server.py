@@ -7,6 +7,7 @@ came one after another, each begun when the one before had ended. Nothing is sig
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -22,7 +23,7 @@ from email.utils import formatdate
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import BinaryIO, ClassVar, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -52,6 +53,11 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *arguments: object) -> None:
         """Nothing: requests are counted."""
 
+    def handle_expect_100(self) -> bool:
+        super().handle_expect_100()
+        self.wfile.flush()
+        return True
+
     def _answer(self, status: int, body: bytes = b"", **headers: str) -> None:
         self.send_response(status)
         for name, value in headers.items():
@@ -73,19 +79,30 @@ class Handler(BaseHTTPRequestHandler):
         time.sleep(self._delay)
         query = {k: v[0] for k, v in parse_qs(parts.query, keep_blank_values=True).items()}
         key = unquote(parts.path).removeprefix(f"/{BUCKET}").strip("/")
-        size = int(self.headers.get("Content-Length") or 0)
-        self._sent = 0
+        body, self._sent = self._body(), 0
         if self.command in ("GET", "HEAD"):
             self._list(query) if not key else self._get(key)
         elif self.command == "PUT":
-            self._put(key, query, self.rfile.read(size))
+            self._put(key, query, body)
+        elif self.command == "DELETE":
+            (self._folder / key).unlink(missing_ok=True)
+            self._answer(204)
         else:
-            self._post(key, query, self.rfile.read(size))
+            self._post(key, query, body)
         # Before its answer is out: whoever has it may ask for the count.
         self.log.append(Request(began, time.perf_counter(), self._sent, self.requestline))
         self.wfile.flush()
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            body = _chunks(self.rfile)
+        else:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if "aws-chunked" in self.headers.get("Content-Encoding", ""):
+            return _chunks(io.BytesIO(body))
+        return body
 
     def _get(self, key: str) -> None:
         path = self._folder / key
@@ -147,6 +164,10 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def _put(self, key: str, query: dict[str, str], body: bytes) -> None:
+        if urlsplit(self.path).path.endswith("/"):
+            # What stands for a folder.
+            self._answer(200, ETag='"folder"')
+            return
         if "uploadId" in query:
             self.parts[query["uploadId"]][int(query["partNumber"])] = body
             self._answer(200, ETag='"part"')
@@ -181,6 +202,17 @@ class Handler(BaseHTTPRequestHandler):
         space = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
         body = f'<?xml version="1.0" encoding="UTF-8"?><{name} {space}>{inner}</{name}>'
         self._answer(200, body.encode(), Content_Type="application/xml")
+
+
+def _chunks(file: BinaryIO) -> bytes:
+    """What is sent in chunks, each after a line with its size; lines of checksums may follow."""
+    parts = []
+    while size := int(file.readline().partition(b";")[0], 16):
+        parts.append(file.read(size))
+        file.readline()
+    while file.readline().strip():
+        pass
+    return b"".join(parts)
 
 
 def _tag(path: Path) -> str:

@@ -1,0 +1,182 @@
+"""The README's recipes for tables of other libraries: what they read, and what is there then."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pytest
+from helpers import ROOT
+
+import zonebloom as zb
+from bench.store_server import serving
+
+pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
+pytest.importorskip("sqlalchemy")
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan, write_file
+from pyiceberg.table import WriteTask
+
+FILES, ROWS = 8, 500
+KEYS = [3, 1_234, 2_345, 10**6]
+SCHEMA = pa.schema({"id": pa.int64(), "at": pa.int64(), "x": pa.float64()})
+# What the README takes as imported.
+NAMES = {
+    "pa": pa,
+    "pc": pc,
+    "uuid": uuid,
+    "ArrowScan": ArrowScan,
+    "AlwaysTrue": AlwaysTrue,
+    "WriteTask": WriteTask,
+    "write_file": write_file,
+}
+
+
+@pytest.fixture(scope="module")
+def recipes():
+    blocks = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (code,) = [each for each in blocks if "def erase(" in each]
+    names = dict(NAMES)
+    exec(code, names)
+    return names
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("store"), 0) as server:
+        yield server
+
+
+@pytest.fixture
+def s3(server):
+    return pafs.S3FileSystem(
+        access_key="a",
+        secret_key="b",
+        endpoint_override=server.endpoint,
+        scheme="http",
+        region="us-east-1",
+    )
+
+
+def parts():
+    random = np.random.default_rng(0)
+    ids = random.permutation(FILES * ROWS)
+    for number in range(FILES):
+        at = np.arange(ROWS) + number * ROWS
+        columns = [ids[at], at, random.random(ROWS)]
+        yield pa.table(columns, schema=SCHEMA)
+
+
+def data_files(asked):
+    """Names of the Parquet files that were read, and of those that were written."""
+    lines = [line.split() for line in asked.lines if ".parquet" in line]
+    named = [(method, path.partition("?")[0].rpartition("/")[2]) for method, path, _ in lines]
+    read = {name for method, name in named if method == "GET"}
+    return read, {name for method, name in named if method in ("PUT", "POST")}
+
+
+def names_of(located):
+    return {path.rpartition("/")[2] for path in located["path"].to_pylist()}
+
+
+def test_an_erasure_from_a_delta_table_reads_the_files_of_its_keys(recipes, server, s3):
+    options = {
+        "AWS_ENDPOINT_URL": f"http://{server.endpoint}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_REGION": "us-east-1",
+        "conditional_put": "etag",
+    }
+    uri = "s3://lake/delta"
+    for part in parts():
+        write_deltalake(uri, part, mode="append", storage_options=options)
+    table = DeltaTable(uri, storage_options=options)
+    ds = zb.dataset(table, filesystem=s3)
+    ds.create_scalar_index("id", spark=False, number_of_items=ROWS)
+    held = names_of(ds.files_with_keys("id", KEYS))
+    assert 0 < len(held) < FILES
+    before = pa.concat_tables(parts())
+    server.asked()
+    recipes["erase"](table, ds, "id", KEYS, "at")
+    read, written = data_files(server.asked())
+    assert read == held
+    assert len(written) >= 1
+    left = before.filter(pc.invert(pc.is_in(before["id"], pa.array(KEYS))))
+    assert pa.table(table.to_pyarrow_table()).select(SCHEMA.names).sort_by("at").equals(left)
+    ds.optimize.optimize_indices(spark=False)
+    assert ds.files_with_keys("id", KEYS).num_rows == 0
+    # By itself the library looks into all.
+    table.restore(table.version() - 1)
+    all_files = {each.rpartition("/")[2] for each in table.file_uris()}
+    server.asked()
+    table.delete(f"id IN ({', '.join(map(str, KEYS))})")
+    assert data_files(server.asked())[0] == all_files
+
+
+def test_an_erasure_where_the_other_column_is_null_deletes_all(recipes, tmp_path):
+    part = pa.table({"id": [1, 2, 3, 4], "at": [1, None, None, 9]})
+    write_deltalake(tmp_path, part)
+    table = DeltaTable(tmp_path)
+    ds = zb.dataset(table)
+    ds.create_scalar_index("id", spark=False)
+    recipes["erase"](table, ds, "id", [1, 2], "at")
+    recipes["erase"](table, ds, "id", [7], "at")
+    assert sorted(pa.table(table.to_pyarrow_table())["id"].to_pylist()) == [3, 4]
+
+
+@pytest.fixture
+def iceberg(server, tmp_path):
+    catalog = SqlCatalog(
+        "c",
+        uri=f"sqlite:///{tmp_path}/c.db",
+        warehouse="s3://lake/iceberg",
+        **{
+            "s3.endpoint": f"http://{server.endpoint}",
+            "s3.access-key-id": "a",
+            "s3.secret-access-key": "b",
+            "s3.region": "us-east-1",
+        },
+    )
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.t", SCHEMA)
+    for part in parts():
+        table.append(part)
+    yield table
+    catalog.close()
+
+
+def test_an_upsert_into_an_iceberg_table_reads_the_files_of_its_keys(recipes, server, s3, iceberg):
+    ds = zb.dataset(iceberg, filesystem=s3)
+    ds.create_scalar_index("id", spark=False, number_of_items=ROWS)
+    held = names_of(ds.files_with_keys("id", KEYS))
+    assert 0 < len(held) < FILES
+    count = len(KEYS)
+    batch = pa.table([KEYS, [-1] * count, np.zeros(count)], schema=SCHEMA)
+    other = iceberg.catalog.load_table("n.t")
+    of_before = zb.dataset(other, filesystem=s3)
+    server.asked()
+    recipes["upsert"](iceberg, ds, batch, "id")
+    read, written = data_files(server.asked())
+    assert read == held
+    assert len(written) == 1
+    before = pa.concat_tables(parts())
+    kept = before.filter(pc.invert(pc.is_in(before["id"], pa.array(KEYS))))
+    wanted = pa.concat_tables([kept, batch]).sort_by("id")
+    assert iceberg.scan().to_arrow().cast(SCHEMA).sort_by("id").equals(wanted)
+    # Of two upserts from one snapshot the second is refused.
+    with pytest.raises((CommitFailedException, ValidationException)):
+        recipes["upsert"](other, of_before, batch, "id")
+    # By itself the library looks into all.
+    all_files = {each.file.file_path.rpartition("/")[2] for each in iceberg.scan().plan_files()}
+    server.asked()
+    iceberg.upsert(batch.set_column(2, "x", pa.array(np.ones(count))), join_cols=["id"])
+    assert data_files(server.asked())[0] == all_files
