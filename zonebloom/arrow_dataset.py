@@ -16,14 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+from pyarrow.fs import LocalFileSystem
 
 from zonebloom import arguments
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.opened import Opened
-from zonebloom.ranges import OFFSET_BITS
+from zonebloom.ranges import OFFSET_BITS, RowRanges
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS
+from zonebloom.storage.source import Fragment, Source
 
 
 class ArrowDataset(pads.UnionDataset):
@@ -36,8 +38,7 @@ class ArrowDataset(pads.UnionDataset):
     def __init__(self, dataset: Dataset):
         opened = dataset.opened
         source = opened.source
-        files = [(each, None) for each in source.fragments]
-        super().__init__(source.schema, [source.scan_whole(files, source.filesystem)])
+        super().__init__(source.schema, [_files(source)])
         # As it is now. The index of a table in memory goes with the dataset it was made on.
         self._dataset, self._owner = Dataset(opened, dataset.title), dataset
 
@@ -53,7 +54,7 @@ class ArrowDataset(pads.UnionDataset):
         **options: Any,
     ) -> pads.Scanner:
         filter = self._scanner_options({"filter": filter}).get("filter")
-        if filter is None:
+        if filter is None and not self._has_views:
             return super().scanner(columns=columns, batch_size=batch_size, **options)
         _refuse_file_options(options)
         scan = self._dataset.scanner(columns, filter, batch_size=batch_size)
@@ -73,11 +74,20 @@ class ArrowDataset(pads.UnionDataset):
         _refuse_file_options(options)
         planner = self._dataset.opened.planner
         present = planner.to_read().present
-        firsts = np.cumsum([0, *(planner.count_rows(each) for each in present)])
+        counts = [planner.count_rows(each) for each in present]
+        held = [
+            RowRanges([(0, count)]) - each.fragment.deleted
+            for each, count in zip(present, counts, strict=True)
+        ]
+        firsts = np.cumsum([0, *map(len, held)])
         rows = arguments.whole_numbers(indices, "indices", int(firsts[-1]) - 1).astype(np.int64)
         at = firsts.searchsorted(rows, side="right") - 1
-        fragments = np.array([each.fragment_id for each in present], dtype=np.int64)
-        return self._dataset.take((fragments[at] << OFFSET_BITS) + rows - firsts[at], columns)
+        addresses = rows - firsts[at]
+        for number in np.unique(at).tolist():
+            of_file = at == number
+            offsets = held[number].rows_at(addresses[of_file])
+            addresses[of_file] = (present[number].fragment_id << OFFSET_BITS) + offsets
+        return self._dataset.take(addresses, columns)
 
     def filter(self, expression: pc.Expression) -> ArrowDataset:  # pyright: ignore[reportIncompatibleMethodOverride]
         filtered = super().filter(expression)
@@ -90,7 +100,7 @@ class ArrowDataset(pads.UnionDataset):
                 "fragments hold rows that the dataset's own filter leaves out; give the filter to "
                 "get_fragments and to the fragments' scanners instead"
             )
-        if filter is None:
+        if filter is None and not self._has_views:
             return super().get_fragments()
         plan = self._dataset.scanner(filter=filter).plan()
         return (
@@ -117,7 +127,14 @@ class ArrowDataset(pads.UnionDataset):
 
     def unindexed(self) -> pads.Dataset:
         """The rows as PyArrow's own dataset: of the files, or in memory what matches the filter."""
-        return self.children[0] if self._filter is None else pads.InMemoryDataset(self.to_table())
+        if self._filter is None and not self._has_views:
+            return self.children[0]
+        return pads.InMemoryDataset(self.to_table())
+
+    @property
+    def _has_views(self) -> bool:
+        """Whether PyArrow alone would read other rows or columns than the table has."""
+        return self._dataset.opened.source.has_views
 
     def __reduce__(self) -> tuple[Any, ...]:
         opened = self._dataset.opened
@@ -132,12 +149,17 @@ class ArrowFragment:
     fragment's, of the whole file.
     """
 
-    def __init__(self, dataset: Dataset, filter: pc.Expression, plan: ScanPlan):
+    def __init__(self, dataset: Dataset, filter: pc.Expression | None, plan: ScanPlan):
         self._dataset, self._filter, self._plan = dataset, filter, plan
 
     @cached_property
     def _whole(self) -> Any:
         source, part = self._dataset.opened.source, self._plan.fragments[0]
+        if part.fragment.view is not None:
+            raise InvalidArgument(
+                f"{part.fragment.path} is not what the table has: rows are deleted, or columns "
+                "have other names; use scanner, to_table, to_batches, head, take or count_rows"
+            )
         return source.open(part.fragment, source.filesystem)
 
     def __getattr__(self, name: str) -> Any:
@@ -151,7 +173,7 @@ class ArrowFragment:
         batch_size: int = DEFAULT_BATCH_ROWS,
         **options: Any,
     ) -> pads.Scanner:
-        if filter is None:
+        if filter is None and self._plan.fragments[0].fragment.view is None:
             return self._whole.scanner(schema, columns, batch_size=batch_size, **options)
         _refuse_file_options(options)
         if schema is not None and not schema.equals(self._dataset.schema):
@@ -159,7 +181,9 @@ class ArrowFragment:
                 "a fragment is filtered as its dataset's schema has it; give that"
             )
         scan = self._dataset.scanner(columns, filter, batch_size=batch_size)
-        plan = self._plan if filter.equals(self._filter) else self._planned(scan.plan())
+        own = self._filter
+        is_same = own is filter or (own is not None and filter is not None and own.equals(filter))
+        plan = self._plan if is_same else self._planned(scan.plan())
         return pads.Scanner.from_batches(scan.planned(plan).to_batches(), schema=scan.schema)
 
     def _planned(self, plan: ScanPlan) -> ScanPlan:
@@ -190,6 +214,16 @@ def _refuse_file_options(options: dict[str, Any]) -> None:
             "fragment_scan_options are not known to the index; give them to the format of the "
             "pyarrow.dataset.Dataset that zonebloom.dataset opens"
         )
+
+
+def _files(source: Source) -> pads.Dataset:
+    """The files as PyArrow scans them; where it would read other rows than the table has, one that
+    is not there, so that whatever reaches for it fails."""
+    if not source.has_views:
+        files = [(each, None) for each in source.fragments]
+        return source.scan_whole(files, source.filesystem)
+    absent = source.open(Fragment("read this table by its scanner", ""), LocalFileSystem())
+    return pads.FileSystemDataset([absent], source.schema, source.format, LocalFileSystem())
 
 
 def _unindexed(dataset: pads.Dataset) -> pads.Dataset:

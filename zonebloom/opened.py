@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zonebloom import arguments
@@ -58,7 +58,7 @@ class Opened:
         version: Version | None = None,
         embedded_filters: bool = False,
     ) -> Opened:
-        version = catalog.latest() if version is None else version
+        version = _renamed(catalog.latest() if version is None else version, source)
         planner = Planner(source, catalog, version, embedded_filters)
         return cls(source, catalog, version, planner, Binding(source.schema))
 
@@ -72,9 +72,10 @@ class Opened:
                 f"the files lie below {source.root} by now, so their index would be in "
                 f"{catalog.folder}, and it is in {self.catalog.folder}; open the dataset again"
             )
-        version = catalog.latest()
+        version = _renamed(catalog.latest(), source)
         paths = [[each.path for each in files.fragments] for files in (source, self.source)]
-        is_same = paths[0] == paths[1] and source.schema.equals(self.source.schema, True)
+        is_same = paths[0] == paths[1] and source.state == self.source.state
+        is_same &= source.schema.equals(self.source.schema, True)
         if is_same and version == self.version:
             return self
         return Opened.of(source, self.catalog, version, self.planner.asks_embedded)
@@ -106,6 +107,11 @@ class Opened:
 
     def indexed_column(self, entry: IndexEntry) -> Column:
         """The column of an index, as long as it is what was indexed."""
+        if self.source.field_of(entry.column) != entry.built_of:
+            raise SchemaMismatch(
+                f"index {entry.name!r} was built of another column {'.'.join(entry.column)} than "
+                "there is now; build it again, or drop it"
+            )
         leaf = leaf_type(self.source.schema, entry.column)
         if leaf is None or hash_domain(leaf) != entry.domain:
             raise SchemaMismatch(
@@ -123,3 +129,14 @@ class Opened:
             is_applied = is_applied or isinstance(filter, str)
             self.binding.check_filter(expression, is_applied=is_applied)
         return expression, predicate
+
+
+def _renamed(version: Version, source: Source) -> Version:
+    """A version whose indices are on columns as the table names them now."""
+    indices = {
+        name: replace(entry, column=source.column_of(entry.field) or entry.column)
+        if entry.field
+        else entry
+        for name, entry in version.indices.items()
+    }
+    return version if indices == version.indices else replace(version, indices=indices)

@@ -547,3 +547,23 @@ def test_what_is_refused(spark, lake):
         tag_location(keys, lake, "id", partition_by="id")
     with pytest.raises(InvalidArgument, match="in memory"):
         tag_location(keys, zb.dataset(pa.table({"id": [1]})), "id")
+
+
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+def test_deleted_rows_are_not_tagged(spark, tmp_path, way):
+    from deltalake import DeltaTable
+    from storage.delta_by_hand import MappedTable
+
+    table = MappedTable(tmp_path / "t", "name")
+    table.set_fields([table.field("id", "long", "id"), table.field("x", "long", "x")])
+    name = table.append([{"id": each, "x": -each} for each in range(100)])
+    zb.dataset(DeltaTable(table.path)).create_scalar_index("id", spark=False)
+    table.delete(name, [41, 42])
+    keys = spark.createDataFrame([(each,) for each in (40, 41, 42, 43, 500)], "id long")
+    tagged = tag_location(keys, zb.dataset(DeltaTable(table.path)), on="id")
+    found = {row["id"]: row["row_offset"] for row in tagged.collect()}
+    assert found == {40: 40, 41: None, 42: None, 43: 43, 500: None}
+    table.fields[0]["name"], table.fields[1]["name"] = "x", "id"
+    table.set_fields(table.fields)
+    with pytest.raises(InvalidArgument, match="other names for its columns"):
+        tag_location(keys, zb.dataset(DeltaTable(table.path)), on="id")

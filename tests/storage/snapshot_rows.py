@@ -1,9 +1,12 @@
-"""Rows that tables of several formats are made of."""
+"""Rows that tables of several formats are made of, and every way of reading them."""
 
 from __future__ import annotations
 
+import duckdb
 import numpy as np
 import pyarrow as pa
+
+import zonebloom as zb
 
 ROWS = 40_000
 
@@ -32,3 +35,118 @@ def check_addresses(opened) -> None:
     at = np.arange(ranges["start"][0].as_py(), ranges["stop"][0].as_py())
     ids = opened.take(base | at, columns=["id"])["id"].to_pylist()
     assert 50_000 in ids and len(ids) == at.size
+
+
+# A table with an integer column "id" of distinct values, held against rows in memory. ``sought``
+# are some ids that are there, and some that are not, for they were deleted or never there.
+
+
+def _whole(opened, want, sought):
+    got = opened.to_table()
+    assert got.schema == opened.schema
+    assert in_order(got) == in_order(want)
+    assert opened.count_rows() == want.num_rows
+
+
+def _some(opened, want, sought):
+    limit = want.num_rows // 2
+    ids = set(want["id"].to_pylist())
+    for part in (
+        opened.scanner(limit=limit).to_table(),
+        opened.scanner().head(limit),
+        pa.Table.from_batches(opened.scanner(limit=limit, batch_size=3).to_batches(), want.schema),
+    ):
+        assert part.num_rows == limit
+        assert ids.issuperset(part["id"].to_pylist())
+
+
+def _filtered(opened, want, sought):
+    wanted = in_order(want.filter(pa.compute.field("id").isin(sought)))
+    text = f"id IN ({', '.join(map(str, sought))})"
+    assert in_order(opened.to_table(filter=text)) == wanted
+    assert opened.count_rows(filter=text) == len(wanted)
+    assert in_order(opened.to_table(filter=f"NOT id NOT IN ({text[7:]}")) == wanted
+    unindexed = opened.scanner(filter=text, use_scalar_index=False).to_table()
+    assert in_order(unindexed) == wanted
+    below = pa.compute.field("id") < sought[0]
+    assert in_order(opened.to_table(filter=below)) == in_order(want.filter(below))
+
+
+def _lookup(opened, want, sought):
+    found = opened.lookup("id", sought)
+    there = want.filter(pa.compute.field("id").isin(sought))
+    assert in_order(found.drop("key_index")) == in_order(there)
+    assert [sought[at] for at in found["key_index"].to_pylist()] == found["id"].to_pylist()
+
+
+def _located(opened, want, sought):
+    present = set(want["id"].to_pylist())
+    located = opened.locate("id", sought)
+    assert located.num_rows == len(sought)
+    for each in located.to_pylist():
+        assert (each["row"] is not None) == (sought[each["key_index"]] in present)
+    files = opened.files_with_keys("id", sought)
+    assert sum(files["num_rows"].to_pylist()) == len(present & set(sought))
+    there = located.filter(located["row"].is_valid())
+    at = (there["fragment_id"].to_numpy().astype(np.int64) << 32) | there["row"].to_numpy()
+    wanted = [sought[each] for each in there["key_index"].to_pylist()]
+    assert opened.take(at, columns=["id"])["id"].to_pylist() == wanted
+
+
+def _searched(opened, want, sought):
+    universe = opened.search("true").universe
+    assert len(universe) == want.num_rows
+    ids = opened.take(universe.rows(), columns=["id"])["id"].to_pylist()
+    assert sorted(ids) == sorted(want["id"].to_pylist())
+    found = opened.search(f"id = {sought[0]}").at_most
+    assert found.issubset(universe)
+
+
+def _polars(opened, want, sought):
+    import polars as pl
+
+    frame = opened.to_polars()
+    assert sorted(frame.collect()["id"].to_list()) == sorted(want["id"].to_pylist())
+    got = frame.filter(pl.col("id").is_in(sought)).collect()
+    assert sorted(got["id"].to_list()) == sorted(set(sought) & set(want["id"].to_pylist()))
+
+
+def _arrow(opened, want, sought):
+    arrow = opened.to_arrow_dataset()
+    condition = pa.compute.field("id").isin(sought)
+    assert in_order(arrow.to_table()) == in_order(want)
+    assert arrow.count_rows() == want.num_rows
+    assert in_order(arrow.to_table(filter=condition)) == in_order(want.filter(condition))
+    assert arrow.take(list(range(want.num_rows))).equals(arrow.to_table())
+    assert in_order(arrow.filter(condition).to_table()) == in_order(want.filter(condition))
+    # Where the files are PyArrow's to scan, they have their own columns.
+    by_file = [each.to_table().select(want.schema.names) for each in arrow.get_fragments()]
+    assert in_order(pa.concat_tables(by_file)) == in_order(want)
+    by_file = [each.count_rows() for each in arrow.get_fragments(condition)]
+    least = want.filter(condition).num_rows
+    assert least <= sum(by_file)
+    ordered = arrow.sort_by("id").to_table()["id"].to_pylist()
+    assert ordered == sorted(want["id"].to_pylist())
+
+
+def _duckdb(opened, want, sought):
+    arrow = opened.to_arrow_dataset()
+    with duckdb.connect() as db:
+        db.register("t", arrow)
+        [(count,)] = db.sql("SELECT count(*) FROM t").fetchall()
+        got = db.sql(f"SELECT id FROM t WHERE id IN ({', '.join(map(str, sought))})").fetchall()
+    assert count == want.num_rows
+    assert sorted(each for (each,) in got) == sorted(set(sought) & set(want["id"].to_pylist()))
+
+
+READS = [
+    *(_whole, _some, _filtered, _lookup, _located),
+    *(_searched, _polars, _arrow, _duckdb),
+]
+
+
+def check_reads(opened: zb.Dataset, want: pa.Table, sought, reads=READS) -> None:
+    """The rows of a dataset, by each way of reading it."""
+    want = want.select(opened.schema.names).cast(opened.schema)
+    for read in reads:
+        read(opened, want, sought)

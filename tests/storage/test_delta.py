@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
-import json
 import os
 import shutil
-import struct
 from decimal import Decimal
 
 import pyarrow as pa
@@ -15,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from storage.delta_by_hand import add, commit, metadata, protocol
 from storage.snapshot_rows import ROWS, check_addresses, in_order, rows
 
 import zonebloom as zb
@@ -46,51 +44,6 @@ def same_rows(path, expression: pc.Expression, text: str, version: int | None = 
         assert in_order(got) == in_order(want)
     assert opened.count_rows(filter=text) == want.num_rows
     return want.num_rows
-
-
-def commit(path, *actions) -> None:
-    """Write the next commit of a log by hand."""
-    log = path / "_delta_log"
-    log.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(action) + "\n" for action in actions)
-    (log / f"{len(list(log.glob('*.json'))):020d}.json").write_text(lines)
-
-
-def protocol(*features):
-    return {
-        "protocol": {
-            "minReaderVersion": 3,
-            "minWriterVersion": 7,
-            "readerFeatures": list(features),
-            "writerFeatures": list(features),
-        }
-    }
-
-
-def metadata(fields, partitioned_by=(), **configuration):
-    return {
-        "metaData": {
-            "id": "7d9ab6f5-2a4b-4a4f-9f2a-0c6a3d6f6f10",
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": json.dumps({"type": "struct", "fields": fields}),
-            "partitionColumns": list(partitioned_by),
-            "configuration": configuration,
-            "createdTime": 1,
-        }
-    }
-
-
-def add(path, name, values=None, **more):
-    return {
-        "add": {
-            "path": name,
-            "partitionValues": values or {},
-            "size": path.stat().st_size,
-            "modificationTime": 1,
-            "dataChange": True,
-            **more,
-        }
-    }
 
 
 @pytest.fixture
@@ -360,94 +313,6 @@ def test_columns_that_widened(path):
         for text in (f"id = {number}", f"x = {number}.0"):
             assert opened.to_table(filter=text).to_pydict() == {"id": [number], "x": [number]}
     assert opened.count_rows(filter="id = 18") == 0
-
-
-def deletion_vector(*deleted):
-    """An inline one: a 64-bit Roaring bitmap in Z85."""
-    bitmap = struct.pack("<II2HI", 12346, 1, 0, len(deleted) - 1, 16)
-    bitmap += struct.pack(f"<{len(deleted)}H", *deleted)
-    data = struct.pack("<iqI", 1681511377, 1, 0) + bitmap
-    size, data = len(data), data + bytes(-len(data) % 4)
-    return {
-        "storageType": "i",
-        "pathOrInlineDv": z85(data),
-        "sizeInBytes": size,
-        "cardinality": len(deleted),
-    }
-
-
-def z85(data):
-    # The digits of base85 in another alphabet; base64 has it since Python 3.13.
-    theirs = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-    wanted = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-    return base64.b85encode(data).decode().translate(str.maketrans(theirs, wanted))
-
-
-def test_a_table_with_deletion_vectors_is_refused(path):
-    write_deltalake(path, pa.table({"id": [1, 2, 3]}))
-    commit(path, protocol("deletionVectors"))
-    # The feature alone deletes nothing.
-    assert zb.dataset(DeltaTable(path)).count_rows() == 3
-    [file] = map(os.path.basename, DeltaTable(path).file_uris())
-    commit(
-        path,
-        {"remove": {"path": file, "deletionTimestamp": 1, "dataChange": True}},
-        add(path / file, file, deletionVector=deletion_vector(1), stats='{"numRecords":3}'),
-    )
-    table = DeltaTable(path)
-    assert sorted(pa.table(table.scan().read_all())["id"].to_pylist()) == [1, 3]
-    with pytest.raises(SourceError, match="deletion vector; rewrite"):
-        zb.dataset(table)
-    assert zb.dataset(DeltaTable(path, version=1)).count_rows() == 3
-
-
-@pytest.mark.parametrize(("mode", "physical"), [("name", "col-1"), ("id", "id")])
-def test_columns_under_other_names_are_refused(path, mode, physical):
-    path.mkdir()
-    pq.write_table(pa.table({physical: [1, 2, 3]}), path / "a.parquet")
-    inner = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": physical}
-    fields = [{"name": "id", "type": "long", "nullable": True, "metadata": inner}]
-    commit(
-        path,
-        protocol("columnMapping"),
-        metadata(fields, **{"delta.columnMapping.mode": mode}),
-        add(path / "a.parquet", "a.parquet"),
-    )
-    with pytest.raises(SourceError, match="columnMapping"):
-        zb.dataset(DeltaTable(path))
-
-
-def test_a_mapping_that_renamed_nothing_is_read(path):
-    path.mkdir()
-    pq.write_table(pa.table({"id": [1, 2, 3]}), path / "a.parquet")
-    inner = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "id"}
-    fields = [{"name": "id", "type": "long", "nullable": True, "metadata": inner}]
-    commit(
-        path,
-        protocol("columnMapping"),
-        metadata(fields, **{"delta.columnMapping.mode": "name"}),
-        add(path / "a.parquet", "a.parquet"),
-    )
-    assert zb.dataset(DeltaTable(path)).to_table()["id"].to_pylist() == [1, 2, 3]
-
-
-def test_a_renamed_field_of_a_struct_is_refused(path):
-    path.mkdir()
-    pq.write_table(pa.table({"s": [{"old": 1}]}), path / "a.parquet")
-
-    def mapped(name, physical, number, type):
-        inner = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": physical}
-        return {"name": name, "type": type, "nullable": True, "metadata": inner}
-
-    struct_type = {"type": "struct", "fields": [mapped("new", "old", 2, "long")]}
-    commit(
-        path,
-        protocol("columnMapping"),
-        metadata([mapped("s", "s", 1, struct_type)], **{"delta.columnMapping.mode": "name"}),
-        add(path / "a.parquet", "a.parquet"),
-    )
-    with pytest.raises(SourceError, match="'new'"):
-        zb.dataset(DeltaTable(path))
 
 
 def test_files_the_log_names_by_a_uri(path, tmp_path):

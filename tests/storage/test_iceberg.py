@@ -28,21 +28,9 @@ from zonebloom.storage.iceberg import is_iceberg
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.manifest import (
-    DataFile,
-    DataFileContent,
-    FileFormat,
-    ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
-    ManifestWriterV2,
-)
-from pyiceberg.table.update.snapshot import _FastAppendFiles
-from pyiceberg.typedef import Record
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
-    IntegerType,
     LongType,
     StringType,
 )
@@ -300,37 +288,6 @@ def test_columns_in_another_order(indexed):
     assert same_rows(indexed, pc.field("id") == 120_000, "id = 120000") == 1
 
 
-def test_a_renamed_column_is_refused_while_files_hold_its_old_name(indexed):
-    with indexed.update_schema() as update:
-        update.rename_column("key", "name")
-    with pytest.raises(SourceError, match=r"'name'.*another name"):
-        zb.dataset(indexed)
-    indexed.overwrite(rows(0).rename_columns(["id", "name", "part", "x"]))
-    zb.dataset(indexed).create_scalar_index("name")
-    assert same_rows(indexed, pc.field("name") == "key 7919", "name = 'key 7919'") == 1
-
-
-def test_a_column_dropped_and_added_again_is_refused(indexed):
-    with indexed.update_schema() as update:
-        update.delete_column("key")
-    assert zb.dataset(indexed).to_table(filter="id = 7").column_names == ["id", "part", "x"]
-    with indexed.update_schema() as update:
-        update.add_column("key", StringType())
-    with pytest.raises(SourceError, match=r"'key'.*another name"):
-        zb.dataset(indexed)
-
-
-def test_a_renamed_field_of_a_struct_is_refused(catalog):
-    data = pa.table({"id": [1], "s": [[{"a": 1, "b": {"c": "x"}}]]})
-    table = catalog.create_table("n.t", schema=data.schema)
-    table.append(data)
-    assert same_rows(table, pc.field("id") == 1, "id = 1") == 1
-    with table.update_schema() as update:
-        update.rename_column("s.element.b.c", "d")
-    with pytest.raises(SourceError, match=r"'s\.element\.b\.d'"):
-        zb.dataset(table)
-
-
 def test_fields_of_structs_that_came_later(catalog):
     data = pa.table({"id": [1, 2], "s": [{"a": 1}, {"a": 2}]})
     table = catalog.create_table("n.t", schema=data.schema)
@@ -343,135 +300,6 @@ def test_fields_of_structs_that_came_later(catalog):
         assert same_rows(table, pc.field("id") == number, f"id = {number}") == 1
         assert same_rows(table, pc.field("s", "a") == number, f"s.a = {number}") == 1
     assert same_rows(table, pc.field("s", "b") == "x", "s.b = 'x'") == 1
-
-
-@pytest.mark.parametrize("renamed", [False, True])
-def test_files_of_format_version_1_are_looked_at(catalog, renamed):
-    data = rows(0, 100)
-    table = catalog.create_table("n.t", schema=data.schema, properties={"format-version": "1"})
-    table.append(data)
-    if renamed:
-        path = zb.dataset(table).files[0]
-        stored = pq.ParquetFile(path).read()
-        pq.write_table(stored.rename_columns(["id", "key", "old", "x"]), path)
-        with pytest.raises(SourceError, match=r"'part'.*another name"):
-            zb.dataset(table)
-    else:
-        assert same_rows(table, pc.field("id") == 7, "id = 7") == 1
-
-
-def test_files_without_field_ids(catalog, tmp_path):
-    data = rows(0, 100)
-    pq.write_table(data, tmp_path / "a.parquet")
-    table = catalog.create_table("n.t", schema=data.schema)
-    table.add_files([(tmp_path / "a.parquet").as_uri()])
-    assert "schema.name-mapping.default" in table.properties
-    opened = zb.dataset(table)
-    assert opened.files == [str(tmp_path / "a.parquet")]
-    opened.create_scalar_index("id")
-    assert same_rows(table, pc.field("id") == 7, "id = 7") == 1
-    with table.update_schema() as update:
-        update.rename_column("key", "name")
-    with pytest.raises(SourceError, match="no field ids"):
-        zb.dataset(table)
-
-
-def test_a_column_with_an_initial_default_is_refused(catalog):
-    data = rows(0, 10)
-    table = catalog.create_table("n.t", schema=data.schema)
-    table.append(data)
-    with table.update_schema() as update:
-        try:
-            update.add_column("new", IntegerType(), default_value=7, required=True)
-        except (TypeError, ValueError, NotImplementedError) as error:
-            pytest.skip(f"pyiceberg does not add it: {error}")
-    with pytest.raises(SourceError, match="initial default"):
-        zb.dataset(table)
-
-
-# Deletes
-
-
-class _DeletesWriter(ManifestWriterV2):
-    def content(self):
-        return ManifestContent.DELETES
-
-    @property
-    def _meta(self):
-        return {**super()._meta, "content": "deletes"}
-
-
-class _AddDeletes(_FastAppendFiles):
-    """Commits delete files, which pyiceberg reads and does not write."""
-
-    def _manifests(self):
-        writer = _DeletesWriter(
-            self._transaction.table_metadata.spec(),
-            self._transaction.table_metadata.schema(),
-            self.new_manifest_output(),
-            self._snapshot_id,
-            self._compression,
-        )
-        with writer:
-            for file in self._added_data_files:
-                entry = ManifestEntry.from_args(
-                    status=ManifestEntryStatus.ADDED,
-                    snapshot_id=self._snapshot_id,
-                    sequence_number=None,
-                    file_sequence_number=None,
-                    data_file=file,
-                )
-                writer.add(entry)
-        return [writer.to_manifest_file(), *self._existing_manifests()]
-
-
-def add_deletes(table, path, data: pa.Table, **more) -> None:
-    pq.write_table(data, path)
-    file = DataFile.from_args(
-        file_path=path.as_uri(),
-        file_format=FileFormat.PARQUET,
-        partition=Record(),
-        record_count=data.num_rows,
-        file_size_in_bytes=path.stat().st_size,
-        **more,
-    )
-    file.spec_id = table.spec().spec_id
-    with table.transaction() as transaction:
-        from pyiceberg.table.snapshots import Operation
-
-        with _AddDeletes(Operation.APPEND, transaction, table.io) as update:
-            update.append_data_file(file)
-
-
-def test_position_deletes_are_refused(indexed, tmp_path):
-    file = next(iter(indexed.scan().plan_files())).file.file_path
-    schema = pa.schema(
-        [
-            pa.field("file_path", pa.string(), False, {b"PARQUET:field_id": b"2147483546"}),
-            pa.field("pos", pa.int64(), False, {b"PARQUET:field_id": b"2147483545"}),
-        ]
-    )
-    data = pa.table({"file_path": [file], "pos": [5]}, schema=schema)
-    add_deletes(indexed, tmp_path / "d.parquet", data, content=DataFileContent.POSITION_DELETES)
-    assert indexed.scan().to_arrow().num_rows == 3 * ROWS - 1
-    with pytest.raises(SourceError, match="delete file or a deletion vector; rewrite"):
-        zb.dataset(indexed)
-    # Rewritten, the table has no use for the delete file any more.
-    indexed.overwrite(indexed.scan().to_arrow())
-    assert zb.dataset(indexed).count_rows() == 3 * ROWS - 1
-
-
-def test_equality_deletes_are_refused(indexed, tmp_path):
-    schema = pa.schema([pa.field("id", pa.int64(), True, {b"PARQUET:field_id": b"1"})])
-    add_deletes(
-        indexed,
-        tmp_path / "d.parquet",
-        pa.table({"id": [7]}, schema=schema),
-        content=DataFileContent.EQUALITY_DELETES,
-        equality_ids=[1],
-    )
-    with pytest.raises(SourceError, match=r"equality deletes.*; rewrite"):
-        zb.dataset(indexed)
 
 
 def test_an_index_elsewhere(catalog, tmp_path):

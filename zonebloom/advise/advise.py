@@ -215,7 +215,7 @@ class _Sample:
             np.arange(zone.start, zone.stop) + (zone.fragment.fragment_id << OFFSET_BITS)
             for zone in self.zones
         ]
-        plan, _ = self._planner.plan_rows(np.sort(np.concatenate(addresses)))
+        plan, _ = self._planner.plan_rows(np.sort(np.concatenate(addresses)), deleted_too=True)
         execution = Execution(source, Request(names, None), self.counter)
         batches = [batch.select(names) for batch in execution.batches(plan.fragments)]
         return pa.Table.from_batches(batches).select(names)
@@ -223,9 +223,9 @@ class _Sample:
     def _pace(self, column: Column) -> _Pace:
         if not self.zones:
             return _Pace(0.0, 0.0)
-        path = self.zones[0].fragment.fragment.path
+        fragment = self.zones[0].fragment.fragment
         files = counted(self._source.filesystem, self.counter)
-        reader = columns_reader(self._source, path, [column], files)
+        reader = columns_reader(self._source, fragment, [column], files)
         return _measure_pace(reader, self._parameters)
 
     def _judge(self, column: Column, values: pa.ChunkedArray, pace: _Pace) -> Advice:

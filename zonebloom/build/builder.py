@@ -139,7 +139,9 @@ class Builder:
 
         def check(latest: Version) -> None:
             for entry, _ in indices:
-                if latest.indices.get(entry.name) != entry:
+                found = latest.indices.get(entry.name)
+                # Its column may have been renamed since, which no writer noted.
+                if found is None or replace(found, column=entry.column) != entry:
                     raise CommitConflict(
                         f"another writer changed index {entry.name!r} meanwhile; try again"
                     )
@@ -163,9 +165,8 @@ class Builder:
         missing = tuple(each for each in coverage.present if each.fragment_id not in left)
         stored = entry.global_filter
         size = None if stored is None else GlobalSize(stored.num_items, stored.probability)
-        return _Work(
-            IndexSpec(entry.name, column, entry.parameters, size), missing, entry, segments, alive
-        )
+        spec = IndexSpec(entry.name, column, entry.parameters, size, entry.field)
+        return _Work(spec, missing, entry, segments, alive)
 
     def _run(
         self,

@@ -47,6 +47,8 @@ class IndexSpec:
     parameters: ZoneParameters
     # Of its global filter, if it is to have one.
     global_size: GlobalSize | None = None
+    # As the table tells the column, whatever its name.
+    field: tuple[str, ...] = ()
 
     @property
     def global_bytes(self) -> int:
@@ -63,6 +65,7 @@ class IndexSpec:
             tuple(segments),
             now(),
             global_filter,
+            () if self.field == self.column.path else self.field,
         )
 
 
@@ -105,12 +108,13 @@ class IndexRequest:
         size = self._global_size(opened)
         return [
             IndexSpec(
-                self._checked_name(f"{column}_idx" if self.name is None else self.name, opened),
-                opened.column(column),
+                self._checked_name(f"{name}_idx" if self.name is None else self.name, opened),
+                column := opened.column(name),
                 parameters,
                 size,
+                opened.source.field_of(column.path),
             )
-            for column in dict.fromkeys(self.column)
+            for name in dict.fromkeys(self.column)
         ]
 
     def _for_false_zones(self, opened: Opened) -> ZoneParameters:

@@ -64,7 +64,7 @@ def train_task(
             for output in outputs:
                 output.begin_fragment(fragment.fragment_id)
             columns = [spec.column for spec in task.specs]
-            reader = columns_reader(task.source, fragment.fragment.path, columns)
+            reader = columns_reader(task.source, fragment.fragment, columns)
             _train_fragment(reader, outputs, threads, progress)
             num_rows.append(max(output.end_fragment() for output in outputs))
         digests = _digests(task)

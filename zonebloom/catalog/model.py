@@ -99,6 +99,13 @@ class IndexEntry:
     segments: tuple[Segment, ...]
     created_at: str = ""
     global_filter: GlobalFilterEntry | None = None
+    # What stays of the column when it is renamed; empty where that is its name.
+    field: tuple[str, ...] = ()
+
+    @property
+    def built_of(self) -> tuple[str, ...]:
+        """The column it was built of, whatever its name is now."""
+        return self.field or self.column
 
     @property
     def files(self) -> dict[tuple[str, str], int]:

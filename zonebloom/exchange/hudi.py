@@ -229,7 +229,7 @@ def _describe(
 ) -> tuple[bytes, dict[str, dict[str, Any]]]:
     """Read a file once: the filter of the first column, and what is certain of all of them."""
     opened: Any = source.open(fragment, source.filesystem)
-    reader = columns_reader(source, fragment.path, columns)
+    reader = columns_reader(source, fragment, columns)
     (run,) = reader.runs(split=False)
     num_rows = opened.count_rows() if run.num_rows is None else run.num_rows
     bloom = Sbbf(max(num_rows, 1), probability)

@@ -72,10 +72,12 @@ def validate(
         sample = arguments.whole(sample, "sample")
     rows = {known.fragment_id: known.num_rows for known in version.fragments.values()}
     leaf = leaf_type(source.schema, entry.column)
-    if leaf is None or hash_domain(leaf) != entry.domain:
+    is_another = source.field_of(entry.column) != entry.built_of
+    if is_another or leaf is None or hash_domain(leaf) != entry.domain:
         raise CorruptIndex(
             f"index {entry.name!r} is of a column {'.'.join(entry.column)} of {entry.domain}, "
-            f"which is {leaf or 'not there'} in the dataset; build it again"
+            f"which is {'another' if is_another else leaf or 'not there'} in the dataset; build it "
+            "again"
         )
     column = Column(entry.column, leaf)
     covered = entry.fragment_ids

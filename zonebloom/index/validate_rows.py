@@ -23,6 +23,7 @@ from zonebloom.sbbf.hashing import Hashes, hash_array
 from zonebloom.storage.columns import Column, ColumnsReader, TableColumns, columns_reader, leaf_of
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.parquet.layout import FilePages
+from zonebloom.storage.parquet.named import named_pages
 from zonebloom.storage.parquet.pagemap import PageMap
 from zonebloom.storage.rows import open_rows
 from zonebloom.storage.source import Source
@@ -147,7 +148,7 @@ class RowValidation:
         return count
 
     def _check_all(self, fragment: PresentFragment, zones: Sequence[_Zone]) -> None:
-        reader = columns_reader(self._source, fragment.fragment.path, [self._column])
+        reader = columns_reader(self._source, fragment.fragment, [self._column])
         same = pc.call_function("equal", [self._ranges["fragment_id"], fragment.fragment_id])
         ranges = self._ranges.filter(same)
         pages = None
@@ -155,6 +156,7 @@ class RowValidation:
         # A column that the path gives is not read from the file.
         if page_map is not None and self._column.path[0] not in self._source.partition_columns():
             pages = page_map.file(fragment.fragment_id, fragment.identity.size)
+            pages = None if pages is None else named_pages(pages, fragment.fragment.names)
         for rows in _rows_of(reader, fragment, zones):
             self._check_filters(rows)
             self._check_ranges(ranges, rows)

@@ -36,7 +36,7 @@ from zonebloom.scan.recheck import (
 from zonebloom.storage.files import ReadCounter, counted, is_local
 from zonebloom.storage.parquet.narrow import KeyTests
 from zonebloom.storage.parquet.rows import ParquetRows
-from zonebloom.storage.rows import FragmentRows, open_rows
+from zonebloom.storage.rows import FragmentRows, open_rows, viewed_batches
 from zonebloom.storage.source import Fragment, Source
 from zonebloom.threads import REMOTE_THREADS, cores, in_order
 from zonebloom.values.types import widens
@@ -88,7 +88,7 @@ class Execution:
             yield from self._matches(part, part.rows)
         else:
             self._count(fragments_read=1)
-            yield from self._by_pyarrow(part, _EVERY_ROW)
+            yield from self._by_pyarrow(part, _EVERY_ROW - part.fragment.deleted)
         # What was read of a file that changed meanwhile is of no one version of it.
         self._require_unchanged(part)
 
@@ -181,8 +181,8 @@ class Execution:
                 yield from table.to_batches(max_chunksize=self._request.batch_size)
         except FragmentChanged:
             # Rows of the file it was are out already; or rows were asked for by address, and
-            # there is no telling where they are now.
-            if is_begun or self._request.filter is None:
+            # there is no telling where they are now, nor which of them a table has deleted.
+            if is_begun or self._request.filter is None or part.fragment.view is not None:
                 raise
             yield from self._read_whole([replace(part, rows=None)])
 
@@ -280,17 +280,22 @@ class Execution:
 
         self._require_unchanged(part)
         opened = self._source.open(part.fragment, self._filesystem)
-        positions = wanted
+        positions, has_view = wanted, part.fragment.view is not None
         with self._naming([part.fragment]):
-            if isinstance(opened, pads.ParquetFileFragment):
+            if isinstance(opened, pads.ParquetFileFragment) and not has_view:
                 opened, wanted, positions, groups = _row_groups_with(opened, wanted, part)
                 self._count(row_groups_read=groups)
                 with self._lock:
                     reasons = self.stats.whole_row_groups
                     reasons[why] = reasons.get(why, 0) + groups
-            batches = opened.to_batches(
-                schema=self._source.schema, columns=self._needed, **self._options()
-            )
+            if has_view:
+                batches = viewed_batches(
+                    self._source, part.fragment, self._filesystem, self._needed
+                )
+            else:
+                batches = opened.to_batches(
+                    schema=self._source.schema, columns=self._needed, **self._options()
+                )
             start = before = 0
             for batch in batches:
                 window = positions.window(start, start + batch.num_rows)

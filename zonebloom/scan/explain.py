@@ -73,6 +73,11 @@ class ScanPlan(Lines):
         return self.num_fragments - len(self.fragments)
 
     @property
+    def deleted_rows(self) -> int:
+        """Rows left out of what is read because the table has deleted them."""
+        return sum(part.deleted for part in self.fragments)
+
+    @property
     def fragments_text(self) -> str:
         """How many fragments are read in part, whole, and not at all."""
         whole = sum(part.rows is None for part in self.fragments)
@@ -96,6 +101,8 @@ class ScanPlan(Lines):
         if not self.indices:
             lines.append("  index: none used")
         lines.append(f"  {self.fragments_text}")
+        if any(part.fragment.view is not None for part in self.fragments):
+            lines.append(f"  deleted rows: {self.deleted_rows:,} left out")
         parts = [part for part in self.fragments if part.rows is not None]
         whole = [part for part in self.fragments if part.rows is None]
         lines += _first_few(parts, "in part")

@@ -267,8 +267,7 @@ def _parts(
         if plan.rows is None and plan.row_groups is None:
             # Row group by row group, on all cores, where pyarrow would give batch after batch.
             rows = RowRanges([(0, planner.count_rows(file))])
-            pages = planner.page_maps.pages(file.fragment_id, file.identity.size)
-            plan = replace(plan, rows=rows, pages=pages)
+            plan = replace(plan, rows=rows, pages=planner.pages(file))
         parts.append((number, replace(plan, identity=file.identity)))
     return parts
 

@@ -57,7 +57,8 @@ class FragmentPlan:
     """What a scan reads of one fragment: the offsets in ``rows``, or all when None, and ``why``.
 
     ``identity`` is the file's when the plan was made, set where ``rows`` is; ``pages`` None has its
-    footer say; ``row_groups`` are those an unindexed file's own filters leave.
+    footer say; ``row_groups`` are those an unindexed file's own filters leave; ``deleted`` counts
+    rows left out of ``rows`` because the table has deleted them.
     """
 
     fragment: Fragment
@@ -66,6 +67,7 @@ class FragmentPlan:
     identity: FileIdentity | None = None
     pages: FilePages | None = None
     row_groups: tuple[int, ...] | None = None
+    deleted: int = 0
 
 
 @dataclass(slots=True)

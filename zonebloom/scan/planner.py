@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -40,6 +40,8 @@ from zonebloom.scan.present import PresentFiles
 from zonebloom.scan.search import Search, Searcher
 from zonebloom.storage.embedded import FragmentFilters
 from zonebloom.storage.files import FileIdentity, ReadCounter, is_local
+from zonebloom.storage.parquet.layout import FilePages
+from zonebloom.storage.parquet.named import named_pages
 from zonebloom.storage.parquet.narrow import finds_keys
 from zonebloom.storage.source import Fragment, Source
 from zonebloom.threads import REMOTE_THREADS
@@ -49,6 +51,7 @@ from zonebloom.values.columns import leaf_type
 _MOST = 0.6
 # PyArrow scans so many rows of a few columns in the time of a check.
 _ROWS_PER_CHECK = 64
+_NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 class Planner:
@@ -77,9 +80,10 @@ class Planner:
     def search(self, predicate: Predicate) -> SearchResult:
         coverage = self.to_read()
         search = self._search(predicate, coverage)
-        if all(each.num_rows is not None for each in coverage.present):
+        deleted = self._deleted(coverage.present)
+        if not deleted and all(each.num_rows is not None for each in coverage.present):
             return search.result
-        rows, paths = coverage.universe(self.count_rows), search.result.paths
+        rows, paths = coverage.universe(self.count_rows) - deleted, search.result.paths
         return SearchResult(rows, at_most=rows, at_least=rows, paths=paths) & search.result
 
     def search_present(self, predicate: Predicate) -> tuple[Coverage, Search]:
@@ -131,7 +135,10 @@ class Planner:
         # dataset, where several share an index_dir.
         by_use = sorted(
             self.loaded.values(),
-            key=lambda index: not coverage.live.isdisjoint(index.entry.fragment_ids),
+            key=lambda index: (
+                self._source.field_of(index.entry.column) == index.entry.built_of,
+                not coverage.live.isdisjoint(index.entry.fragment_ids),
+            ),
         )
         return Searcher(
             self._source.schema,
@@ -152,6 +159,7 @@ class Planner:
                     for each in (coverage.present if from_paths else ())
                 ],
             ),
+            self._source.field_of,
         )
 
     def plan(
@@ -164,7 +172,8 @@ class Planner:
     ) -> ScanPlan:
         if predicate is None or expression is None:
             present = self.to_read().present
-            whole = tuple(FragmentPlan(each.fragment, None, "no index used") for each in present)
+            self._look_up_deletes(present)
+            whole = tuple(self._whole(each, "no index used") for each in present)
             return ScanPlan(expression, None, columns, whole, len(whole))
         counter = ReadCounter()
         before, maps_before = self._loaded_bytes(), self.page_maps.read_bytes
@@ -200,6 +209,7 @@ class Planner:
         if not rows:
             return []
         embedded = self.embedded.asked(predicate, counter) if self.asks_embedded else None
+        self._look_up_deletes([each for each in coverage.present if each.fragment_id in rows])
         plans = [
             self._fragment_plan(each, rows[each.fragment_id], search, embedded)
             for each in coverage.present
@@ -247,7 +257,9 @@ class Planner:
         index, leaf = self._index_on(column, coverage)
         return index.global_filter(leaf, coverage.present)
 
-    def plan_rows(self, addresses: np.ndarray) -> tuple[ScanPlan, np.ndarray]:
+    def plan_rows(
+        self, addresses: np.ndarray, *, deleted_too: bool = False
+    ) -> tuple[ScanPlan, np.ndarray]:
         """Where rows are read, each once and in scan order, and their addresses as they come."""
         coverage = self.to_read()
         asked = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
@@ -262,8 +274,13 @@ class Planner:
                     f"row {rows.stops[-1] - 1:,} of fragment {each.fragment_id} was asked for; "
                     f"{each.fragment.key} has {self.count_rows(each):,}"
                 )
-            pages = self.page_maps.pages(each.fragment_id, each.identity.size)
-            parts.append(FragmentPlan(each.fragment, rows, "", each.identity, pages))
+            gone = RowRanges() if deleted_too else rows & each.fragment.deleted
+            if gone:
+                raise InvalidArgument(
+                    f"row {gone.starts[0]:,} of fragment {each.fragment_id} was asked for; the "
+                    "table has deleted it; search again"
+                )
+            parts.append(FragmentPlan(each.fragment, rows, "", each.identity, self.pages(each)))
             base = each.fragment_id << OFFSET_BITS
             order.append(base + rows.rows_at(np.arange(len(rows))))
         if asked:
@@ -284,20 +301,58 @@ class Planner:
         """Choose how a fragment with a row that may match is read: pages, row groups, or whole."""
         covered = any(each.fragment_id in view.fragment_ids for view in search.used.values())
         why = each.why or _why_whole(each, rows, search, covered)
+        if each.fragment.view is not None:
+            return self._in_part(each, rows, why)
         if not covered and embedded is not None:
             groups = embedded(each.fragment, each.identity)
             if groups is not None:
                 return FragmentPlan(each.fragment, None, why, each.identity, None, tuple(groups))
         if why and not (each.is_known and covered and self._finds_keys(each, search.predicate)):
             return FragmentPlan(each.fragment, None, why)
+        return FragmentPlan(each.fragment, rows, why, each.identity, self.pages(each))
+
+    def _whole(self, each: PresentFragment, why: str) -> FragmentPlan:
+        """All rows of a fragment that the table has."""
+        if each.fragment.view is None:
+            return FragmentPlan(each.fragment, None, why)
+        return self._in_part(each, RowRanges([(0, self.count_rows(each))]), why)
+
+    def _in_part(self, each: PresentFragment, rows: RowRanges, why: str) -> FragmentPlan:
+        """Some rows of a fragment with a view, but for those that are deleted."""
+        left = rows.window(0, self.count_rows(each)) - each.fragment.deleted
+        deleted = min(len(rows), self.count_rows(each)) - len(left)
+        pages = self.pages(each)
+        return FragmentPlan(each.fragment, left, why, each.identity, pages, None, deleted)
+
+    def pages(self, each: PresentFragment) -> FilePages | None:
+        """Where the pages of a fragment lie, with the table's names; None has its footer say."""
         pages = self.page_maps.pages(each.fragment_id, each.identity.size)
-        return FragmentPlan(each.fragment, rows, why, each.identity, pages)
+        return None if pages is None else named_pages(pages, each.fragment.names)
+
+    def _deleted(self, present: Sequence[PresentFragment]) -> RowRanges:
+        """Addresses of the rows that the table has deleted."""
+        self._look_up_deletes(present)
+        starts, stops = [_NO_ROWS], [_NO_ROWS]
+        for each in present:
+            base = each.fragment_id << OFFSET_BITS
+            deleted = each.fragment.deleted
+            starts.append(deleted.starts + base)
+            stops.append(deleted.stops + base)
+        return RowRanges.from_arrays(np.concatenate(starts), np.concatenate(stops))
+
+    def _look_up_deletes(self, present: Sequence[PresentFragment]) -> None:
+        """Have the deletes of some fragments read side by side, where they are not known yet."""
+        views = [each.fragment.view for each in present if each.fragment.view is not None]
+        if len(views) > 1:
+            with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+                for _ in pool.map(lambda view: view.deleted, views):
+                    pass
 
     def _finds_keys(self, each: PresentFragment, predicate: Predicate) -> bool:
         """Whether matching rows are found among stored values, without decoding the others."""
         if not self._source.is_parquet or not is_local(self._source.filesystem):
             return False
-        pages = self.page_maps.pages(each.fragment_id, each.identity.size)
+        pages = self.pages(each)
         if pages is None or not finds_keys(predicate, pages.schema, self._source.schema):
             return False
         # Until the kernels are loaded PyArrow's scan is the quicker way.

@@ -58,7 +58,9 @@ class Searcher:
         universe: RowRanges,
         paths: Mapping[int, str],
         path_values: PathValues,
+        field_of: Callable[[tuple[str, ...]], tuple[str, ...]] = lambda column: column,
     ):
+        self._field_of = field_of
         self._schema = schema
         self._path_values = path_values
         self._indices = indices
@@ -155,11 +157,15 @@ class Searcher:
         if column not in self._leaves:
             self._leaves[column] = leaf_type(self._schema, column)
         leaf = self._leaves[column]
-        if leaf is None or hash_domain(leaf) != index.entry.domain:
+        entry, reason = index.entry, ""
+        if self._field_of(column) != entry.built_of:
+            reason = f"index {entry.name} was built of another column of its name; build it again"
+        elif leaf is None or hash_domain(leaf) != entry.domain:
             reason = (
-                f"index {index.entry.name} was built when the column was {index.entry.domain}, "
+                f"index {entry.name} was built when the column was {entry.domain}, "
                 f"it is {leaf} now; build it again"
             )
+        if reason:
             warnings.warn(reason, IndexNotUsedWarning, stacklevel=2)
             return reason
         return index

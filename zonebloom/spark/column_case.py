@@ -90,7 +90,7 @@ def files_hiding(
     for file in planner.coverage().present if indices else ():
         if not file.is_known or file.fragment_id in filled:
             continue
-        pages = planner.page_maps.pages(file.fragment_id, file.identity.size)
+        pages = planner.pages(file)
         if len(path) == 1 and pages is not None and path[0] in pages.schema.names:
             continue
         stored = _stored_schema(source.open(file.fragment, source.filesystem))

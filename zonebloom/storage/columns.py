@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,9 @@ from zonebloom.errors import SchemaMismatch
 from zonebloom.storage.files import reading
 from zonebloom.storage.memory import TableSource
 from zonebloom.storage.parquet.footer import ENCRYPTED_MAGIC, TAIL_BYTES
-from zonebloom.storage.source import Source, is_plain_parquet
+from zonebloom.storage.parquet.named import named_metadata
+from zonebloom.storage.source import Fragment, Source, is_plain_parquet, missing_column
+from zonebloom.storage.view import Names
 from zonebloom.values.types import widens
 
 if TYPE_CHECKING:
@@ -57,12 +59,16 @@ class ColumnsReader:
         path: str,
         columns: Sequence[Column],
         schema: pa.Schema,
+        names: Names | None = None,
+        defaults: Mapping[str, pa.Scalar] | None = None,
     ):
         self._format = format
         self._filesystem = filesystem
         self._path = path
         self._columns = tuple(columns)
         self._schema = schema
+        self._names = names
+        self._defaults = defaults or {}
         self._metadata: pq.FileMetaData | None = None
         self._whole = not is_plain_parquet(format)
 
@@ -98,6 +104,8 @@ class ColumnsReader:
 
         opened = self._filesystem.open_input_file
         with reading(self._path, _ADVICE), opened(self._path) as file:
+            if self._names is not None:
+                return named_metadata(file, self._names)
             file.seek(max(0, file.size() - TAIL_BYTES))
             tail = file.read()
             if tail.endswith(ENCRYPTED_MAGIC):
@@ -136,10 +144,10 @@ class ColumnsReader:
         )
         for batch in batches:
             yield [
-                # As a scan sees a fragment without the column, or without the leaf: nulls.
+                # As a scan sees a fragment without the column, or without the leaf.
                 leaf_of(batch.column(column.path[0]), column.path)
                 if there
-                else pa.nulls(batch.num_rows, column.type)
+                else missing_column(column.type, batch.num_rows, self._defaults.get(column.name))
                 for column, there in zip(self._columns, stored, strict=True)
             ]
 
@@ -186,14 +194,15 @@ class TableColumns:
 
 def columns_reader(
     source: Source,
-    path: str,
+    fragment: Fragment,
     columns: Sequence[Column],
     filesystem: pafs.FileSystem | None = None,
 ) -> ColumnsReader | TableColumns:
     if isinstance(source, TableSource):
         return TableColumns(source.table, columns)
     files = source.filesystem if filesystem is None else filesystem
-    return ColumnsReader(source.format, files, path, columns, source.schema)
+    how = fragment.names, fragment.defaults
+    return ColumnsReader(source.format, files, fragment.path, columns, source.schema, *how)
 
 
 def leaf_of(values: pa.Array, path: tuple[str, ...]) -> pa.Array:

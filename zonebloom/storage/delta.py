@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import posixpath
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.errors import SourceError
+from zonebloom.ranges import RowRanges
 from zonebloom.storage.discovery import as_arrow_filesystem
 from zonebloom.storage.files import reading
 from zonebloom.storage.paths import absolute_path, is_uri, split_path
-from zonebloom.storage.snapshot import SnapshotSource, snapshot_source
+from zonebloom.storage.snapshot import SnapshotSource, fields_of, snapshot_source
+from zonebloom.storage.view import FileView, Names
 from zonebloom.values.types import family
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ _READER_FEATURES = {
     "vacuumprotocolcheck",
 }
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_ID = "delta.columnMapping.id"
 
 
 def is_delta(source: Any) -> bool:
@@ -47,60 +51,97 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
 
     try:
         name = f"Delta table {table.table_uri} at version {table.version()}"
-        _require_plain(table, name)
+        _require_known(table, name)
         schema = pa.schema(table.schema().to_arrow())  # pyright: ignore[reportArgumentType]
+        names = _names(table)
         found = pa.table(table.get_add_actions(flatten=False))
         partitioned_by = table.metadata().partition_columns
+        deleted = _deleted(table, name)
     except DeltaError as error:
         raise SourceError(f"cannot read the log of the Delta table: {error}") from None
     where, root = _place(table, as_arrow_filesystem(filesystem))
     paths = [_path(each, table.table_uri, root, name) for each in found["path"].to_pylist()]
+    if names is not None:
+        schema = pa.schema([_without_metadata(each) for each in schema])
+    read_as = None if names is None or (names.are_kept and not names.by_id) else names
+    gone = {_path(each, table.table_uri, root, name): rows for each, rows in deleted}
+    if not gone.keys() <= set(paths):
+        raise SourceError(
+            f"the {name} has a deletion vector of {min(gone.keys() - set(paths))}, which is none "
+            "of its files"
+        )
+    views = [
+        FileView(read_as, {}, gone.get(path)) if read_as is not None or path in gone else None
+        for path in paths
+    ]
     values = {each: _partition_values(found, each, schema, name) for each in partitioned_by}
     files = [
-        (path, {each: column[i] for each, column in values.items()}) for i, path in enumerate(paths)
+        (path, {each: column[i] for each, column in values.items()}, views[i])
+        for i, path in enumerate(paths)
     ]
-    return snapshot_source(name, schema, where, root, files)
+    fields = {} if names is None else dict(fields_of(names))
+    return snapshot_source(name, schema, where, root, files, fields=fields, state=name)
 
 
-def _require_plain(table: DeltaTable, name: str) -> None:
+def _require_known(table: DeltaTable, name: str) -> None:
     protocol = table.protocol()
     features = {each.lower() for each in protocol.reader_features or ()}
     unknown = features - _READER_FEATURES
     if protocol.min_reader_version > 3 or unknown:
         needs = ", ".join(sorted(unknown)) or f"reader version {protocol.min_reader_version}"
         raise SourceError(f"the {name} needs {needs}, which zonebloom does not know")
+
+
+def _names(table: DeltaTable) -> Names | None:
+    """How files tell the table's columns; None where they have the table's names."""
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
-    if mode != "none":
-        renamed = list(_renamed(json.loads(table.schema().to_json())))
-        if renamed or mode != "name":
-            which = f"column {renamed[0]!r} of the" if renamed else "the columns of the"
-            raise SourceError(
-                f"{which} {name} may have other names in its files (delta.columnMapping.mode is "
-                f"{mode!r}); write the table anew without column mapping first"
-            )
-    if "deletionvectors" not in features:
-        return
+    if mode == "none":
+        return None
+    if mode not in ("id", "name"):
+        raise SourceError(f"zonebloom does not know delta.columnMapping.mode {mode!r}")
+    return _named("", json.loads(table.schema().to_json()), mode == "id")
+
+
+def _named(name: str, kind: Any, by_id: bool, metadata: Mapping[str, Any] | None = None) -> Names:
+    metadata = metadata or {}
+    field_id = int(metadata[_ID]) if by_id and _ID in metadata else None
+    stored = () if by_id else (metadata.get(_PHYSICAL_NAME, name),)
+    told = name, field_id, stored
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            inner = [_named(f["name"], f["type"], by_id, f["metadata"]) for f in fields]
+            return Names(*told, "struct", tuple(inner))
+        case {"type": "array", "elementType": item}:
+            return Names(*told, "list", (_named("element", item, by_id),))
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return Names(*told, "map", (_named("key", key, by_id), _named("value", value, by_id)))
+    return Names(*told)
+
+
+def _deleted(table: DeltaTable, name: str) -> list[tuple[str, RowRanges]]:
+    """Files with deletion vectors, and the rows those delete."""
+    if "deletionvectors" not in {each.lower() for each in table.protocol().reader_features or ()}:
+        return []
     if not hasattr(table, "deletion_vectors"):
         raise SourceError(f"cannot tell which rows the {name} deleted; upgrade deltalake")
+    deleted = []
     for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
-        if batch.num_rows:
-            raise SourceError(
-                f"{batch.column(0)[0]} has rows the {name} deleted by a deletion vector; rewrite "
-                "such files first (REORG TABLE ... APPLY (PURGE), or DeltaTable.optimize)"
-            )
+        for file, kept in zip(batch.column(0), batch.column(1), strict=True):
+            rows = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
+            deleted.append((file.as_py(), RowRanges.from_rows(rows)))
+    return deleted
 
 
-def _renamed(node: Any) -> Iterator[str]:
-    """Names of the fields, nested ones too, that files hold under another."""
-    if isinstance(node, Mapping):
-        name, metadata = node.get("name"), node.get("metadata")
-        if isinstance(metadata, Mapping) and metadata.get(_PHYSICAL_NAME, name) != name:
-            yield str(name)
-        for each in node.values():
-            yield from _renamed(each)
-    elif isinstance(node, list):
-        for each in node:
-            yield from _renamed(each)
+def _without_metadata(field: pa.Field) -> pa.Field:
+    """A field without what the table's metadata says of it."""
+    kind = field.type
+    if isinstance(kind, pa.StructType):
+        kind = pa.struct([_without_metadata(each) for each in kind])
+    elif isinstance(kind, pa.ListType):
+        kind = pa.list_(_without_metadata(kind.value_field))
+    elif isinstance(kind, pa.MapType):
+        kind = pa.map_(_without_metadata(kind.key_field), _without_metadata(kind.item_field))
+    return pa.field(field.name, kind, field.nullable)
 
 
 def _partition_values(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.fs as pafs
 
 from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.ipc import IpcRows
 from zonebloom.storage.memory import TableRows, TableSource
 from zonebloom.storage.parquet.layout import FilePages
+from zonebloom.storage.parquet.named import named_metadata
 from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.random_access import FragmentFile
-from zonebloom.storage.source import Fragment, Source
+from zonebloom.storage.source import Fragment, Source, dataset_columns
 
 # What reads rows of a fragment: ``row_groups`` gives the groups with a wanted row, their number,
 # first row, and the rows counted from it; ``read`` some columns at some rows of a group.
@@ -33,8 +38,29 @@ def open_rows(
     file = FragmentFile(source.filesystem, fragment.path, identity, counter)
     try:
         if source.is_parquet:
-            return ParquetRows(file, pages, source.schema, constants)
+            return ParquetRows(
+                file, pages, source.schema, constants, fragment.names, fragment.defaults
+            )
         return IpcRows(file, source.schema, constants)
     except BaseException:
         file.close()
         raise
+
+
+def viewed_batches(
+    source: Source, fragment: Fragment, filesystem: pafs.FileSystem, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Columns of all rows of a Parquet file as the table has them, deleted ones too; by pyarrow."""
+    import pyarrow.parquet as pq
+
+    constants = source.constants(fragment)
+    with filesystem.open_input_file(fragment.path) as file:
+        metadata = None
+        if fragment.names is not None:
+            metadata = named_metadata(file, fragment.names)
+        opened = pq.ParquetFile(file, metadata=metadata)
+        held = [name for name in names if name in opened.schema_arrow.names]
+        for batch in opened.iter_batches(columns=held, use_threads=False):
+            stored = {name: pa.chunked_array([batch.column(name)]) for name in held}
+            rows = len(batch), constants, stored, fragment.defaults
+            yield from dataset_columns(source.schema, names, *rows).combine_chunks().to_batches()

@@ -16,6 +16,7 @@ from zonebloom.errors import FragmentUnreadable, NoFragments, SourceError
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.paths import key_below
 from zonebloom.storage.source import Fragment, Source
+from zonebloom.storage.view import FileView, Names
 
 # What the metadata says of every row of a file: partition columns and their value.
 Values: TypeAlias = Mapping[str, pa.Scalar]
@@ -25,10 +26,18 @@ Values: TypeAlias = Mapping[str, pa.Scalar]
 class SnapshotSource(Source):
     name: str  # of the table and its snapshot, for messages
     values: Mapping[str, Values]  # by path, as the table's metadata says
+    # What stays of a column when it is renamed; without those of which the name does.
+    fields: Mapping[tuple[str, ...], tuple[str, ...]]
 
     def partition_columns(self) -> set[str]:
         """Columns whose value the metadata gives for some file at least."""
         return {name for values in self.values.values() for name in values}
+
+    def field_of(self, column: tuple[str, ...]) -> tuple[str, ...]:
+        return self.fields.get(column, column)
+
+    def column_of(self, field: tuple[str, ...]) -> tuple[str, ...] | None:
+        return next((column for column, of in self.fields.items() if of == field), None)
 
     def constants(self, fragment: Fragment) -> dict[str, Any]:
         """Columns whose value the metadata gives for a fragment, with that value."""
@@ -51,13 +60,16 @@ def snapshot_source(
     schema: pa.Schema,
     filesystem: pafs.FileSystem,
     root: str,
-    files: Sequence[tuple[str, Values]],
+    files: Sequence[tuple[str, Values, FileView | None]],
+    *,
+    fields: Mapping[tuple[str, ...], tuple[str, ...]],
+    state: str,
 ) -> SnapshotSource:
     import pyarrow.dataset as pads
 
     if not files:
         raise NoFragments(f"the {name} has no data file; write some rows first")
-    values = dict(files)
+    values = {path: known for path, known, _ in files}
     if len(values) < len(files):
         raise SourceError(
             f"the {name} names a file more than once, so its rows count more than once; rewrite "
@@ -67,11 +79,22 @@ def snapshot_source(
         raise SourceError(f"the {name} has several columns of one name; rename them first")
     root = root.rstrip("/")
     fragments = tuple(
-        Fragment(path, key_below(path, root), _guarantee(known)) for path, known in files
+        Fragment(path, key_below(path, root), _guarantee(known), view)
+        for path, known, view in files
     )
+    how = name, values, fields
     return SnapshotSource(
-        schema, pads.ParquetFileFormat(), filesystem, root, fragments, name, values
+        schema, pads.ParquetFileFormat(), filesystem, root, fragments, *how, state=state
     )
+
+
+def fields_of(names: Names, path: tuple[str, ...] = (), field: tuple[str, ...] = ()) -> Any:
+    """Of each column, those inside structs too, what stays of it when it is renamed."""
+    for each in names.inner if names.kind == "struct" else ():
+        told = each.stored[0] if each.field_id is None else f"#{each.field_id}"
+        below = (*path, each.name), (*field, told)
+        yield below
+        yield from fields_of(each, *below)
 
 
 def _guarantee(values: Values) -> pc.Expression | None:

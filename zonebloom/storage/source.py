@@ -12,6 +12,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity, identities
+from zonebloom.storage.view import FileView, Names
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -21,11 +22,29 @@ Stale: TypeAlias = Literal["read", "raise", "ignore-missing"]
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """One file of a dataset; the partition is what its path says of every row in it."""
+    """One file of a dataset; the partition is what its path says of every row in it.
+
+    With a view it is not what the table has: PyArrow's dataset cannot scan it.
+    """
 
     path: str  # in the dataset's file system
     key: str  # the path below the dataset's root: its name in the catalog
     partition: pads.Expression | None = None  # None: nothing
+    view: FileView | None = None  # None: the rows and columns are the table's
+
+    @property
+    def names(self) -> Names | None:
+        return None if self.view is None else self.view.names
+
+    @property
+    def defaults(self) -> Mapping[str, pa.Scalar]:
+        """Values of columns that the file does not have; null of others."""
+        return {} if self.view is None else self.view.defaults
+
+    @property
+    def deleted(self) -> RowRanges:
+        """Offsets of the rows that the table has deleted."""
+        return RowRanges() if self.view is None else self.view.deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +59,8 @@ class Source:
     # What is known of the files' own schemas: this one is the first file's, and others may hold
     # more; columns have these types in all; or they may be cast to these.
     types: Literal["first", "shared", "cast"] = field(default="shared", kw_only=True)
+    # What changes with a table even where its files, names and types stay the same.
+    state: str = field(default="", kw_only=True)
     # Whether fragments are Parquet read with pyarrow's default options. Options such as columns
     # read as dictionaries change types; those are left to pyarrow.
     is_parquet: bool = field(init=False)
@@ -75,6 +96,18 @@ class Source:
         """Columns whose value the path of a file gives, whatever the file holds."""
         return {name for fragment in self.fragments for name in self.constants(fragment)}
 
+    def field_of(self, column: tuple[str, ...]) -> tuple[str, ...]:
+        """What stays of a column when it is renamed; its name where nothing does."""
+        return column
+
+    def column_of(self, field: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The column that `field_of` says this of."""
+        return field
+
+    @property
+    def has_views(self) -> bool:
+        return any(fragment.view is not None for fragment in self.fragments)
+
     def constants(self, fragment: Fragment) -> dict[str, Any]:
         if fragment.partition is None:
             return {}
@@ -107,6 +140,10 @@ class Source:
     ) -> Any:
         import pyarrow.dataset as pads
 
+        if any(fragment.view is not None for fragment, _ in fragments):
+            raise ValueError(
+                "rows that a table deleted would come back, or renamed columns be lost"
+            )
         opened = []
         for fragment, row_groups in fragments:
             each = self.open(fragment, filesystem)
@@ -136,19 +173,25 @@ def dataset_columns(
     num_rows: int,
     constants: Mapping[str, Any],
     stored: Mapping[str, pa.ChunkedArray],
+    defaults: Mapping[str, pa.Scalar] | None = None,
 ) -> pa.Table:
-    """Columns with a dataset's types: the constants, what a file stores, or nulls."""
+    """Columns with a dataset's types: the constants, what a file stores, defaults, or nulls."""
     columns = []
     for name in names:
         wanted = schema.field(name).type
         if name in constants:
             columns.append(pa.repeat(pa.scalar(constants[name], wanted), num_rows))
         elif name not in stored:
-            columns.append(pa.nulls(num_rows, wanted))
+            columns.append(missing_column(wanted, num_rows, (defaults or {}).get(name)))
         else:
             values = stored[name]
             columns.append(values if values.type == wanted else values.cast(wanted))
     return pa.Table.from_arrays(columns, schema=pa.schema([schema.field(name) for name in names]))
+
+
+def missing_column(kind: pa.DataType, num_rows: int, default: pa.Scalar | None) -> pa.Array:
+    """A column that a file does not have."""
+    return pa.nulls(num_rows, kind) if default is None else pa.repeat(default, num_rows)
 
 
 def groups_with(rows: RowRanges, counts: Iterable[int]) -> Iterator[tuple[int, int, RowRanges]]:

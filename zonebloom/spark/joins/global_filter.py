@@ -84,7 +84,7 @@ def _with_missing(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -> tupl
         grown = Sbbf.from_bytes(sbbf.to_bytes())
         for file in missing:
             require_names(source.open(file.fragment, source.filesystem), [name])
-            reader = columns_reader(source, file.fragment.path, [dataset.opened.column(name)])
+            reader = columns_reader(source, file.fragment, [dataset.opened.column(name)])
             for run in reader.runs(False):
                 for (values,) in reader.read(run):
                     grown.insert(values)

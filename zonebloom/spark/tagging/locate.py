@@ -86,6 +86,11 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
         raise InvalidArgument(
             "a table in memory has no files that Spark could read; write it to Parquet first"
         )
+    if any(fragment.names is not None for fragment in source.fragments):
+        raise InvalidArgument(
+            "the table has other names for its columns than its files do, which Spark does not "
+            "follow here; use ds.locate, or rewrite the table's files"
+        )
     present = ds.opened.planner.to_read().present
     indexed = _indexed(ds, columns)
     few = collected(keys, columns, _MOST_COLLECTED)

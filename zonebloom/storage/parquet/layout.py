@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from zonebloom.ranges import RowRanges
+from zonebloom.storage.view import Names
 
 # Reads some (start, stop) ranges of a file: all of their bytes, or it raises.
 ReadRanges: TypeAlias = Callable[[Sequence[tuple[int, int]]], list[bytes]]
@@ -87,6 +88,8 @@ class FilePages:
         self._pages: dict[tuple[int, int], Pages | None] = {}
         # What a reader makes of them, kept for the next.
         self.derived: dict[tuple[int, tuple[tuple[str, ...], ...]], Any] = {}
+        # What a table's names for its fields make of them, and those names.
+        self.named: tuple[Names, FilePages] | None = None
 
     def pages(self, row_group: int, leaf: int) -> Pages | None:
         """The pages of a chunk, None when their locations are not known: it is read whole."""

@@ -22,10 +22,12 @@ from zonebloom.storage.parquet.leaf_type import (
     fields_by_name,
     leaf_at,
 )
+from zonebloom.storage.parquet.named import named_pages
 from zonebloom.storage.parquet.narrow import KeyTests
 from zonebloom.storage.parquet.pages import RowGroupReader, select_pages
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.source import dataset_columns, groups_with
+from zonebloom.storage.view import Names
 
 if TYPE_CHECKING:
     from zonebloom.storage.parquet.leaf_reader import LeafReader, PageTable
@@ -51,8 +53,8 @@ class _Leaves(NamedTuple):
 class ParquetRows:
     """Reads some rows of a fragment.
 
-    ``whole`` says which columns' chunks it read whole, and why, ``by_pyarrow`` which columns it
-    left to pyarrow.
+    Pages that are given have the table's names already. ``whole`` says which columns' chunks it
+    read whole, and why, ``by_pyarrow`` which columns it left to pyarrow.
     """
 
     def __init__(
@@ -61,9 +63,12 @@ class ParquetRows:
         pages: FilePages | None,
         schema: pa.Schema,
         constants: Mapping[str, object],
+        names: Names | None = None,
+        defaults: Mapping[str, pa.Scalar] | None = None,
     ):
         self._file = file
-        self._pages = pages or read_footer(file.num_bytes, file.read)
+        self._defaults = defaults
+        self._pages = pages or named_pages(read_footer(file.num_bytes, file.read), names)
         self._reader: LeafReader | None = None
         self._schema = schema
         self._constants = constants
@@ -186,7 +191,9 @@ class ParquetRows:
                 self.whole[pages.schema.names[field]] = why
             columns.update({pages.schema.names[field]: column for field, column in values.items()})
         with reading(self._file.path):
-            return dataset_columns(self._schema, names, len(rows), self._constants, columns)
+            return dataset_columns(
+                self._schema, names, len(rows), self._constants, columns, self._defaults
+            )
 
     def close(self) -> None:
         """Close the file."""

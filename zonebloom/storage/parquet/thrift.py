@@ -77,6 +77,20 @@ class Reader:
             number = number + delta if delta else self.zigzag()
             result[number] = kind == TRUE if kind <= FALSE else self._value(kind, depth)
 
+    def find(self, wanted: int) -> int:
+        """Go to where the value of a field of a struct lies."""
+        number = 0
+        while True:
+            header = self._byte()
+            kind = header & 0x0F
+            if kind == STOP:
+                raise MalformedThrift(f"a struct has no field {wanted}")
+            number = number + (header >> 4) if header >> 4 else self.zigzag()
+            if number == wanted:
+                return self.at
+            if kind > FALSE:
+                self._value(kind, 0)
+
     def _byte(self) -> int:
         if self.at >= self.stop:
             raise MalformedThrift("the bytes end inside a struct")

@@ -1,0 +1,203 @@
+"""Delta tables written by hand after PROTOCOL.md: what deltalake reads and does not write.
+
+Deletion vectors ("Deletion Vectors", inline and in files) and column mapping by id and by name.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import uuid
+import zlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+_DV_MAGIC = struct.pack("<i", 1681511377)
+
+
+def protocol(*features):
+    return {
+        "protocol": {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": list(features),
+            "writerFeatures": list(features),
+        }
+    }
+
+
+def metadata(fields, partitioned_by=(), **configuration):
+    return {
+        "metaData": {
+            "id": "7d9ab6f5-2a4b-4a4f-9f2a-0c6a3d6f6f10",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps({"type": "struct", "fields": fields}),
+            "partitionColumns": list(partitioned_by),
+            "configuration": configuration,
+            "createdTime": 1,
+        }
+    }
+
+
+def add(path, name, values=None, **more):
+    return {
+        "add": {
+            "path": name,
+            "partitionValues": values or {},
+            "size": path.stat().st_size,
+            "modificationTime": 1,
+            "dataChange": True,
+            **more,
+        }
+    }
+
+
+def commit(path, *actions) -> None:
+    """Write the next commit of a log."""
+    log = path / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(action) + "\n" for action in actions)
+    (log / f"{len(list(log.glob('*.json'))):020d}.json").write_text(lines)
+
+
+def z85(data):
+    # The digits of base85 in another alphabet; base64 has it since Python 3.13.
+    theirs = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+    wanted = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+    return base64.b85encode(data).decode().translate(str.maketrans(theirs, wanted))
+
+
+def deletion_vector(deleted, table=None):
+    """A deletion vector of some rows: inline, or in a file of the table."""
+    data = _DV_MAGIC + BitMap64(sorted(deleted)).serialize()
+    described = {"sizeInBytes": len(data), "cardinality": len(set(deleted))}
+    if table is None:
+        padded = data + bytes(-len(data) % 4)
+        return {"storageType": "i", "pathOrInlineDv": z85(padded), **described}
+    name = uuid.uuid4()
+    blob = struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+    # Behind another, as several share a file.
+    (table / f"deletion_vector_{name}.bin").write_bytes(b"\x01" + bytes(7) + blob)
+    return {"storageType": "u", "pathOrInlineDv": z85(name.bytes), "offset": 8, **described}
+
+
+_TYPES = {"long": pa.int64(), "double": pa.float64(), "string": pa.string()}
+
+
+def arrow_type(kind) -> pa.DataType:
+    """Of a type in a Delta schema, as files have it: under physical names, with field ids."""
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            return pa.struct([arrow_field(each) for each in fields])
+        case {"type": "array", "elementType": item}:
+            return pa.list_(pa.field("element", arrow_type(item)))
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return pa.map_(arrow_type(key), arrow_type(value))
+    return _TYPES[kind]
+
+
+def arrow_field(field) -> pa.Field:
+    told = field["metadata"]
+    ids = {"PARQUET:field_id": str(told["delta.columnMapping.id"])}
+    return pa.field(told["delta.columnMapping.physicalName"], arrow_type(field["type"]), True, ids)
+
+
+def as_stored(value, kind):
+    """A value of a row, its structs under physical names."""
+    match value, kind:
+        case dict(), {"type": "struct", "fields": fields}:
+            return {
+                each["metadata"]["delta.columnMapping.physicalName"]: as_stored(
+                    value.get(each["name"]), each["type"]
+                )
+                for each in fields
+            }
+        case list(), {"elementType": item}:
+            return [as_stored(each, item) for each in value]
+        case dict(), {"valueType": item}:
+            return [(key, as_stored(each, item)) for key, each in value.items()]
+    return value
+
+
+class MappedTable:
+    """A table with column mapping and deletion vectors."""
+
+    def __init__(self, path, mode: str, partitioned_by=()):
+        path.mkdir()
+        self.path = path
+        self.mode = mode
+        self.partitioned_by = list(partitioned_by)
+        self.fields: list[dict] = []
+        self.adds: dict[str, dict] = {}
+        self.last_id = 0
+        commit(path, protocol("columnMapping", "deletionVectors"))
+
+    def field(self, name, kind, physical=None):
+        """A field, of which inner ones are made before it."""
+        self.last_id += 1
+        return {
+            "name": name,
+            "type": kind,
+            "nullable": True,
+            "metadata": {
+                "delta.columnMapping.id": self.last_id,
+                "delta.columnMapping.physicalName": physical or f"col-{self.last_id}",
+            },
+        }
+
+    def set_fields(self, fields) -> None:
+        self.fields = fields
+        commit(
+            self.path,
+            metadata(
+                fields,
+                self.partitioned_by,
+                **{
+                    "delta.columnMapping.mode": self.mode,
+                    "delta.columnMapping.maxColumnId": str(self.last_id),
+                },
+            ),
+        )
+
+    def physical(self, name) -> str:
+        (field,) = (each for each in self.fields if each["name"] == name)
+        return field["metadata"]["delta.columnMapping.physicalName"]
+
+    def append(self, rows, *, removed=(), **options) -> str:
+        """Commit a file of rows, and the removal of others, whose name is given."""
+        stored = [each for each in self.fields if each["name"] not in self.partitioned_by]
+        if self.mode == "id":
+            # Names say nothing then.
+            stored.reverse()
+        fields = [arrow_field(each) for each in stored]
+        arrays = [
+            pa.array([as_stored(row.get(each["name"]), each["type"]) for row in rows], field.type)
+            for each, field in zip(stored, fields, strict=True)
+        ]
+        name = f"{uuid.uuid4()}.parquet"
+        pq.write_table(pa.table(arrays, schema=pa.schema(fields)), self.path / name, **options)
+        values = {
+            self.physical(each): None if rows[0][each] is None else str(rows[0][each])
+            for each in self.partitioned_by
+        }
+        made = add(self.path / name, name, values, stats=json.dumps({"numRecords": len(rows)}))
+        gone = [self._remove(each) for each in removed]
+        self.adds[name] = made["add"]
+        commit(self.path, *gone, made)
+        return name
+
+    def _remove(self, name) -> dict:
+        before = self.adds.pop(name)
+        more = {k: before[k] for k in ("deletionVector",) if k in before}
+        return {"remove": {"path": name, "deletionTimestamp": 1, "dataChange": True, **more}}
+
+    def delete(self, name, deleted, in_file: bool = False) -> None:
+        """Commit a deletion vector: all rows of a file that are deleted from now on."""
+        before = dict(self.adds[name])
+        vector = deletion_vector(deleted, self.path if in_file else None)
+        removed = self._remove(name)
+        self.adds[name] = {**before, "deletionVector": vector}
+        commit(self.path, removed, {"add": self.adds[name]})

@@ -1,0 +1,292 @@
+"""Delta tables with deletion vectors and column mapping, against deltalake's own scan of them."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from storage.delta_by_hand import MappedTable, add, commit, deletion_vector, metadata, protocol
+from storage.snapshot_rows import check_reads, in_order, rows
+
+import zonebloom as zb
+from zonebloom.errors import (
+    FragmentUnreadable,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    SchemaMismatch,
+)
+
+pytest.importorskip("deltalake")
+from deltalake import DeltaTable, write_deltalake
+
+SMALL = {"row_group_size": 64, "max_rows_per_page": 16, "write_page_index": True}
+SOUGHT = [3, 40, 41, 170, 999_999]
+
+
+def theirs(path) -> pa.Table:
+    """The rows as deltalake has them."""
+    return pa.table(DeltaTable(path).scan().read_all())
+
+
+def opened(path) -> zb.Dataset:
+    return zb.dataset(DeltaTable(path))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "table"
+
+
+@pytest.fixture(params=["name", "id"])
+def mapped(path, request):
+    """Two files of 200 rows under physical names, indexed."""
+    table = MappedTable(path, request.param)
+    inner = (
+        {"type": "struct", "fields": [table.field("a", "long"), table.field("b", "string")]}
+        for _ in range(3)
+    )
+    items = {"type": "array", "elementType": next(inner), "containsNull": True}
+    values = {"type": "map", "keyType": "string", "valueType": next(inner)}
+    values["valueContainsNull"] = True
+    kinds = {"id": "long", "key": "string", "x": "double", "s": next(inner)}
+    kinds |= {"l": items, "m": values}
+    table.set_fields([table.field(name, kind) for name, kind in kinds.items()])
+    for first in (0, 200):
+        table.append([row(number) for number in range(first, first + 200)], **SMALL)
+    opened(path).create_scalar_index(["id", "key", "s.a"], number_of_items=16)
+    return table
+
+
+def row(number):
+    inner = {"a": number, "b": f"b {number}"}
+    return {
+        "id": number,
+        "key": None if number % 7 == 0 else f"key {number}",
+        "x": number / 2,
+        "s": None if number % 11 == 0 else inner,
+        "l": [inner, None] if number % 3 else [],
+        "m": {f"k{number}": inner},
+    }
+
+
+def check(table, sought=SOUGHT) -> zb.Dataset:
+    """Rows by every way of reading are those deltalake scans."""
+    ds = opened(table.path)
+    check_reads(ds, theirs(table.path), sought)
+    return ds
+
+
+def test_names_and_ids_tell_columns(mapped):
+    ds = check(mapped)
+    assert ds.schema.names == ["id", "key", "x", "s", "l", "m"]
+    assert ds.to_table(filter="id = 41").to_pylist() == [
+        {**row(41), "m": [("k41", {"a": 41, "b": "b 41"})]}
+    ]
+    found = []
+    for text in ("key = 'key 170'", "s.a = 170", "s.b = 'b 170'", "id = 170"):
+        ds.scanner(filter=text, scan_stats_callback=found.append).to_table()
+        assert found[-1].rows_found == 1
+        if "s.b" not in text:
+            assert found[-1].rows_read == 16 and not found[-1].whole_row_groups
+    assert ds.validate_index("s.a_idx", sample="all").zones_read == 26
+
+
+def renamed(fields, old, new):
+    """The fields with other names, at any depth."""
+    if isinstance(fields, list):
+        return [renamed(each, old, new) for each in fields]
+    if not isinstance(fields, dict):
+        return fields
+    made = {k: v if k == "metadata" else renamed(v, old, new) for k, v in fields.items()}
+    if made.get("name") == old and "metadata" in made:
+        made["name"] = new
+    return made
+
+
+def test_columns_are_renamed(mapped):
+    fields = renamed(mapped.fields, "key", "other")
+    mapped.set_fields(renamed(renamed(fields, "a", "z"), "x", "key"))
+    ds = check(mapped)
+    assert ds.schema.names == ["id", "other", "key", "s", "l", "m"]
+    assert ds.schema.field("s").type.names == ["z", "b"]
+    # Indices go with their columns.
+    assert [each.column for each in ds.describe_indices()] == ["id", "other", "s.z"]
+    for text in ("other = 'key 41'", "s.z = 41"):
+        plan = ds.scanner(filter=text).plan()
+        assert plan.indices[0].kept_zones == 1
+        assert ds.count_rows(text) == 1
+    assert ds.count_rows("key = 20.5") == 1
+    assert not ds.scanner(filter="key = 20.5").plan().indices
+    assert not ds.optimize.optimize_indices(spark=False)[0].fragments_added
+    assert "sound" in str(ds.validate_index("key_idx", sample="all"))
+    mapped.append([{"id": 1000, "other": "key 1000", "s": {"z": 1000, "b": ""}}])
+    ds = opened(mapped.path)
+    ds.optimize.optimize_indices(spark=False)
+    ds = check(mapped, [1000, *SOUGHT])
+    assert ds.count_rows("s.z IN (41, 1000)") == ds.count_rows("other IN ('key 41', 'key 1000')")
+
+
+def test_names_change_places(mapped):
+    """What one column's index says is not asked of the other."""
+    fields = renamed(renamed(mapped.fields, "id", "?"), "x", "id")
+    mapped.set_fields(renamed(fields, "?", "x"))
+    ds = opened(mapped.path)
+    assert in_order(ds.to_table()) == in_order(theirs(mapped.path).cast(ds.schema))
+    assert ds.count_rows("id = 20.5") == 1
+    assert ds.count_rows("x = 41") == 1
+    assert ds.scanner(filter="x = 41").plan().indices[0].name == "id_idx"
+
+
+def test_a_column_dropped_and_added_again(mapped):
+    without = [each for each in mapped.fields if each["name"] != "key"]
+    mapped.set_fields(without)
+    assert "key" not in check(mapped).schema.names
+    mapped.set_fields([*without, mapped.field("key", "string")])
+    ds = check(mapped)
+    with pytest.warns(IndexNotUsedWarning, match="another column of its name"):
+        assert ds.count_rows("key = 'key 41'") == 0
+    with pytest.warns(IndexNotUsedWarning):
+        assert ds.count_rows("key IS NULL") == 400
+    mapped.append([{"id": 1000, "key": "key 41"}])
+    with pytest.raises(SchemaMismatch, match="another column"):
+        ds.optimize.optimize_indices(["key_idx"])
+    ds = opened(mapped.path)
+    ds.create_scalar_index("key", number_of_items=16)
+    assert ds.count_rows("key = 'key 41'") == 1
+    assert ds.scanner(filter="key = 'key 41'").plan().indices
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_deletion_vectors(mapped, in_file):
+    first, second = mapped.adds
+    before = opened(mapped.path)
+    held = before.search("id = 41").at_most
+    mapped.delete(first, [0, 41, 63, 64, 199], in_file)
+    ds = check(mapped)
+    assert ds.describe_indices()[0].num_fragments_indexed == 2
+    assert ds.count_rows() == 395 and ds.count_rows("id = 41") == 0
+    searched = ds.search("id = 41")
+    assert searched.at_most == held & searched.universe != held
+    assert "deleted rows: 5 left out" in ds.scanner().explain_plan()
+    assert "deleted rows: 1 left out" in ds.scanner(filter="id = 40").analyze_plan()
+    [fragment_id] = before.search("id = 41").to_table()["fragment_id"].to_pylist()
+    with pytest.raises(InvalidArgument, match=r"row 41 of fragment .* has deleted it"):
+        ds.take([(fragment_id << 32) + 40, (fragment_id << 32) + 41])
+    # The snapshot that is open stays, until it is refreshed.
+    assert before.count_rows("id = 41") == 1
+    mapped.delete(second, range(200), in_file)
+    assert check(mapped).count_rows() == 195
+    mapped.delete(first, range(200), in_file)
+    assert check(mapped).to_table().num_rows == 0
+    assert opened(mapped.path).validate_index("id_idx", sample="all").zones_read == 26
+
+
+def test_a_refresh_sees_rows_deleted_from_the_same_files(mapped):
+    table = DeltaTable(mapped.path)
+    ds = zb.dataset(table)
+    frame = ds.to_polars()
+    assert ds.count_rows("id = 41") == frame.collect().height - 399
+    mapped.delete(next(iter(mapped.adds)), [41])
+    table.update_incremental()
+    ds.refresh()
+    assert ds.count_rows("id = 41") == 0
+    assert frame.collect().height == 399
+
+
+def test_arrow_datasets_travel(mapped):
+    mapped.delete(next(iter(mapped.adds)), [41])
+    arrow = pickle.loads(pickle.dumps(opened(mapped.path).to_arrow_dataset()))
+    assert in_order(arrow.to_table()) == in_order(theirs(mapped.path).cast(arrow.schema))
+    # What PyArrow would read past the index is not what the table has.
+    with pytest.raises(OSError, match="read this table by its scanner"):
+        arrow.children[0].to_table()
+    (fragment, _) = arrow.get_fragments()
+    with pytest.raises(InvalidArgument, match="not what the table has"):
+        _ = fragment.metadata
+
+
+def test_partitions_under_physical_names(path):
+    table = MappedTable(path, "name", ["part"])
+    table.set_fields([table.field(*each) for each in (("id", "long"), ("part", "string"))])
+    names = [
+        table.append([{"id": 10 * at + n, "part": part} for n in range(10)])
+        for at, part in enumerate(["a b", "x/y", None])
+    ]
+    opened(path).create_scalar_index("id")
+    table.partitioned_by = ["piece"]
+    table.set_fields(renamed(table.fields, "part", "piece"))
+    table.delete(names[1], [5])
+    ds = check(table, [5, 15, 16, 25])
+    assert ds.count_rows("piece = 'x/y'") == 9
+    assert ds.count_rows("piece IS NULL AND id = 25") == 1
+    found = ds.locate(["id", "piece"], {"id": [15, 16], "piece": ["x/y", "x/y"]})
+    assert found["row"].to_pylist() == [None, 6]
+
+
+def test_deletion_vectors_without_a_mapping(path):
+    write_deltalake(path, rows(0, 100))
+    zb.dataset(DeltaTable(path)).create_scalar_index("id", number_of_items=16)
+    commit(path, protocol("deletionVectors"))
+    # The feature alone deletes nothing.
+    assert not zb.dataset(DeltaTable(path)).opened.source.has_views
+    [file] = (each.rpartition("/")[2] for each in DeltaTable(path).file_uris())
+    commit(
+        path,
+        {"remove": {"path": file, "deletionTimestamp": 1, "dataChange": True}},
+        add(path / file, file, deletionVector=deletion_vector([1, 99]), stats='{"numRecords":100}'),
+    )
+    ds = opened(path)
+    check_reads(ds, theirs(path), [3, 5, 70, 200])
+    joined = ds.to_arrow_dataset().join(ds.to_arrow_dataset(), "id", right_suffix=" right")
+    assert joined.count_rows() == 98
+    assert zb.dataset(DeltaTable(path, version=1)).count_rows() == 100
+
+
+def test_files_without_field_ids_are_refused_by_id(path):
+    path.mkdir()
+    pq.write_table(pa.table({"id": [1, 2, 3]}), path / "a.parquet")
+    inner = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "id"}
+    fields = [{"name": "id", "type": "long", "nullable": True, "metadata": inner}]
+    commit(
+        path,
+        protocol("columnMapping"),
+        metadata(fields, **{"delta.columnMapping.mode": "id"}),
+        add(path / "a.parquet", "a.parquet"),
+    )
+    with pytest.raises(FragmentUnreadable, match="no field ids"):
+        zb.dataset(DeltaTable(path)).to_table()
+
+
+def test_a_mapping_that_renamed_nothing_needs_no_view(path):
+    path.mkdir()
+    pq.write_table(pa.table({"id": [1, 2, 3]}), path / "a.parquet")
+    inner = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "id"}
+    fields = [{"name": "id", "type": "long", "nullable": True, "metadata": inner}]
+    commit(
+        path,
+        protocol("columnMapping"),
+        metadata(fields, **{"delta.columnMapping.mode": "name"}),
+        add(path / "a.parquet", "a.parquet"),
+    )
+    ds = zb.dataset(DeltaTable(path))
+    assert ds.to_table()["id"].to_pylist() == [1, 2, 3]
+    assert not ds.opened.source.has_views
+
+
+def test_pages_that_pyarrow_alone_reads(mapped, monkeypatch):
+    """A row group whose pages cannot be read is read whole, under the table's names."""
+    from zonebloom.storage.parquet.rows import ParquetRows
+
+    mapped.delete(next(iter(mapped.adds)), [41])
+    fields = renamed(renamed(mapped.fields, "id", "?"), "x", "id")
+    mapped.set_fields(renamed(fields, "?", "x"))
+
+    def refuse(*_):
+        raise FragmentUnreadable("as if a page were of another codec")
+
+    monkeypatch.setattr(ParquetRows, "read", refuse)
+    ds = opened(mapped.path)
+    assert in_order(ds.to_table()) == in_order(theirs(mapped.path).cast(ds.schema))
+    assert [ds.count_rows(f"x = {each}") for each in (40, 41)] == [1, 0]

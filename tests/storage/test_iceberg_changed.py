@@ -1,0 +1,350 @@
+"""Iceberg tables with deletes and columns that changed, against pyiceberg where it reads them, and
+against rows in memory."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from storage.snapshot_rows import check_reads
+
+import zonebloom as zb
+from zonebloom.errors import (
+    FragmentUnreadable,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    SourceError,
+    StaleIndexWarning,
+)
+
+pytest.importorskip("pyiceberg")
+pytest.importorskip("sqlalchemy")
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import IntegerType, LongType, StringType
+from storage.iceberg_by_hand import delete_by_vector, delete_equal, delete_positions
+
+SCHEMA = pa.schema(
+    {
+        "id": pa.int64(),
+        "key": pa.string(),
+        "part": pa.string(),
+        "x": pa.float64(),
+        "s": pa.struct({"a": pa.int64(), "b": pa.string()}),
+        "l": pa.list_(pa.struct({"c": pa.int64()})),
+    }
+)
+SOUGHT = [3, 40, 41, 170, 999_999]
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    (tmp_path / "house").mkdir()
+    made = SqlCatalog(
+        "c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=(tmp_path / "house").as_uri()
+    )
+    made.create_namespace("n")
+    yield made
+    made.close()
+
+
+def data(first: int, count: int = 200) -> pa.Table:
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "key": [None if each % 7 == 0 else f"key {each}" for each in numbers],
+            "part": [f"p {each % 3}" for each in numbers],
+            "x": [each / 2 for each in numbers],
+            "s": [None if each % 11 == 0 else {"a": each, "b": f"b {each}"} for each in numbers],
+            "l": [[{"c": each}] if each % 3 else [] for each in numbers],
+        },
+        schema=SCHEMA,
+    )
+
+
+@pytest.fixture
+def table(catalog):
+    """Two files of 200 rows, indexed."""
+    made = catalog.create_table("n.t", schema=data(0, 1).schema)
+    made.append(data(0))
+    made.append(data(200))
+    zb.dataset(made).create_scalar_index(["id", "key", "s.a"], number_of_items=16)
+    return made
+
+
+def locations(table) -> list[str]:
+    return sorted(
+        (task.file.file_path for task in table.scan().plan_files()),
+        key=lambda each: pq.read_table(each)["id"][0].as_py(),
+    )
+
+
+def check(table, want: pa.Table | None = None, sought=SOUGHT) -> zb.Dataset:
+    ds = zb.dataset(table)
+    check_reads(ds, table.scan().to_arrow() if want is None else want, sought)
+    return ds
+
+
+def without(table: pa.Table, *ids: int) -> pa.Table:
+    return table.filter(~pc.field("id").isin(ids))
+
+
+# Columns that changed
+
+
+def test_columns_are_renamed(table):
+    with table.update_schema() as update:
+        update.rename_column("key", "name")
+        update.rename_column("s.a", "z")
+        update.rename_column("l.element.c", "d")
+        update.move_first("x")
+    ds = check(table)
+    assert [each.column for each in ds.describe_indices()] == ["id", "name", "s.z"]
+    for text in ("name = 'key 41'", "s.z = 41"):
+        assert ds.scanner(filter=text).plan().indices[0].kept_zones == 1
+        assert ds.count_rows(text) == 1
+    more = data(400).rename_columns(["id", "name", "part", "x", "s", "l"])
+    table.append(more.select(ds.schema.names).cast(ds.schema))
+    with pytest.warns(StaleIndexWarning):
+        ds = check(table)
+    assert ds.optimize.optimize_indices(spark=False)[0].fragments_added == 1
+    assert ds.count_rows("name IN ('key 41', 'key 401')") == 2
+
+
+def test_names_change_places(table):
+    with table.update_schema() as update:
+        update.rename_column("key", "?")
+        update.rename_column("part", "key")
+    with table.update_schema() as update:
+        update.rename_column("?", "part")
+    ds = check(table)
+    assert ds.count_rows("key = 'p 1'") == 133
+    assert not ds.scanner(filter="key = 'p 1'").plan().indices
+    assert ds.scanner(filter="part = 'key 41'").plan().indices[0].kept_zones == 1
+
+
+def test_a_column_dropped_and_added_again(table):
+    with table.update_schema() as update:
+        update.delete_column("key")
+    assert "key" not in check(table).schema.names
+    with table.update_schema() as update:
+        update.add_column("key", StringType())
+    ds = check(table)
+    with pytest.warns(IndexNotUsedWarning, match="another column of its name"):
+        assert ds.count_rows("key IS NULL") == 400
+    ds.create_scalar_index("key", number_of_items=16)
+    assert ds.count_rows("key = 'key 41'") == 0
+    assert ds.scanner(filter="key = 'key 41'").plan().indices[0].kept_zones == 0
+
+
+def test_initial_defaults(catalog):
+    """Files of before the column have its default, also in an index."""
+    made = catalog.create_table("n.t", schema=data(0, 1).schema)
+    made.append(data(0))
+    with made.update_schema() as update:
+        update.add_column("new", IntegerType(), default_value=7, required=True)
+    added = data(200).append_column(
+        pa.field("new", pa.int32(), nullable=False), pa.array(range(200), pa.int32())
+    )
+    made.append(added)
+    want = pa.concat_tables(
+        [
+            data(0).append_column(added.schema.field("new"), pa.array([7] * 200, pa.int32())),
+            added,
+        ]
+    )
+    ds = zb.dataset(made)
+    ds.create_scalar_index(["id", "new"], number_of_items=16)
+    ds = check(made, want)
+    assert ds.count_rows("new = 7") == 201
+    assert ds.scanner(filter="new = 8").plan().indices[0].kept_zones == 1
+    assert ds.count_rows("new > 190 OR new = 7") == 9 + 201
+    assert "sound" in str(ds.validate_index("new_idx", sample="all"))
+    assert ds.lookup("new", [7], columns=["id"]).num_rows == 201
+
+
+def test_files_of_format_version_1(catalog):
+    made = catalog.create_table("n.t", schema=data(0, 1).schema, properties={"format-version": "1"})
+    made.append(data(0))
+    check(made)
+    # Columns are told by their ids, which renaming in the file leaves.
+    path = zb.dataset(made).files[0]
+    stored = pq.ParquetFile(path).read()
+    pq.write_table(stored.rename_columns(["id", "key", "old", "x", "s", "l"]), path)
+    check(made, data(0))
+
+
+def test_files_without_field_ids(catalog, tmp_path):
+    pq.write_table(data(0), tmp_path / "a.parquet")
+    made = catalog.create_table("n.t", schema=data(0).schema)
+    made.add_files([(tmp_path / "a.parquet").as_uri()])
+    check(made)
+    with made.update_schema() as update:
+        update.rename_column("key", "name")
+        update.rename_column("s.a", "z")
+    ds = check(made)
+    assert ds.count_rows("name = 'key 41' AND s.z = 41") == 1
+    with made.transaction() as transaction:
+        transaction.remove_properties("schema.name-mapping.default")
+    with pytest.raises(FragmentUnreadable, match="no field ids"):
+        zb.dataset(made).to_table()
+
+
+# Deletes
+
+
+def test_position_deletes(table, tmp_path):
+    first, second = locations(table)
+    delete_positions(table, tmp_path, {first: [0, 41, 199]})
+    ds = check(table)
+    assert ds.describe_indices()[0].num_fragments_indexed == 2
+    assert "deleted rows: 3 left out" in ds.scanner().explain_plan()
+    # Of several files in one, and rows that are deleted already.
+    delete_positions(table, tmp_path, {first: [41, 42], second: [7]})
+    check(table, without(table.scan().to_arrow(), 0, 41, 42, 199, 207))
+    # What comes later is not deleted by what was.
+    table.append(data(0, 50).set_column(0, "id", pa.array(range(1000, 1050), pa.int64())))
+    with pytest.warns(StaleIndexWarning):
+        check(table, sought=[41, 1041, 1000])
+    table.overwrite(table.scan().to_arrow())
+    assert not zb.dataset(table).opened.source.has_views
+    zb.dataset(table).create_scalar_index("id", number_of_items=16)
+    check(table, sought=[41, 1041, 1000])
+
+
+def test_deletion_vectors(table, tmp_path):
+    first, second = locations(table)
+    delete_positions(table, tmp_path, {first: [1], second: [2]})
+    made = delete_by_vector(table, tmp_path, first, [1, 41])
+    check(table)
+    delete_by_vector(table, tmp_path, first, [1, 40, 41], made)
+    check(table, without(pa.concat_tables([data(0), data(200)]), 1, 40, 41, 202))
+
+
+def test_a_damaged_deletion_vector_is_no_empty_one(table, tmp_path):
+    delete_by_vector(table, tmp_path, locations(table)[0], [41])
+    ds = zb.dataset(table)
+    [path] = tmp_path.glob("*.puffin")
+    held = bytearray(path.read_bytes())
+    held[held.rindex(bytes([0xD1, 0xD3, 0x39, 0x64])) + 20] ^= 1
+    path.write_bytes(held)
+    with pytest.raises(FragmentUnreadable, match="holds no deletion vector"):
+        ds.to_table(filter="id = 41")
+    path.unlink()
+    with pytest.raises(FragmentUnreadable, match="restore the file"):
+        zb.dataset(table).count_rows()
+
+
+def test_equality_deletes(table, tmp_path):
+    everything = pa.concat_tables([data(0), data(200)])
+    delete_equal(table, tmp_path, {"id": [41, 250, 5000]})
+    want = without(everything, 41, 250)
+    ds = check(table, want)
+    assert "deleted rows: 2 left out" in ds.scanner().explain_plan()
+    # Null equals null, and all columns count.
+    delete_equal(table, tmp_path, {"key": [None, "key 40"], "part": ["p 1", "p 0"]})
+    gone = [n for n in range(400) if n % 7 == 0 and n % 3 == 1]
+    want = without(want, *gone)
+    assert 40 in check(table, want).to_table()["id"].to_pylist()
+    # Rows that come with the delete, or later, stay.
+    table.append(data(41, 1))
+    zb.dataset(table).optimize.optimize_indices(spark=False)
+    want = pa.concat_tables([want, data(41, 1)])
+    check(table, want)
+    delete_equal(table, tmp_path, {"key": ["key 41"]})
+    check(table, without(want, 41))
+
+
+def test_equality_deletes_by_columns_that_changed(table, tmp_path):
+    """By a column that was renamed, dropped, or is not in older files."""
+    everything = pa.concat_tables([data(0), data(200)])
+    with table.update_schema() as update:
+        update.rename_column("key", "name")
+        update.add_column("new", LongType())
+    delete_equal(table, tmp_path, {"name": ["key 41"]})
+    want = without(everything, 41).rename_columns(["id", "name", "part", "x", "s", "l"])
+    want = want.append_column("new", pa.nulls(want.num_rows, pa.int64()))
+    check(table, want)
+    with table.update_schema() as update:
+        update.delete_column("name")
+    check(table, want.drop("name"))
+    delete_equal(table, tmp_path, {"new": [None], "id": [40]})
+    delete_equal(table, tmp_path, {"new": [1], "id": [39]})
+    check(table, without(want, 40).drop("name"))
+
+
+def test_equality_of_floating_point_numbers(catalog, tmp_path):
+    """As Java's: NaN is NaN, and the zeros differ."""
+    values = [0.0, -0.0, math.nan, 1.5, None]
+    numbers = pa.table({"id": pa.array(range(5), pa.int64()), "x": values})
+    made = catalog.create_table("n.t", schema=numbers.schema)
+    made.append(numbers)
+    delete_equal(made, tmp_path, {"x": [math.nan, -0.0]})
+    assert zb.dataset(made).to_table()["id"].to_pylist() == [0, 3, 4]
+    delete_equal(made, tmp_path, {"x": [None]})
+    assert zb.dataset(made).to_table()["id"].to_pylist() == [0, 3]
+
+
+def test_deletes_are_of_their_partition(catalog, tmp_path):
+    made = catalog.create_table("n.t", schema=data(0, 1).schema)
+    made.append(data(1000, 30))
+    with made.update_spec() as update:
+        update.add_identity("part")
+    for first in (0, 200):
+        made.append(data(first))
+    zb.dataset(made).create_scalar_index(["id", "key"], number_of_items=16)
+    everything = pa.concat_tables([data(0), data(200), data(1000, 30)])
+    # Of partition "p 1" alone: 40 is there, 41 is not.
+    delete_equal(made, tmp_path, {"id": [40, 41, 1000]}, partition=("p 1",))
+    check(made, without(everything, 40))
+    delete_equal(made, tmp_path, {"part": ["p 1"], "id": [43]}, partition=("p 1",))
+    want = without(everything, 40, 43)
+    check(made, want)
+    # Those without partitions delete everywhere.
+    delete_equal(made, tmp_path, {"id": [41, 1001]}, spec_id=0)
+    want = without(want, 41, 1001)
+    check(made, want)
+    # Positions in a file of another partition are not looked for.
+    ds = zb.dataset(made)
+    located = ds.locate("id", [3, 4]).to_pylist()
+    there = {each["key_index"]: each for each in located}
+    rows_of = {f"file://{each['path']}": [each["row"]] for each in there.values()}
+    delete_positions(made, tmp_path, rows_of, partition=("p 0",))
+    check(made, without(want, 3))
+
+
+def test_deleted_rows_are_not_taken(table, tmp_path):
+    ds = zb.dataset(table)
+    [base] = (each["fragment_id"] << 32 for each in ds.locate("id", [41]).to_pylist())
+    delete_equal(table, tmp_path, {"id": [41]})
+    ds = zb.dataset(table)
+    assert ds.take([base + 40, base + 42])["id"].to_pylist() == [40, 42]
+    with pytest.raises(InvalidArgument, match="table has deleted it"):
+        ds.take([base + 41])
+
+
+def test_what_is_not_known_is_refused(table, tmp_path):
+    from pyiceberg.manifest import DataFileContent, FileFormat
+    from storage.iceberg_by_hand import add_delete_file
+
+    path = tmp_path / "d.parquet"
+    pq.write_table(pa.table({"a": [1]}), path)
+    inner = table.schema().find_field("s.a").field_id
+    content = DataFileContent.EQUALITY_DELETES
+    add_delete_file(table, path, 1, content=content, equality_ids=[inner])
+    with pytest.raises(SourceError, match=r"equality deletes by fields .* rewrite"):
+        zb.dataset(table)
+    content = DataFileContent.POSITION_DELETES
+    add_delete_file(table, path, 1, content=content, file_format=FileFormat.ORC)
+    with pytest.raises(SourceError, match="no Parquet file"):
+        zb.dataset(table)
+
+
+def test_rows_are_in_the_order_of_the_files(table, tmp_path):
+    delete_equal(table, tmp_path, {"id": [41]})
+    ds = zb.dataset(table)
+    want = without(pa.concat_tables([pq.read_table(each) for each in ds.files]), 41)
+    assert ds.to_table()["id"].equals(want["id"])
