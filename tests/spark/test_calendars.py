@@ -23,7 +23,7 @@ from zonebloom.errors import (
     SchemaMismatch,
 )
 from zonebloom.predicates import ast
-from zonebloom.spark import filter_join, prune, scan, tag_location
+from zonebloom.spark import explain_join, filter_join, prune, scan, tag_location
 from zonebloom.spark.load import Options
 from zonebloom.spark.rebase import Rebase, has_times, require_not_rebased, without_rebased
 
@@ -265,7 +265,10 @@ def test_times_that_are_shown_as_later_ones(spark, tmp_path):
     text = "TIMESTAMP'1900-01-01 00:06:08Z'"
     keys = spark.sql(f"SELECT {text} AS t")
     assert keys.join(whole, "t").count() == 1
-    assert filter_join(keys, whole, "t", right_index=lake).count() == 1
+    with settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": "-1"}):
+        keys = keys.localCheckpoint()
+        assert explain_join(keys, whole, "t", right_index=lake).used
+        assert filter_join(keys, whole, "t", right_index=lake).count() == 1
     assert prune(whole.where(f"t = {text}")).count() == 1
     refused(scan(spark, lake, f"t = {text}"))
     with pytest.raises(SchemaMismatch, match=REFUSED):

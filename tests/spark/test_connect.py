@@ -20,7 +20,8 @@ from zonebloom.errors import (
     NoFragments,
 )
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins.global_filter import may_hold
+from zonebloom.spark.joins import rules
+from zonebloom.spark.joins.global_filter import only_held
 from zonebloom.spark.tagging import locate
 
 
@@ -175,6 +176,17 @@ def check_joins(spark, folder):
     by_name = rows_of(names.join(stored, "name", "left_semi"))
     assert by_id != []
     assert 0 < len(by_name) < 200
+    given = {"right_index": str(lake), "max_keys": 0, "stored_keys": True}
+    # Where no size is known, Spark may send a side to all tasks.
+    with pytest.warns(IndexNotUsedWarning, match="as far as files tell left may be within"):
+        plain = zb.spark.filter_join(names, stored, "name", "left_semi", **given)
+    assert rows_of(plain) == by_name
+    plan = zb.spark.explain_join(stored, stored, "id", **given)
+    assert "left may be within" in plan.not_used[-1], plan
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "1kb")
+    plan = zb.spark.explain_join(stored, stored, "id", **given)
+    assert "of 1,024 sampled keys" in plan.not_used[-1], plan
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     with pytest.warns(IndexNotUsedWarning, match="stored_keys=True"):
         plain = zb.spark.filter_join(keys, stored, "id", right_index=str(lake))
     assert rows_of(plain) == by_id
@@ -186,21 +198,26 @@ def check_joins(spark, folder):
     plan = zb.spark.explain_join(names, part, "name", "left_semi", max_keys=0)
     assert len(plan.used) == 1
     assert rows_of(plan.frame) == by_name
-    given = {"right_index": str(lake), "max_keys": 0, "stored_keys": True}
     plan = zb.spark.explain_join(keys, stored, "id", **given)
     assert len(plan.used) == 1
     assert rows_of(plan.frame) == by_id
     assert rows_of(zb.spark.filter_join(names, stored, "name", "left_semi", **given)) == by_name
     assert rows_of(zb.spark.filter_join(keys, zb.spark.Indexed(lake), "id")) == by_id
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("_LEAST_BYTES", "_ZONES_BYTES", "_ZONES_TIMES"):
+            patched.setattr(rules, name, 0)
+        plan = zb.spark.explain_join(keys, zb.spark.Indexed(lake), "id")
+        assert "zones of right" in plan.used[0], plan
+        assert rows_of(plan.frame) == by_id
 
 
 def check_a_filter_of_64_mib(spark):
-    """One that is sent in parts, of a single row."""
+    """One that is sent in parts, and broadcast in pieces."""
     sbbf = Sbbf.from_bytes(bytes(64 << 20))
     sbbf.insert(pa.array(range(0, 1_000, 7)))
     keys, others = spark.range(1_000), spark.range(0, 1_000, 7)
-    condition = may_hold(spark, keys.schema["id"], sbbf, pa.int64())
-    assert rows_of(keys.where(condition).join(others, "id")) == rows_of(others)
+    found = only_held(keys, keys.schema["id"], sbbf, pa.int64())
+    assert rows_of(found.join(others, "id")) == rows_of(others)
 
 
 def test_over_connect(tmp_path, cache_of_run):

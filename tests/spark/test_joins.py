@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as sf
-from spark_data import settings
+from spark_data import files_read, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins import global_filter
+from zonebloom.spark.joins import global_filter, rules
 from zonebloom.spark.joins.global_filter import may_hold
 from zonebloom.spark.joins.sides import StepAside
 from zonebloom.spark.load import Load, Options, keys_text
@@ -85,6 +85,18 @@ def index(folder, columns=KEYS, **options):
         columns, number_of_items=50, global_filter=True, spark=False, **options
     )
     return dataset
+
+
+NO_BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worth_it(spark):
+    """Sides as large as those that rules are for."""
+    with settings(spark, **NO_BROADCASTS), pytest.MonkeyPatch.context() as patched:
+        for name in ("_LEAST_BYTES", "_ZONES_BYTES", "_ZONES_TIMES"):
+            patched.setattr(rules, name, 0)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -180,15 +192,14 @@ def test_empty_sides(spark, folder, oracle, others):
 
 
 def test_only_rows_that_may_match_are_shuffled(spark, folder, oracle, others):
-    with settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": "-1"}):
-        frame = zs.filter_join(others, oracle, "id", right_index=folder)
-        ids = oracle.select("id").distinct()
-        matching = others.join(ids, "id", "left_semi").count()
-        found = frame.toArrow()
-        assert found.num_rows > 0
-        written = shuffled(frame)
-        assert len(written) == 2
-        assert min(written) <= matching * 1.1 < others.count() / 2
+    frame = zs.filter_join(others, oracle, "id", right_index=folder)
+    ids = oracle.select("id").distinct()
+    matching = others.join(ids, "id", "left_semi").count()
+    found = frame.toArrow()
+    assert found.num_rows > 0
+    written = shuffled(frame)
+    assert len(written) == 2
+    assert min(written) <= matching * 1.1 < others.count() / 2
 
 
 def shuffled(frame):
@@ -252,6 +263,72 @@ def test_a_side_that_is_not_small_is_filtered(spark, folder, oracle, others):
     assert "more than max_keys=100 rows" in plan.not_used[0]
     assert len(plan.used) == 1 and "filter" in plan.used[0]
     assert rows(plan.frame) == rows(others.join(oracle, "id"))
+
+
+# What a join costs
+
+
+BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "10MB"}
+
+
+@pytest.mark.parametrize("how", ["inner", "left_semi"])
+@pytest.mark.parametrize(
+    ("column", "keys"),
+    [("id", [3, 5, None, 9_999]), ("name", ["n3", "n17"]), ("b", [b"5", b""])],
+)
+def test_files_without_a_key_of_a_small_side_are_not_read(spark, folder, oracle, column, keys, how):
+    kind = oracle.schema[column].dataType.simpleString()
+    rows_of_keys = spark.createDataFrame([(key,) for key in keys], f"{column} {kind}")
+    few = spark.createDataFrame(rows_of_keys.toArrow(), rows_of_keys.schema)
+    sides = (few, oracle.select(column, "row"))
+    with settings(spark, **BROADCASTS):
+        plan = zs.explain_join(*sides, column, how, right_index=zb.dataset(folder))
+        assert "files of right that may hold" in plan.used[0] and "1 are read" in plan.used[0], plan
+        assert rows(plan.frame) == rows(few.join(sides[1], column, how))
+        assert files_read(plan.frame) == [1]
+
+
+def test_keys_that_are_in_most_files_choose_none(spark, folder, oracle):
+    few = spark.createDataFrame(pa.table({"id": pa.array([3, 120, 250], pa.int32())}))
+    with settings(spark, **BROADCASTS):
+        plan = zs.explain_join(few, oracle, "id", right_index=folder)
+    assert not plan.used and plan.is_by_cost
+    assert "of the zones and 100% of the files" in plan.not_used[0], plan
+
+
+def test_sides_that_spark_broadcasts_are_not_filtered(spark, folder, oracle, others):
+    """Nobody is warned of what is as it should be."""
+    with settings(spark, **BROADCASTS), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = zs.explain_join(others, oracle, "id", right_index=folder)
+        frame = zs.filter_join(others, oracle, "id", right_index=folder)
+    assert "Spark plans BroadcastHashJoinExec" in plan.not_used[-1]
+    assert frame.sameSemantics(others.join(oracle, "id"))
+
+
+@pytest.mark.parametrize(("share", "is_used"), [(0.9, False), (0.2, True)])
+def test_a_filter_that_most_keys_pass_is_not_used(spark, folder, oracle, tmp_path, share, is_used):
+    """As many of the other side's files tell, whatever is made of them."""
+    dice = np.random.default_rng(1)
+    held = zb.dataset(folder).to_table(["id"])["id"].drop_null().to_numpy()
+    for number in range(3):
+        ids = np.where(dice.random(500) < share, dice.choice(held, 500), 10_000)
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / f"{number}.parquet")
+    left = spark.read.parquet(str(tmp_path))
+    plan = zs.explain_join(left, oracle, "id", right_index=folder)
+    assert bool(plan.used) == is_used, plan
+    seen = "9.%|8.%" if share > 0.5 else "2.%|1.%"
+    assert re.search(f"({seen}) (would pass|of 1,024 sampled)", str(plan)), plan
+    assert rows(plan.frame) == rows(left.join(oracle, "id"))
+
+
+def test_small_files_are_read_by_spark(spark, folder, oracle, others, monkeypatch):
+    monkeypatch.setattr(rules, "_LEAST_BYTES", 1 << 20)
+    few = others.where("other % 9 = 0")
+    with settings(spark, **BROADCASTS):
+        plan = zs.explain_join(few, zs.Indexed(folder, filter="x > 1"), "id")
+    assert not plan.used and "kB only" in plan.not_used[0]
+    assert rows(plan.frame) == rows(few.join(oracle.where("x > 1"), "id"))
 
 
 # Files that changed
@@ -368,30 +445,48 @@ def test_an_index_without_a_filter_over_all_keys(spark, tmp_path, others):
     assert rows(frame) == rows(others.join(stored, "id"))
 
 
-def test_filters_too_large_or_too_full(folder, oracle, others, monkeypatch):
+def test_filters_too_large_or_too_full(spark, folder, oracle, others, monkeypatch):
     keys = pa.array(np.arange(30_000), pa.int32())
     large = Sbbf(30_000, 1e-6)
     large.insert(keys)
     full = Sbbf(100, 0.5)
     full.insert(keys)
-    for sbbf, limit, why in ((large, 1_000, "more than 1,000"), (full, 1 << 20, "so full")):
-        monkeypatch.setattr(global_filter, "_MOST_FILTER_BYTES", limit)
+    heap = 1 << 30
+    for sbbf, most, why in ((large, 1_024, "more than 1,024: give"), (full, 1 << 20, "so full")):
+        monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // most)
         with pytest.raises(StepAside, match=why):
-            global_filter.fitted(sbbf)
-    monkeypatch.setattr(global_filter, "_MOST_FILTER_BYTES", 70_000)
-    folded = global_filter.fitted(large)
+            global_filter.fitted(spark, sbbf)
+    monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // 70_000)
+    folded = global_filter.fitted(spark, large)
     assert large.nbytes > 70_000 and folded.nbytes == 1 << 16
     assert folded.check(keys).all()
     stored = zb.dataset(folder).global_filter("id").sbbf
-    monkeypatch.setattr(global_filter, "_MOST_FILTER_BYTES", stored.nbytes // 2)
-    sent = bytes_text(global_filter.fitted(stored).nbytes)
+    monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // (stored.nbytes // 2))
+    sent = bytes_text(global_filter.fitted(spark, stored).nbytes)
     plan = zs.explain_join(others, oracle, "id", right_index=folder)
     assert sent != bytes_text(stored.nbytes) and f"filter of {sent}" in plan.used[0], plan
     assert rows(plan.frame) == rows(others.join(oracle, "id"))
-    monkeypatch.setattr(global_filter, "_MOST_FILTER_BYTES", 10)
-    with pytest.warns(IndexNotUsedWarning, match="more than 10"):
+    monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap)
+    with pytest.warns(IndexNotUsedWarning, match="more than 1: give spark.driver.memory"):
         frame = zs.filter_join(others, oracle, "id", right_index=folder)
     assert rows(frame) == rows(others.join(oracle, "id"))
+
+
+@pytest.mark.parametrize("column", ["id", "name", "d"])
+def test_filters_in_pieces(spark, folder, oracle, others, monkeypatch, column):
+    """As large ones are sent: the very rows that are kept by a filter in one."""
+    stored = zb.dataset(folder).global_filter(column)
+    key = others.schema[column]
+    whole = others.where(may_hold(spark, key, stored.sbbf, stored.type))
+    monkeypatch.setattr(global_filter, "_SUBQUERY_BYTES", 0)
+    monkeypatch.setattr(global_filter, "_PIECE_BITS", 2)
+    monkeypatch.setattr(global_filter, "_PIECE_BLOCKS", 4)
+    assert stored.sbbf.num_blocks > 8
+    pieces = global_filter.only_held(others, key, stored.sbbf, stored.type)
+    assert rows(pieces.select(column, "other")) == rows(whole.select(column, "other"))
+    frame = zs.filter_join(others, oracle, column, right_index=folder)
+    assert "LeftSemi" in frame._jdf.queryExecution().optimizedPlan().toString()
+    assert frame.count() == others.join(oracle, column).count()
 
 
 @pytest.mark.parametrize("how", ["full", "outer", "left_anti", "anti", "cross", "nonsense"])

@@ -21,6 +21,7 @@ from zonebloom.errors import IndexNotUsedWarning
 FILES, ROWS = 4, 20
 # Of both relations, of one, computed from one, and of none.
 WANTED = "id IN (7, 41, 65, 100, 1007, 1100, 5000)"
+UNION = "(SELECT id, g FROM a UNION ALL SELECT id, z FROM b)"
 
 # With a key that is the files' own: the filter over all keys may be used.
 OWN = {
@@ -45,6 +46,10 @@ OWN = {
     "self-join, one side": "SELECT l.id, r.y FROM a l JOIN a r ON l.id = r.g",
     "self-join, other side": "SELECT r.id, l.y FROM a l JOIN a r ON l.id = r.g",
     "lateral join": "SELECT a.id, w FROM a, LATERAL (SELECT z AS w FROM b WHERE b.id = a.id)",
+    "outer lateral join": """
+        SELECT a.id, w FROM a LEFT JOIN LATERAL (SELECT z AS w FROM b WHERE b.id = a.id)
+    """,
+    "exists": "SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.id = a.id)",
     "aggregate": "SELECT id, count(*) n FROM a GROUP BY id HAVING min(y) > 110",
     "distinct": "SELECT DISTINCT id, g FROM a",
     "drop duplicates": lambda a, b: a.dropDuplicates(["id"]),
@@ -55,11 +60,13 @@ OWN = {
     "limit": "SELECT id FROM a ORDER BY y LIMIT 50",
     "offset": "SELECT id FROM a ORDER BY y LIMIT 50 OFFSET 5",
     "sample": lambda a, b: a.sample(0.5, seed=3),
+    "table sample": "SELECT id FROM a TABLESAMPLE (60 PERCENT) REPEATABLE (3)",
+    "clustered": "SELECT id FROM a CLUSTER BY g",
     "except": "SELECT id FROM a EXCEPT SELECT id FROM b",
     "except all": "SELECT id FROM a EXCEPT ALL SELECT id FROM b",
     "intersect": "SELECT id FROM a INTERSECT SELECT id FROM b",
     "intersect all": "SELECT id FROM a INTERSECT ALL SELECT id FROM b",
-    "hints": "SELECT /*+ REPARTITION(3), BROADCAST(a) */ id FROM a",
+    "hints": "SELECT /*+ REPARTITION(3), SHUFFLE_HASH(a) */ id FROM a",
     "rebalance": "SELECT /*+ REBALANCE(id) */ id FROM a",
     "layout": lambda a, b: a.repartition(3, "g").sortWithinPartitions("y").coalesce(1),
     "order": lambda a, b: a.orderBy(sf.desc("y")).alias("ordered"),
@@ -101,6 +108,12 @@ OTHERS = {
     "union of metadata": lambda a, b: a.select("id").union(
         a.select(a["_metadata.row_index"].alias("id"))
     ),
+    "pivot above a union": f"SELECT id FROM {UNION} PIVOT (count(*) FOR g IN (1, 2))",
+    "explode above a union": f"SELECT id, e FROM {UNION} LATERAL VIEW explode(array(1, 2)) t AS e",
+    "sample and limit above a union": f"""
+        SELECT DISTINCT id FROM {UNION} TABLESAMPLE (60 PERCENT) REPEATABLE (3) ORDER BY id LIMIT 90
+    """,
+    "intersect above a union": f"SELECT id FROM {UNION} INTERSECT SELECT id FROM b",
     "except above a union": """
         (SELECT id FROM a UNION ALL SELECT id FROM b) EXCEPT SELECT id FROM a WHERE g = 1
     """,
@@ -116,6 +129,10 @@ OTHERS = {
     "lateral join, its key": """
         SELECT t.id FROM a, LATERAL (SELECT b.id FROM b WHERE b.id = a.id + 50) t
     """,
+    "outer lateral join, its key": """
+        SELECT t.id FROM a LEFT JOIN LATERAL (SELECT b.id FROM b WHERE b.id = a.id + 50) t
+    """,
+    "cube": "SELECT id, g FROM a GROUP BY CUBE (id, g)",
     "grouping sets": "SELECT id FROM a GROUP BY GROUPING SETS ((id), (g))",
     "rollup": "SELECT id, g FROM a GROUP BY ROLLUP (id, g)",
     "minimum": "SELECT min(id) + 1000 AS id FROM a GROUP BY g",
@@ -176,6 +193,8 @@ def relations(spark, folder):
     given = {
         "spark.sql.parquet.filterPushdown": "false",
         "spark.sql.shuffle.partitions": "1",
+        # Of joins for which nothing is shuffled nothing is filtered.
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
         "spark.sql.adaptive.enabled": "false",
         # Compiling takes longer than these queries.
         "spark.sql.codegen.wholeStage": "false",

@@ -18,7 +18,10 @@ from trust.report import Report
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.cli.engines import spark_session
+from zonebloom.spark.joins import rules
 
+# Files here are small, and rules are for large ones.
+rules._LEAST_BYTES = rules._ZONES_BYTES = rules._ZONES_TIMES = 0
 TREES = 8
 KINDS = [
     *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16()),
@@ -95,6 +98,9 @@ class _Case:
             lambda: keys.join(self.frame, name),
             {
                 "filter_join": lambda: zs.filter_join(keys, zs.Indexed(self.path), name),
+                "filter_join of frames": lambda: zs.filter_join(
+                    keys, self.frame, name, right_index=self.path
+                ),
                 "tag_location": lambda: self._tagged(keys, name),
             },
         )

@@ -35,7 +35,7 @@ def require_sql(filter: object) -> None:
 
 @dataclass(frozen=True)
 class Indexed:
-    """Files to be read by their index: a side of a join of which only some zones are read.
+    """Files with an index: a side of a join of which only some zones need be read.
 
     Parameters
     ----------

@@ -11,11 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.frames import Indexed
-from zonebloom.spark.joins.global_filter import fitted, may_hold, whole_filter, why_not
-from zonebloom.spark.joins.key_origin import require_own_column
-from zonebloom.spark.joins.sides import Index, Side, StepAside, collected, why_keys_differ
-from zonebloom.spark.load import keys_text
-from zonebloom.text import Lines, bytes_text
+from zonebloom.spark.joins.cost import NotWorthIt, require_shuffle
+from zonebloom.spark.joins.rules import by_filter, by_keys, may_have_few_keys
+from zonebloom.spark.joins.sides import Index, Side, StepAside
+from zonebloom.text import Lines
 
 # Sides whose rows without a match are not in the result: such rows may be left out.
 _MAY_LOSE: dict[str, tuple[str, ...]] = {
@@ -38,6 +37,8 @@ class JoinPlan(Lines):
         What each rule does, a sentence each.
     not_used : tuple of str
         Why a rule is not used, a sentence each.
+    is_by_cost : bool
+        Whether every rule that is not used would have cost more than it saves.
     frame : pyspark.sql.DataFrame
         The join.
     """
@@ -46,6 +47,7 @@ class JoinPlan(Lines):
     on: tuple[str, ...]
     used: tuple[str, ...]
     not_used: tuple[str, ...]
+    is_by_cost: bool
     frame: DataFrame = field(repr=False)
 
     def __str__(self) -> str:
@@ -71,8 +73,8 @@ def filter_join(
     Parameters
     ----------
     left, right : DataFrame or Indexed
-        At least one a DataFrame. An `Indexed` side is read here: where the other one is small,
-        only the zones that may hold its keys.
+        At least one a DataFrame. An `Indexed` side is read here: where the other one is small, and
+        few of them hold its keys, by its zones, else by Spark's own reader.
     on : str or list of str
         Columns that both have. Any of them may be indexed.
     how : {"inner", "left_semi", "left", "right"}
@@ -110,7 +112,8 @@ def filter_join(
     Warns
     -----
     IndexNotUsedWarning
-        When no rule could be used, with each reason; the join is then Spark's own.
+        When no rule could be used, with each reason; the join is then Spark's own. It does not
+        warn where each would have cost more than it saves, as `explain_join` says.
     """
     plan = explain_join(
         left,
@@ -122,7 +125,7 @@ def filter_join(
         max_keys=max_keys,
         stored_keys=stored_keys,
     )
-    if not plan.used:
+    if not plan.used and not plan.is_by_cost:
         warnings.warn(
             f"the join is made without an index: {'; '.join(plan.not_used)}",
             IndexNotUsedWarning,
@@ -158,28 +161,46 @@ def explain_join(
     _require_lawful(kind, names, *sides)
     frame: Any = right if isinstance(left, Indexed) else left
     spark: SparkSession = frame.sparkSession
+    lossy = [pair for pair in (sides, sides[::-1]) if pair[0].name in _MAY_LOSE[kind]]
     used: list[str] = []
     not_used: list[str] = []
+    is_by_cost = True
     frames: dict[str, DataFrame] = {}
-    lossy = [pair for pair in (sides, sides[::-1]) if pair[0].name in _MAY_LOSE[kind]]
+
+    def step_aside(what: str, reason: StepAside) -> None:
+        nonlocal is_by_cost
+        is_by_cost &= isinstance(reason, NotWorthIt)
+        not_used.append(f"{what}: {reason}")
+
     for side, other in lossy:
-        if side.is_read:
+        if not frames and may_have_few_keys(spark, side, other):
             try:
-                frames, sentence = _by_zones(spark, side, other, names, max_keys)
-                used.append(sentence)
+                frames, sentence = by_keys(spark, side, other, names, max_keys)
             except StepAside as reason:
-                why = f"zones of {side.name} by the keys of {other.name}: {reason}"
-                not_used.append(why)
-    if not frames:
-        frames = {side.name: side.frame(spark) for side in sides}
-        for side, other in lossy:
-            for name in names if other.index is not None else ():
-                try:
-                    used.append(_filter(spark, side, other, name, stored_keys, frames))
-                except StepAside as reason:
-                    not_used.append(f"filter of {name} from {other.name}: {reason}")
-    joined = frames["left"].join(frames["right"], list(names), kind)
-    return JoinPlan(kind, names, tuple(used), tuple(not_used), joined)
+                step_aside(f"{side.name} by the keys of {other.name}", reason)
+            else:
+                used.append(sentence)
+    frames = frames or {side.name: side.frame(spark) for side in sides}
+    plain = frames["left"].join(frames["right"], list(names), kind)
+    filters = [(*pair, name) for pair in lossy if pair[1].index is not None for name in names]
+    if not used and filters:
+        try:
+            require_shuffle(plain, *sides)
+        except StepAside as reason:
+            step_aside("a filter of keys", reason)
+            filters = []
+        for side, other, name in filters:
+            try:
+                frame, sentence = by_filter(
+                    spark, side, other, name, stored_keys, frames[side.name]
+                )
+            except StepAside as reason:
+                step_aside(f"filter of {name} from {other.name}", reason)
+            else:
+                frames[side.name] = frame
+                used.append(sentence)
+        plain = frames["left"].join(frames["right"], list(names), kind) if used else plain
+    return JoinPlan(kind, names, tuple(used), tuple(not_used), is_by_cost, plain)
 
 
 def _join_kind(how: str) -> str:
@@ -209,54 +230,3 @@ def _require_lawful(kind: str, names: Sequence[str], left: Side, right: Side) ->
                 f"the keys of {side.name} must not filter it; give {other.name}_index, whose "
                 f"keys may filter {side.name}"
             )
-
-
-def _by_zones(
-    spark: SparkSession, side: Side, other: Side, on: Sequence[str], max_keys: int
-) -> tuple[dict[str, DataFrame], str]:
-    """Both sides, of an `Indexed` one only what the keys of the other may be in."""
-    assert side.index is not None
-    indexed = {index.column for index in side.index.describe_indices()}
-    reasons = {
-        name: why_keys_differ(side.key(name), other.key(name))
-        if side.key(name).name in indexed
-        else f"there is no index on {side.key(name).name!r}"
-        for name in on
-    }
-    names = [name for name, reason in reasons.items() if reason is None]
-    if not names:
-        raise StepAside("; ".join(filter(None, reasons.values())))
-    frame, keys = collected(other.frame(spark), [other.key(name).name for name in names], max_keys)
-    keys = keys.rename_columns([side.key(name).name for name in names])
-    sentence = (
-        f"zones of {side.name} that may hold one of {keys.num_rows:,} keys of {other.name}: "
-        f"nothing else of {side.name} is read"
-    )
-    return {side.name: side.frame(spark, keys_text(keys)), other.name: frame}, sentence
-
-
-def _filter(
-    spark: SparkSession,
-    side: Side,
-    other: Side,
-    name: str,
-    stored_keys: bool,
-    frames: dict[str, DataFrame],
-) -> str:
-    """Leave out rows of a side whose keys the other side's filter does not hold."""
-    key, other_key = side.key(name), other.key(name)
-    assert other.index is not None
-    sbbf, arrow, added = whole_filter(other.index, name)
-    for column in (key, other_key):
-        why = why_not(column, arrow)
-        if why is not None:
-            raise StepAside(why)
-    if not other.is_read:
-        require_own_column(other.frame(spark), other_key.name, other.index, stored_keys)
-    sbbf = fitted(sbbf)
-    frames[side.name] = frames[side.name].where(may_hold(spark, key, sbbf, arrow))
-    return (
-        f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before they "
-        f"are shuffled: filter of {bytes_text(sbbf.nbytes)}, which lets about "
-        f"{sbbf.estimated_fpp:.2%} of other keys pass, looked up by Spark expressions{added}"
-    )

@@ -1,5 +1,6 @@
 """The filter over all keys of one side of a join, as a condition on keys of the other: Spark's own
-xxhash64 and arithmetic over its words, which a scalar subquery sends to each stage once.
+xxhash64 and arithmetic over its words, which a scalar subquery sends to each stage, or a broadcast
+join in pieces.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
@@ -24,11 +25,11 @@ from zonebloom.errors import (
 )
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import value_type
-from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK, SALT, WORDS_PER_BLOCK
 from zonebloom.spark.column_case import require_names
 from zonebloom.spark.joins.sides import StepAside, why_keys_differ
 from zonebloom.spark.rebase import first_exact
-from zonebloom.spark.session import quoted
+from zonebloom.spark.session import byte_count, quoted
 from zonebloom.spark.types import INTEGERS, spark_type
 from zonebloom.storage.columns import columns_reader
 from zonebloom.values.columns import find_column
@@ -36,8 +37,15 @@ from zonebloom.values.types import hash_domain
 
 # A filter that lets more through than this costs more than it saves.
 _MOST_PASS = 0.5
-# Of a filter that is sent to executors; a larger one is folded, if it bears it.
-_MOST_FILTER_BYTES = 64 << 20
+# Of the memory of a JVM that a filter is to fit in several times: with the broadcast, what it is
+# made of, and those of joins before it. A larger one is folded, if it bears it.
+_HEAP_SHARE = 16
+# Of a filter that is part of each task; one that is larger is broadcast in pieces, once to an
+# executor, where a lookup takes half as long again.
+_SUBQUERY_BYTES = 8 << 20
+_PIECE_BITS = 17
+_PIECE_BLOCKS = 1 << _PIECE_BITS
+_PIECE, _WORDS = "__zonebloom_piece", "__zonebloom_words"
 # Rows of files that a filter does not hold yet, whose keys are read here.
 _MOST_MISSING_ROWS = 5_000_000
 # Folding makes room at the price of keys that pass in vain.
@@ -93,17 +101,19 @@ def _with_missing(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -> tupl
     return grown, num_rows
 
 
-def fitted(sbbf: Sbbf) -> Sbbf:
-    """A filter that is worth sending, folded where it is too large."""
+def fitted(spark: SparkSession, sbbf: Sbbf) -> Sbbf:
+    """A filter that is worth sending, folded where Spark has no room for it."""
+    heaps = (spark.conf.get(f"spark.{each}.memory", "1g") for each in ("driver", "executor"))
+    most = min(byte_count(heap or "1g") for heap in heaps) // _HEAP_SHARE
     fits = sbbf
-    for passing in _FOLDED_PASS if sbbf.nbytes > _MOST_FILTER_BYTES else ():
+    for passing in _FOLDED_PASS if sbbf.nbytes > most else ():
         fits = sbbf.fold(passing)
-        if fits.nbytes <= _MOST_FILTER_BYTES:
+        if fits.nbytes <= most:
             break
-    if fits.nbytes > _MOST_FILTER_BYTES:
+    if fits.nbytes > most:
         raise StepAside(
             f"the filter has {sbbf.nbytes:,} bytes and folded {fits.nbytes:,}, more than "
-            f"{_MOST_FILTER_BYTES:,}"
+            f"{most:,}: give spark.driver.memory and spark.executor.memory {_HEAP_SHARE} times that"
         )
     if fits.estimated_fpp > _MOST_PASS:
         raise StepAside(
@@ -132,14 +142,21 @@ def why_not(key: st.StructField, arrow: pa.DataType) -> str | None:
     return f"Spark hashes {kind.simpleString()} by other bytes than the filter's {arrow}"
 
 
+def only_held(frame: DataFrame, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType) -> DataFrame:
+    """The rows of a frame whose keys a filter of an Arrow type may hold, and no row without key."""
+    if sbbf.nbytes <= _SUBQUERY_BYTES:
+        return frame.where(may_hold(frame.sparkSession, key, sbbf, arrow))
+    pieces = _lists(frame.sparkSession, sbbf.to_bytes(), _PIECE_BLOCKS * BYTES_PER_BLOCK)
+    block = _block(_hash(_as_stored(quoted(key.name), key.dataType, value_type(arrow))), sbbf)
+    of_piece = sf.expr(f"shiftright({block}, {_PIECE_BITS})") == sf.col(_PIECE)
+    found = of_piece & _all_set(key, sbbf, arrow, sf.col(_WORDS), _PIECE_BLOCKS - 1)
+    return frame.join(sf.broadcast(pieces), found, "left_semi")
+
+
 def may_hold(spark: SparkSession, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType) -> Column:
     """The condition that a filter of an Arrow type may hold a key; false or null is certain."""
-    column = quoted(key.name)
-    condition = _all_set(spark, _as_stored(column, key.dataType, value_type(arrow)), sbbf)
-    if not isinstance(key.dataType, st.DateType | st.TimestampType | st.TimestampNTZType):
-        return condition
-    # Files may hold these by another calendar, which Spark corrects as it reads.
-    return (sf.expr(column) < first_exact(key.dataType)) | condition
+    words = _lists(spark, sbbf.to_bytes(), sbbf.nbytes).select(_WORDS)
+    return _all_set(key, sbbf, arrow, words.scalar(), -1)
 
 
 def _as_stored(key: str, key_type: st.DataType, arrow: pa.DataType) -> str:
@@ -157,41 +174,50 @@ def _as_stored(key: str, key_type: st.DataType, arrow: pa.DataType) -> str:
     return f"{cast}({key} AS INT)"
 
 
-def _bits(value: str, num_blocks: int) -> list[tuple[str, str]]:
-    """The eight bits of a value's hash in its block, two words to a bigint: places and masks.
+def _hash(value: str) -> str:
+    return f"xxhash64({_HASHES_TO_0}L, {value})"
+
+
+def _block(hashed: str, sbbf: Sbbf) -> str:
+    high = f"shiftrightunsigned({hashed}, 32)"
+    return f"shiftrightunsigned({high} * {sbbf.num_blocks}L, 32)"
+
+
+def _all_set(
+    key: st.StructField, sbbf: Sbbf, arrow: pa.DataType, words: Column, mask: int
+) -> Column:
+    """Whether a key is not null and every bit of its hash is set in its block of some words.
 
     A word's bit is ``(uint32(hash) * salt[i]) >> 27`` of 32 bits. The salt is taken with its
     sign: the product has the same low bits and fits a bigint, whose overflow ANSI mode refuses.
     What the texts have in common Spark computes once a row.
     """
-    hashed = f"xxhash64({_HASHES_TO_0}L, {value})"
-    block = f"shiftrightunsigned(shiftrightunsigned({hashed}, 32) * {num_blocks}L, 32)"
-    first = f"CAST({block} * {WORDS_PER_BLOCK // 2}L AS INT)"
-    salts = SALT.astype(np.int32).tolist()
+    column = quoted(key.name)
+    value = _as_stored(column, key.dataType, value_type(arrow))
+    hashed = _hash(value)
+    first = f"CAST(({_block(hashed, sbbf)} & {mask}L) * {WORDS_PER_BLOCK // 2}L AS INT)"
     bits = [
         f"shiftleft({1 << 32 * (i % 2)}L, CAST("
         f"shiftrightunsigned(({hashed} & {0xFFFF_FFFF}L) * {salt}L, 27) & 31L AS INT))"
-        for i, salt in enumerate(salts)
+        for i, salt in enumerate(SALT.astype(np.int32).tolist())
     ]
-    pairs = zip(bits[::2], bits[1::2], strict=True)
-    return [(f"{first} + {at}", f"{low} | {high}") for at, (low, high) in enumerate(pairs)]
-
-
-def _all_set(spark: SparkSession, value: str, sbbf: Sbbf) -> Column:
-    """Whether a value is not null and every bit of its hash is set in its block."""
-    words = _array(spark, sbbf.to_bytes())
     condition = sf.expr(f"{value} IS NOT NULL")
-    for at, mask in _bits(value, sbbf.num_blocks):
-        missing = sf.bitwise_not(sf.get(words, sf.expr(at)))
-        condition = condition & (missing.bitwiseAND(sf.expr(mask)) == sf.lit(0))
-    return condition
+    # Two words of the filter to a bigint.
+    for at, (low, high) in enumerate(zip(bits[::2], bits[1::2], strict=True)):
+        missing = sf.bitwise_not(sf.get(words, sf.expr(f"{first} + {at}")))
+        condition = condition & (missing.bitwiseAND(sf.expr(f"{low} | {high}")) == sf.lit(0))
+    if not isinstance(key.dataType, st.DateType | st.TimestampType | st.TimestampNTZType):
+        return condition
+    # Files may hold these by another calendar, which Spark corrects as it reads.
+    return (sf.expr(column) < first_exact(key.dataType)) | condition
 
 
-def _array(spark: SparkSession, data: bytes) -> Column:
-    """Bytes as an array<bigint> that is computed once a query."""
-    longs = pa.array(np.frombuffer(data, dtype="<i8"))
+def _lists(spark: SparkSession, data: bytes, num_bytes: int) -> Any:
+    """Bytes as numbered lists of bigints, of so many bytes each and the last of what is left."""
+    longs = np.frombuffer(data, dtype="<i8")
+    starts = np.arange(0, longs.size, num_bytes // longs.itemsize)
     # Elements of a type without nulls are not looked at twice.
-    words = pa.list_(pa.field("word", pa.int64(), nullable=False))
-    row = pa.ListArray.from_arrays(pa.array([0, len(longs)], pa.int32()), longs, type=words)
-    frame: Any = spark.createDataFrame(pa.table({"words": row}))
-    return frame.scalar()
+    kind = pa.list_(pa.field("word", pa.int64(), nullable=False))
+    offsets = pa.array([*starts, longs.size], pa.int32())
+    words = pa.ListArray.from_arrays(offsets, pa.array(longs), type=kind)
+    return spark.createDataFrame(pa.table({_PIECE: np.arange(starts.size), _WORDS: words}))

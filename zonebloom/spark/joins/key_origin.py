@@ -74,7 +74,10 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_sto
     if alike(list(relation.partitionSchema().fieldNames()), key):
         raise StepAside(f"Spark takes {key} from the paths of the files")
     _require_as_stored(column.metadata().json())
-    _require_known_files(relation.location().inputFiles(), dataset, elsewhere=False)
+    # One text: each element of an array would be a call.
+    json_of = classic.sparkSession._jvm.com.fasterxml.jackson.databind.ObjectMapper()
+    files = json.loads(json_of.writeValueAsString(relation.location().inputFiles()))
+    _require_known_files(files, dataset, elsewhere=False)
 
 
 def _origin(node: Any, attribute: Any) -> tuple[Any, Any]:

@@ -14,8 +14,12 @@ from zonebloom import arguments
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.spark.frames import Indexed, Path
-from zonebloom.spark.load import Options
+from zonebloom.spark.load import Options, keys_text
+from zonebloom.spark.pruning.read_pruned import read_pruned
+from zonebloom.spark.session import quoted
 from zonebloom.spark.types import INTEGERS, is_plain_text
+from zonebloom.storage.files import is_local
+from zonebloom.storage.paths import absolute_path
 from zonebloom.values.columns import alike, find_column
 
 Index: TypeAlias = "Path | Dataset | None"
@@ -34,6 +38,7 @@ class Side:
         self.name = name
         self.is_read = isinstance(given, Indexed)
         self._given = given
+        self._frame: Any = None
         if isinstance(given, Indexed):
             if index is not None:
                 raise InvalidArgument(f"{name} is Indexed already; leave {name}_index out")
@@ -57,9 +62,35 @@ class Side:
         self.index = index
         self._fields = list(given.schema)
 
-    def frame(self, spark: SparkSession, keys: str | None = None) -> DataFrame:
-        """The side as a frame; of what is read, the rows that may have some keys."""
-        return self._given.frame(spark, keys) if self.is_read else self._given
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The side as a frame, which Spark's own reader reads."""
+        if self._frame is None:
+            self._frame = self._read(spark) if self.is_read else self._given
+        return self._frame
+
+    def _read(self, spark: SparkSession) -> DataFrame:
+        given = self._given
+        if given.filter is not None:
+            return read_pruned(
+                spark, given.path, given.filter, given.columns, index_dir=given.index_dir
+            )
+        several = not isinstance(given.path, str | os.PathLike)
+        paths = map(os.fspath, given.path if several else [given.path])
+        frame = spark.read.parquet(*map(absolute_path, paths))
+        return frame if given.columns is None else frame.select(*map(quoted, given.columns))
+
+    def zones(self, spark: SparkSession, keys: pa.Table) -> DataFrame:
+        """Of an `Indexed` side the rows that may have some keys."""
+        return self._given.frame(spark, keys_text(keys))
+
+    @property
+    def index_dir(self) -> str | None:
+        """The folder of the index, where that is not beside the data."""
+        if self.is_read:
+            return self._given.index_dir
+        assert self.index is not None
+        catalog = self.index.opened.catalog
+        return catalog.folder if is_local(catalog.filesystem) else None
 
     def key(self, name: str) -> StructField:
         """The field of a key column."""

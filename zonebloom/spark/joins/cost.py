@@ -1,0 +1,136 @@
+"""What a join costs as Spark makes it, by its own plan and estimates, and what a filter saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from zonebloom.dataset import Dataset, dataset
+from zonebloom.errors import ZoneBloomError
+from zonebloom.sbbf.filter import Sbbf
+from zonebloom.spark.joins.sides import Side, StepAside
+from zonebloom.spark.relation import items, node_name
+from zonebloom.spark.session import byte_count
+from zonebloom.storage.paths import plain_path
+from zonebloom.values.columns import find_column
+
+# Above this share, looking rows up costs more than it saves of shuffling, sorting and merging.
+_MOST_PASS = 0.6
+_SAMPLED_FILES, _RUNS, _RUN_ROWS = 4, 8, 128
+_BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
+
+
+class NotWorthIt(StepAside):
+    """Why a rule that could be used would cost more than it saves."""
+
+
+def is_planned(spark: SparkSession) -> bool:
+    """Whether a session shows its plans, as classic ones do and Connect does not."""
+    return hasattr(spark, "_jsparkSession")
+
+
+def is_broadcast(spark: SparkSession, side: Side) -> bool:
+    """Whether Spark sends a side of a join to all tasks, as far as is known: if in doubt, it does.
+
+    By its own estimate; over Connect by that which it makes of files, of whatever is read of them.
+    """
+    most = byte_count(str(spark.conf.get(_BROADCAST)))
+    if most < 0:
+        return False
+    frame: Any = side.frame(spark)
+    if is_planned(spark):
+        statistics = frame._jdf.queryExecution().optimizedPlan().stats()
+        return int(statistics.sizeInBytes()) <= most
+    files = side.index or _dataset(frame.inputFiles())
+    return files is None or num_bytes(files) * len(frame.columns) <= most * len(files.schema)
+
+
+def num_bytes(files: Dataset) -> int:
+    """The bytes of all files of a dataset."""
+    identities = files.opened.source.identities()
+    return sum(identity.size for identity in identities if identity is not None)
+
+
+def require_shuffle(plain: DataFrame, *sides: Side) -> None:
+    """Refuse to filter a join as long as it is not known that Spark shuffles both sides for it."""
+    classic: Any = plain
+    spark = plain.sparkSession
+    if is_planned(spark):
+        nodes = _nodes(classic._jdf.queryExecution().executedPlan())
+        join = next((name for name in nodes if name.endswith("JoinExec")), "no join")
+        if join not in ("SortMergeJoinExec", "ShuffledHashJoinExec"):
+            raise NotWorthIt(f"Spark plans {join}, so no rows are shuffled that could be spared")
+        return
+    for side in sides:
+        if is_broadcast(spark, side):
+            raise StepAside(
+                f"Spark Connect shows no plan, and as far as files tell {side.name} may be within "
+                f"{_BROADCAST}: then no rows are shuffled that could be spared"
+            )
+
+
+def _nodes(plan: Any) -> Iterator[str]:
+    """The classes of a physical plan's nodes, the topmost first."""
+    level = [plan]
+    while level:
+        below = []
+        for node in level:
+            name = node_name(node)
+            yield name
+            is_adaptive = name == "AdaptiveSparkPlanExec"
+            below += [node.initialPlan()] if is_adaptive else items(node.children())
+        level = below
+
+
+def require_few_pass(
+    spark: SparkSession, side: Side, name: str, sbbf: Sbbf, kind: pa.DataType
+) -> str:
+    """Refuse a filter that lets most keys of a side pass; else what is to be said of them.
+
+    A few values of the column of that name in its files tell, whatever stands above.
+    """
+    keys = _sampled(side.index or _dataset(_some_files(side.frame(spark))), name)
+    try:
+        passing = sbbf.check(keys.cast(kind)) if keys is not None and len(keys) else None
+    except (ZoneBloomError, pa.ArrowException):
+        passing = None
+    if passing is None:
+        return ""
+    share = float(passing.mean())
+    if share > _MOST_PASS:
+        raise NotWorthIt(f"of {passing.size:,} sampled keys of {side.name} {share:.0%} would pass")
+    return f", as did {share:.0%} of {passing.size:,} sampled"
+
+
+def _some_files(frame: Any) -> list[str]:
+    """A few of the files a frame reads, the first and the last among them."""
+    # Each element is a call to the JVM.
+    files = frame._jdf.inputFiles() if hasattr(frame, "_jdf") else frame.inputFiles()
+    at = np.unique(np.linspace(0, len(files) - 1, _SAMPLED_FILES).astype(int)) if files else ()
+    return [files[int(each)] for each in at]
+
+
+def _dataset(files: list[str]) -> Dataset | None:
+    try:
+        return dataset([plain_path(file, encoded=True) for file in files]) if files else None
+    except (ZoneBloomError, OSError, pa.ArrowException):
+        return None
+
+
+def _sampled(files: Dataset | None, name: str) -> pa.Array | None:
+    """Values of a column from all over a dataset, None where there are none to be had."""
+    stored = None if files is None else find_column(files.schema.names, name)
+    if files is None or stored is None:
+        return None
+    try:
+        rows = files.to_arrow_dataset()
+        starts = np.linspace(0, max(rows.count_rows() - _RUN_ROWS, 0), _RUNS).astype(int)
+        asked = np.unique(starts[:, None] + np.arange(_RUN_ROWS))
+        values = rows.take(asked[asked < rows.count_rows()], columns=[stored])[stored]
+    except (ZoneBloomError, OSError, pa.ArrowException):
+        return None
+    return values.combine_chunks().drop_null()
