@@ -86,12 +86,10 @@ def task_frame(
     compile_kernels()
     count = len(tasks)
     num_spark_tasks = max(num_spark_tasks or count, 1)
-    contents = pa.array([[dumps(task) for task in tasks]], pa.list_(pa.binary()))
-    # A scalar subquery, which is computed once.
-    array = spark.createDataFrame(pa.table({"contents": contents})).scalar()
-    frame = spark.range(0, count, 1, num_spark_tasks).select(
-        sf.get(array, sf.col("id").cast("int"))
-    )
+    # Broadcast, all of it comes once to an executor, and to a task what is its own.
+    table = pa.table({"id": range(count), "content": pa.array(map(dumps, tasks), pa.binary())})
+    contents = sf.broadcast(spark.createDataFrame(table))
+    frame = spark.range(0, count, 1, num_spark_tasks).join(contents, "id").select("content")
 
     def work(batches: Batches) -> Batches:
         for batch in batches:

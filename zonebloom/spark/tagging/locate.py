@@ -14,6 +14,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from zonebloom.catalog.coverage import PresentFragment
@@ -32,7 +33,15 @@ from zonebloom.spark.tagging.key_summary import (
     summarize,
     summarize_frame,
 )
-from zonebloom.spark.tagging.keys import FILE, ROW_OFFSET, KeyColumns, collected, holds_rebased
+from zonebloom.spark.tagging.keys import (
+    FRAGMENT_ID,
+    PATH,
+    PREFIX,
+    ROW_OFFSET,
+    KeyColumns,
+    collected,
+    holds_rebased,
+)
 from zonebloom.spark.types import arrow_schema, as_spark
 from zonebloom.storage.files import is_local
 from zonebloom.storage.memory import TableSource
@@ -40,6 +49,11 @@ from zonebloom.threads import cores, in_order
 
 # The number of a fragment among those there are, and what is read of it.
 Part = tuple[int, FragmentPlan]
+_FILE = PREFIX + "file"
+_FILE_FIELDS = (
+    st.StructField(FRAGMENT_ID, st.LongType()),
+    st.StructField(PATH, st.StringType()),
+)
 # With more keys than this, about every zone holds one.
 _MOST_COLLECTED = 1 << 14
 # What is read within the time a Spark job takes to start is read here.
@@ -50,10 +64,9 @@ _MOST_ROWS_HERE = 1 << 22
 class Located:
     """The rows that may equal a key, as a frame that is evaluated already."""
 
-    # The key columns as `KeyColumns.fields`, then `ROW_OFFSET` and `FILE`, a number of `present`.
+    # The key columns as `KeyColumns.fields`, then `ROW_OFFSET`, `FRAGMENT_ID` and `PATH`.
     frame: DataFrame
     num_rows: int
-    present: tuple[PresentFragment, ...]
 
 
 @dataclass(frozen=True)
@@ -117,19 +130,31 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
         frozenset(rebased),
         columns.ignores_case,
     )
-    where = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FILE))
+    where = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, _FILE))
     fields = st.StructType([*columns.fields, *where])
     candidates = Candidates(work, arrow_schema(fields))
+    files = pa.table(
+        {
+            _FILE: range(len(present)),
+            FRAGMENT_ID: pa.array([file.fragment_id for file in present], pa.int64()),
+            PATH: pa.array([file.fragment.path for file in present], pa.string()),
+        }
+    )
     num_rows = sum(_num_rows(plan, present[number]) for number, plan in parts)
     spark = keys.sparkSession
     if few is not None and is_local(source.filesystem) and num_rows <= _MOST_ROWS_HERE:
         with ThreadPoolExecutor(cores()) as pool:
             read = in_order(pool, lambda part: list(candidates.batches([part])), parts, cores() + 1)
             table = pa.Table.from_batches(chain.from_iterable(read), candidates.schema)
-        return Located(spark.createDataFrame(table, fields), table.num_rows, present)
+        told = files.take(table[_FILE]).drop_columns([_FILE])
+        for name in told.column_names:
+            table = table.append_column(told.schema.field(name), told[name])
+        fields = st.StructType([*fields, *_FILE_FIELDS])
+        return Located(spark.createDataFrame(table, fields), table.num_rows)
     tasks = _tasks(work, parts, parallelism(spark) or cores())
     frame = task_frame(spark, tasks, candidates.batches, fields).localCheckpoint(eager=False)
-    return Located(frame, frame.count(), present)
+    told = sf.broadcast(spark.createDataFrame(files))
+    return Located(frame.join(told, _FILE), frame.count())
 
 
 def _indexed(ds: Dataset, columns: KeyColumns) -> list[str]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from zonebloom.dataset import Dataset, dataset
@@ -15,7 +15,7 @@ from zonebloom.spark.failures import explained
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.session import quoted
-from zonebloom.spark.tagging.keys import FILE, PREFIX, ROW_OFFSET, KeyColumns, key_columns
+from zonebloom.spark.tagging.keys import FRAGMENT_ID, PATH, PREFIX, KeyColumns, key_columns
 from zonebloom.spark.tagging.locate import Located, locate
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import alike
@@ -96,8 +96,7 @@ def tag_location(
     tagged = evaluated.join(_rows(located), columns.join_on(), "left")
     return tagged.select(
         *(sf.col(quoted(name)) for name in keys.columns),
-        *_file(located),
-        sf.col(ROW_OFFSET).alias("row_offset"),
+        *(sf.col(PREFIX + name).alias(name) for name in TAGS),
     )
 
 
@@ -128,13 +127,11 @@ def files_with_keys(
     columns, evaluated, located = _located(keys, ds, on, partition_by)
     distinct = evaluated.select(*(sf.col(quoted(name)) for name in columns.names)).distinct()
     ids = [sf.col(field.name) for field in columns.fields]
-    counted = (
+    return (
         distinct.join(_rows(located), columns.join_on(), "inner")
-        .groupBy(FILE)
+        .groupBy(sf.col(PATH).alias("path"), sf.col(FRAGMENT_ID).alias("fragment_id"))
         .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
     )
-    fragment_id, path = _file(located)
-    return counted.select(path, fragment_id, "num_keys", "num_rows")
 
 
 def _located(
@@ -164,16 +161,3 @@ def _located(
 
 def _rows(located: Located) -> DataFrame:
     return located.frame.hint("broadcast" if located.num_rows <= _BROADCAST_ROWS else "merge")
-
-
-def _file(located: Located) -> tuple[Column, Column]:
-    """Id and path of the fragment of a row found."""
-    ids = "\0".join(str(file.fragment_id) for file in located.present)
-    paths = "\0".join(file.fragment.path for file in located.present)
-    fragment_id, path = (
-        # One text, as a list of many literals makes a plan that is slow to send; no path holds
-        # NUL. Not element_at: with ANSI on it is taken for never null, and inserts for found.
-        sf.get(sf.split(sf.lit(text), "\0"), sf.col(FILE).cast("int"))
-        for text in (ids, paths)
-    )
-    return fragment_id.cast("bigint").alias("fragment_id"), path.alias("path")
