@@ -1,0 +1,63 @@
+"""Random histories of tables: after each step rows are the library's own, and those in memory."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from helpers import THOROUGH
+from storage.snapshot_rows import READS, check_reads, in_order
+
+import zonebloom as zb
+from zonebloom.errors import IndexNotUsedWarning, SchemaMismatch, StaleIndexWarning
+
+pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
+pytest.importorskip("sqlalchemy")
+from storage.histories import FORMATS
+
+# Of each format; all make 1,002.
+SEEDS = range(334) if os.environ.get(THOROUGH) else range(4)
+STEPS = 7
+
+
+@pytest.mark.filterwarnings(f"ignore::{StaleIndexWarning.__module__}.StaleIndexWarning")
+@pytest.mark.filterwarnings(f"ignore::{IndexNotUsedWarning.__module__}.IndexNotUsedWarning")
+@pytest.mark.filterwarnings("ignore:Delete operation did not match any records:UserWarning")
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("made", FORMATS, ids=lambda each: each.__name__)
+def test_rows_after_each_step(tmp_path, made, seed):
+    random = np.random.default_rng([FORMATS.index(made), seed])
+    history = made(random, tmp_path)
+    history.append()
+    steps = []
+    indexed_at, refreshed_at = random.integers(3), random.integers(2, STEPS)
+    for number in range(STEPS):
+        steps.append(history.step())
+        want = history.table()
+        theirs = history.theirs()
+        if theirs is not None:
+            assert in_order(theirs.select(want.schema.names).cast(want.schema)) == in_order(want)
+        ds = zb.dataset(history.load())
+        if number == indexed_at:
+            columns = ["id", history.one_of(), f"s.{history.inner}"]
+            ds.create_scalar_index(columns, number_of_items=8, spark=False)
+        if number == refreshed_at:
+            for each in ds.list_indices():
+                try:
+                    ds.optimize.optimize_indices([each["name"]], spark=False)
+                except SchemaMismatch:
+                    # Its column was dropped.
+                    ds.drop_index(each["name"])
+        reads = random.permutation(len(READS))[:3]
+        try:
+            check_reads(ds, want, history.sought(), [READS[0], *(READS[each] for each in reads)])
+            for name, kind in history.columns.items():
+                if kind != "s":
+                    value = history.rows[history.some()[0]][name]
+                    text = f"{name} IS NULL" if value is None else f"{name} = {value!r}"
+                    same = [row for row in want.to_pylist() if row[name] == value]
+                    assert in_order(ds.to_table(filter=text)) == sorted(same, key=repr), text
+        except AssertionError as error:
+            raise AssertionError(f"after {steps}") from error
