@@ -287,6 +287,22 @@ def test_csv_is_sampled_in_its_first_file(tmp_path):
     assert found["id"].distinct == pytest.approx(80_000, rel=0.1)
 
 
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_ids_that_begin_with_their_time_need_no_index(tmp_path, is_ordered):
+    """UUIDs of version 7 as traces have them: many writers, each a little late."""
+    random = np.random.default_rng(0)
+    for number in range(20):
+        at = np.arange(number * 2_000, (number + 1) * 2_000) + random.integers(0, 50, 2_000)
+        drawn = [random.bytes(16).hex() for _ in at]
+        ids = [
+            f"{1_767_225_600_000 + ms:012x}7{each[13:]}" for ms, each in zip(at, drawn, strict=True)
+        ]
+        part = pa.table({"trace_id": ids if is_ordered else drawn})
+        pq.write_table(part, tmp_path / f"{number:02d}.parquet")
+    found = advise(zb.dataset(tmp_path), number_of_items=ZONE)
+    assert found["trace_id"].verdict == ("key ranges suffice" if is_ordered else "index")
+
+
 def test_many_files_are_estimated(tmp_path):
     for number in range(80):
         rows = np.arange(number * 1000, (number + 1) * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.rows import read_table, write_rows
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.table import Table, WrittenTable
+from zonebloom.storage.files import is_local
+from zonebloom.threads import REMOTE_THREADS
 
 
 def open_table(
@@ -58,16 +61,27 @@ class LoadedIndex:
     def tables(self) -> list[Table]:
         """The tables that are what was written; bit rows are verified as they are read."""
         if self._tables is None:
+            segments = self.entry.segments
+            if len(segments) < 2 or is_local(self._catalog.filesystem):
+                found = [self._opened(segment) for segment in segments]
+            else:
+                with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+                    found = list(pool.map(self._opened, segments))
             tables = []
-            for segment in self.entry.segments:
-                try:
-                    damaged = partial(self._report, instead="It is used as far as it is sound")
-                    report = None if self._is_strict else damaged
-                    tables.append(open_table(self._catalog, segment, report))
-                except CorruptIndex as error:
-                    self._report(error, "Its fragments are scanned meanwhile")
+            for each in found:
+                if isinstance(each, CorruptIndex):
+                    self._report(each, "Its fragments are scanned meanwhile")
+                else:
+                    tables.append(each)
             self._tables = tables
         return self._tables
+
+    def _opened(self, segment: Segment) -> Table | CorruptIndex:
+        damaged = partial(self._report, instead="It is used as far as it is sound")
+        try:
+            return open_table(self._catalog, segment, None if self._is_strict else damaged)
+        except CorruptIndex as error:
+            return error
 
     def key_ranges(self, arrow_type: pa.DataType) -> pa.Table:
         """The key ranges of its fragments, as `zonebloom.index.key_ranges.schema_for` says."""

@@ -1,0 +1,155 @@
+"""Lookups in a store that answers each request 20 ms late: how often they ask, how often they wait,
+and how long others take: 170 files of traces, whose ids are random or begin with their time."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from obstore.fsspec import FsspecStore
+from obstore.store import S3Store
+
+import zonebloom as zb
+from bench.conftest import NOTES, uuids
+from bench.store_server import BUCKET, Server, serving
+
+FILES, ROWS = 170, 20_000
+MILLISECONDS = 20
+_KEYS = {"access_key": "a", "secret_key": "b", "region": "us-east-1"}
+
+
+class Traces(NamedTuple):
+    server: Server
+    keys: list[str]
+
+    @property
+    def store(self) -> S3Store:
+        return S3Store(BUCKET, config=self.config, client_options={"allow_http": True})
+
+    @property
+    def config(self) -> dict[str, str]:
+        return {
+            "access_key_id": "a",
+            "secret_access_key": "b",
+            "region": "us-east-1",
+            "endpoint": f"http://{self.server.endpoint}",
+        }
+
+    def open(self, by: str) -> zb.Dataset:
+        if by == "obstore":
+            return zb.dataset("traces", filesystem=self.store)
+        at = self.server.endpoint
+        s3 = pafs.S3FileSystem(**_KEYS, endpoint_override=at, scheme="http")
+        return zb.dataset(f"{BUCKET}/traces", filesystem=s3)
+
+
+def _ids(random: np.random.Generator, first_ms: int | None) -> list[str]:
+    """UUIDs of random digits, or that begin with their time (RFC 9562, section 5.7), one a
+    millisecond."""
+    drawn = uuids(random, ROWS).to_pylist()
+    if first_ms is None:
+        return drawn
+    times = (f"{first_ms + i:012x}" for i in range(ROWS))
+    return [f"{at[:8]}-{at[8:]}-7{each[15:]}" for at, each in zip(times, drawn, strict=True)]
+
+
+@pytest.fixture(scope="module", params=["random ids", "time-ordered ids"])
+def traces(request: pytest.FixtureRequest) -> Iterator[Traces]:
+    folder = Path(tempfile.mkdtemp(prefix="zonebloom-traces-"))
+    (folder / "traces").mkdir()
+    random, keys = np.random.default_rng(0), []
+    for number in range(FILES):
+        is_ordered = request.param == "time-ordered ids"
+        ids = _ids(random, 1_767_225_600_000 + number * ROWS if is_ordered else None)
+        keys.append(ids[number])
+        table = {
+            "trace_id": ids,
+            "at": pa.array(np.arange(ROWS) + number * ROWS, pa.timestamp("ms")),
+            "service": [f"service {i % 9}" for i in range(ROWS)],
+            "message": [f"span {each[:20]} is done" for each in ids],
+        }
+        path = folder / f"traces/{number:04d}.parquet"
+        options = {"write_page_index": True, "max_rows_per_page": 2048}
+        pq.write_table(pa.table(table), path, use_dictionary=["service"], **options)
+    with serving(folder, 0) as server:
+        Traces(server, keys).open("obstore").create_scalar_index("trace_id", spark=False)
+    with serving(folder, MILLISECONDS) as server:
+        yield Traces(server, random.permutation(keys).tolist())
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("by", ["obstore", "pyarrow"])
+def test_waits_of_one_lookup(traces, by, request):
+    asked = {}
+    server, each = traces.server, iter(traces.keys)
+    server.asked()
+    ds = traces.open(by)
+    asked["opening"] = server.asked()
+    for name in ("first", "warm"):
+        assert ds.count_rows(f"trace_id = '{next(each)}'") == 1
+        asked[name] = server.asked()
+    assert ds.to_table(filter=f"trace_id = '{next(each)}'").num_rows == 1
+    asked["warm, all columns"] = server.asked()
+    assert ds.count_rows(f"trace_id = '{uuid.UUID(int=0)}'") == 0
+    asked["absent"] = server.asked()
+    found = "; ".join(f"{name} {counted}" for name, counted in asked.items())
+    NOTES.append(f"{request.node.callspec.id}: {found}.")
+    if by == "obstore":
+        assert asked["first"].waits <= 4
+        assert asked["warm"].waits <= 2 and asked["warm, all columns"].waits <= 2
+
+
+def test_one_trace(versus, traces):
+    """Against engines that read the same store, whose row groups have minima and maxima."""
+    ds, each = traces.open("obstore"), itertools.cycle(traces.keys)
+    endpoint = {"aws_endpoint_url": traces.config["endpoint"], "aws_allow_http": "true"}
+    options = {f"aws_{name}": traces.config[name] for name in list(traces.config)[:3]} | endpoint
+    connection, name = _duckdb(traces)
+
+    def by_polars() -> pl.DataFrame:
+        files = pl.scan_parquet(f"s3://{BUCKET}/traces/*.parquet", storage_options=options)
+        return files.filter(pl.col("trace_id") == next(each)).collect()
+
+    def by_duckdb() -> pa.Table:
+        files = [f"s3://{BUCKET}/traces/{number:04d}.parquet" for number in range(FILES)]
+        return connection.sql(
+            f"FROM read_parquet({files}) WHERE trace_id = '{next(each)}'"
+        ).to_arrow_table()
+
+    for peer, ask in {"Polars": by_polars, name: by_duckdb}.items():
+        traces.server.asked()
+        started = time.perf_counter()
+        assert len(ask()) == 1
+        seconds = time.perf_counter() - started
+        NOTES.append(f"{peer}: {traces.server.asked()}, {seconds:.2f} s at first.")
+    peers = {"Polars": by_polars, name: by_duckdb}
+    versus(lambda: ds.to_table(filter=f"trace_id = '{next(each)}'"), peers, rounds=3)
+
+
+def _duckdb(traces: Traces) -> tuple[duckdb.DuckDBPyConnection, str]:
+    """DuckDB on the store: by httpfs where that is installed, else by obstore's file system."""
+    connection = duckdb.connect()
+    try:
+        connection.execute("LOAD httpfs")
+    except duckdb.Error:
+        options = {"client_options": {"allow_http": True}}
+        connection.register_filesystem(FsspecStore("s3", config=traces.config, **options))
+        return connection, "DuckDB by obstore's fsspec"
+    connection.execute(
+        "CREATE SECRET (TYPE s3, KEY_ID 'a', SECRET 'b', REGION 'us-east-1', URL_STYLE 'path', "
+        f"USE_SSL false, ENDPOINT '{traces.server.endpoint}')"
+    )
+    return connection, "DuckDB by httpfs"
