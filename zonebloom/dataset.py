@@ -619,7 +619,8 @@ class Dataset:
         Returns
         -------
         SearchResult
-            "AtMost" ranges: rows outside them cannot match.
+            "AtMost" ranges: rows outside them cannot match. Rows that a Delta or Iceberg table has
+            deleted are in none.
         """
         _, predicate = self.opened.translate(filter, is_applied=False)
         return self.opened.planner.search(predicate)
@@ -856,7 +857,8 @@ class Dataset:
         Raises
         ------
         InvalidArgument
-            When an address is of no row of the files as they are now.
+            When an address is of no row of the files as they are now, or of one that a Delta or
+            Iceberg table has deleted.
         """
         request = Request(self.opened.binding.checked_columns(columns), None)
         addresses = arguments.whole_numbers(row_addresses, "row_addresses").astype(np.int64)

@@ -3,7 +3,10 @@ against rows in memory."""
 
 from __future__ import annotations
 
+import json
 import math
+import pathlib
+import pickle
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +26,7 @@ from zonebloom.errors import (
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable
 from pyiceberg.types import IntegerType, LongType, StringType
 from storage.iceberg_by_hand import delete_by_vector, delete_equal, delete_positions
 
@@ -224,6 +228,21 @@ def test_deletion_vectors(table, tmp_path):
     check(table, without(pa.concat_tables([data(0), data(200)]), 1, 40, 41, 202))
 
 
+def test_format_version_3(table, tmp_path):
+    """Metadata by hand: pyiceberg reads that version and does not write it."""
+    [first, _] = locations(table)
+    delete_by_vector(table, tmp_path, first, [41])
+    path = pathlib.Path(table.metadata_location.removeprefix("file://"))
+    told = json.loads(path.read_text()) | {"format-version": 3, "next-row-id": 400}
+    for each in told["snapshots"]:
+        each |= {"first-row-id": 0, "added-rows": 400}
+    path = path.with_name("3.metadata.json")
+    path.write_text(json.dumps(told))
+    newer = StaticTable.from_metadata(path.as_uri())
+    assert newer.format_version == 3
+    assert check(newer).describe_indices()[0].num_fragments_indexed == 2
+
+
 def test_a_damaged_deletion_vector_is_no_empty_one(table, tmp_path):
     delete_by_vector(table, tmp_path, locations(table)[0], [41])
     ds = zb.dataset(table)
@@ -244,6 +263,8 @@ def test_equality_deletes(table, tmp_path):
     want = without(everything, 41, 250)
     ds = check(table, want)
     assert "deleted rows: 2 left out" in ds.scanner().explain_plan()
+    arrow = pickle.loads(pickle.dumps(ds.to_arrow_dataset()))
+    assert arrow.count_rows() == 398
     # Null equals null, and all columns count.
     delete_equal(table, tmp_path, {"key": [None, "key 40"], "part": ["p 1", "p 0"]})
     gone = [n for n in range(400) if n % 7 == 0 and n % 3 == 1]

@@ -103,28 +103,15 @@ class IcebergColumns:
         current = _ids(table.schema())
         schemas = table.schemas()
         # Ids count up from 0: with one missing, a schema was forgotten whose files may live on.
-        if sorted(schemas) != list(range(len(schemas))):
+        # With a name mapping files may have no field ids, and any names.
+        if table.name_mapping() or sorted(schemas) != list(range(len(schemas))):
             return False
         if not all(_is_same(_ids(each), current) for each in schemas.values()):
-            return False
-        if not self._mapping_is_plain():
             return False
         snapshot = table.current_snapshot()
         assert snapshot is not None
         # Files of format version 1 have sequence number 0; its metadata need not keep schemas.
         return all(manifest.min_sequence_number for manifest in snapshot.manifests(table.io))
-
-    def _mapping_is_plain(self) -> bool:
-        """Whether files without field ids, if there are any, name columns as the table does."""
-        mapping = self._table.name_mapping()
-        if mapping is None:
-            return True
-        mapped = dict(_mapped(mapping.root))
-        schema = self._table.schema()
-        return all(
-            mapped.get(field_id) == [schema.find_field(field_id).name]
-            for field_id in _ids(schema).values()
-        )
 
 
 def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:

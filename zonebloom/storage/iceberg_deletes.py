@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass
+from functools import cached_property, reduce
 from operator import or_
 from typing import Any
 
@@ -31,79 +31,79 @@ _DV_MAGIC = bytes([0xD1, 0xD3, 0x39, 0x64])
 _ADVICE = "restore the file, or rewrite the table"
 
 
-@dataclass(slots=True, eq=False)
-class _Cached:
-    """What is read when first asked for; it does not travel to other processes."""
+class _Found:
+    """Keeps what was found when it was first asked for; that does not travel to other processes."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "found"}
+
+
+@dataclass(eq=False)
+class PositionDeletes(_Found):
+    """A file of paths of data files and positions in them."""
 
     filesystem: pafs.FileSystem
     path: str
-    found: Any = field(default=None, init=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        names = [name for each in type(self).__mro__ for name in getattr(each, "__slots__", ())]
-        return {name: getattr(self, name) for name in names} | {"found": None}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
-
-
-@dataclass(slots=True, eq=False)
-class PositionDeletes(_Cached):
-    """A file of paths of data files and positions in them."""
-
-    def of(self, location: str) -> RowRanges:
+    @cached_property
+    def found(self) -> dict[str, RowRanges]:
         import pyarrow.parquet as pq
 
-        if self.found is None:
-            with reading(self.path, _ADVICE), self.filesystem.open_input_file(self.path) as file:
-                table = pq.ParquetFile(file).read(columns=["file_path", "pos"])
-            files = table["file_path"].combine_chunks().dictionary_encode()
-            positions = to_numpy(table["pos"].combine_chunks()).astype(np.int64)
-            numbers = to_numpy(files.indices)
-            self.found = {
-                path: RowRanges.from_rows(np.unique(positions[numbers == number]))
-                for number, path in enumerate(files.dictionary.to_pylist())
-            }
+        with reading(self.path, _ADVICE), self.filesystem.open_input_file(self.path) as file:
+            table = pq.ParquetFile(file).read(columns=["file_path", "pos"]).combine_chunks()
+        files = table["file_path"].combine_chunks().dictionary_encode()
+        positions = to_numpy(table["pos"].combine_chunks()).astype(np.int64)
+        numbers = to_numpy(files.indices)
+        return {
+            path: RowRanges.from_rows(np.unique(positions[numbers == number]))
+            for number, path in enumerate(files.dictionary.to_pylist())
+        }
+
+    def of(self, location: str) -> RowRanges:
         return self.found.get(location, RowRanges())
 
 
-@dataclass(slots=True, eq=False)
-class DeletionVector(_Cached):
+@dataclass(eq=False)
+class DeletionVector(_Found):
     """A blob of a Puffin file: a 64-bit Roaring bitmap of positions in one data file."""
 
+    filesystem: pafs.FileSystem
+    path: str
     offset: int
     num_bytes: int
 
-    def of(self, location: str) -> RowRanges:
+    @cached_property
+    def found(self) -> RowRanges:
         from pyroaring import BitMap64
 
-        if self.found is None:
-            with reading(self.path, _ADVICE), self.filesystem.open_input_file(self.path) as file:
-                blob = file.read_at(self.num_bytes, self.offset)
-            body, crc = blob[4:-4], blob[-4:]
-            is_whole = int.from_bytes(blob[:4], "big") == len(body)
-            is_whole &= body[:4] == _DV_MAGIC and zlib.crc32(body) == int.from_bytes(crc, "big")
-            if not is_whole:
-                raise FragmentUnreadable(
-                    f"{self.path} holds no deletion vector at {self.offset:,}, as the table says "
-                    f"it does; {_ADVICE}"
-                )
-            rows = BitMap64.deserialize(body[4:])
-            self.found = RowRanges.from_rows(np.fromiter(rows, np.int64, len(rows)))
+        with reading(self.path, _ADVICE), self.filesystem.open_input_file(self.path) as file:
+            blob = file.read_at(self.num_bytes, self.offset)
+        body, crc = blob[4:-4], blob[-4:]
+        is_whole = int.from_bytes(blob[:4], "big") == len(body)
+        is_whole &= body[:4] == _DV_MAGIC and zlib.crc32(body) == int.from_bytes(crc, "big")
+        if not is_whole:
+            raise FragmentUnreadable(
+                f"{self.path} holds no deletion vector at {self.offset:,}, as the table says it "
+                f"does; {_ADVICE}"
+            )
+        rows = BitMap64.deserialize(body[4:])
+        return RowRanges.from_rows(np.fromiter(rows, np.int64, len(rows)))
+
+    def of(self, location: str) -> RowRanges:
         return self.found
 
 
-@dataclass(slots=True, eq=False)
-class EqualityDeletes(_Cached):
+@dataclass(eq=False)
+class EqualityDeletes(_Found):
     """A file of values: rows that hold the same in all of some columns are deleted."""
 
+    filesystem: pafs.FileSystem
+    path: str
     columns: KeyColumns
 
-    def keys(self) -> _KeySet:
-        if self.found is None:
-            self.found = _KeySet(self.columns.read(self.filesystem, self.path, {}))
-        return self.found
+    @cached_property
+    def found(self) -> _KeySet:
+        return _KeySet(self.columns.read(self.filesystem, self.path, {}))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,8 +177,8 @@ def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, f"int{kind.bit_width}")
 
 
-@dataclass(slots=True, eq=False)
-class FileDeletes(_Cached):
+@dataclass(eq=False)
+class FileDeletes(_Found):
     """What is deleted of one data file.
 
     Attributes
@@ -191,20 +191,24 @@ class FileDeletes(_Cached):
         Values of the file's partition by field id.
     """
 
+    filesystem: pafs.FileSystem
+    path: str
     location: str
     positions: Sequence[PositionDeletes | DeletionVector]
     equalities: Sequence[EqualityDeletes]
     constants: Mapping[str, pa.Scalar]
 
+    @cached_property
+    def found(self) -> RowRanges:
+        parts = [each.of(self.location) for each in self.positions]
+        by_columns: dict[KeyColumns, list[EqualityDeletes]] = {}
+        for each in self.equalities:
+            by_columns.setdefault(each.columns, []).append(each)
+        for columns, deletes in by_columns.items():
+            table = columns.read(self.filesystem, self.path, self.constants)
+            parts += [RowRanges.from_rows(each.found.rows(table)) for each in deletes]
+        return reduce(or_, parts, RowRanges())
+
     def rows(self) -> RowRanges:
         """Offsets of the rows that are deleted."""
-        if self.found is None:
-            parts = [each.of(self.location) for each in self.positions]
-            by_columns: dict[KeyColumns, list[EqualityDeletes]] = {}
-            for each in self.equalities:
-                by_columns.setdefault(each.columns, []).append(each)
-            for columns, deletes in by_columns.items():
-                table = columns.read(self.filesystem, self.path, self.constants)
-                parts += [RowRanges.from_rows(each.keys().rows(table)) for each in deletes]
-            self.found = reduce(or_, parts, RowRanges())
         return self.found
