@@ -12,7 +12,7 @@ import pytest
 from pyarrow.parquet import encryption
 
 import zonebloom as zb
-from zonebloom.errors import FragmentUnreadable
+from zonebloom.errors import FragmentUnreadable, InvalidArgument
 
 ROWS = 40_000
 
@@ -56,7 +56,10 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> pads.Dataset:
 
 def test_lookups_equal_pyarrow_and_say_that_row_groups_are_read(source):
     dataset = zb.dataset(source)
-    dataset.create_scalar_index("id", number_of_items=1000, spark=False)
+    with pytest.raises(InvalidArgument, match="would tell in clear what keys they hold"):
+        dataset.create_scalar_index("id", spark=False)
+    assert not Path(dataset.opened.catalog.folder).exists()
+    dataset.create_scalar_index("id", number_of_items=1000, plaintext=True, spark=False)
     for key in (0, 77, ROWS - 1, ROWS):
         expression = pads.field("id") == key
         assert dataset.to_table(filter=expression).equals(source.to_table(filter=expression))
@@ -66,3 +69,12 @@ def test_lookups_equal_pyarrow_and_say_that_row_groups_are_read(source):
 def test_without_keys_the_file_is_named(source):
     with pytest.raises(FragmentUnreadable, match=r"part-\d\.parquet"):
         zb.dataset(source.files).create_scalar_index("id", spark=False)
+
+
+def test_an_encrypted_index_of_them_is_built_unasked(source):
+    keys = zb.Encryption("key", {"key": bytes(16)})
+    zb.dataset(source, encryption=keys).create_scalar_index("id", number_of_items=1000, spark=False)
+    dataset = zb.dataset(source, encryption=keys)
+    expression = pads.field("id") == 77
+    assert dataset.to_table(filter=expression).equals(source.to_table(filter=expression))
+    assert len(dataset.search(expression).at_most) == 1000

@@ -14,10 +14,12 @@ from zonebloom import errors
 from zonebloom.dataset import Dataset, IndexConfig, dataset
 from zonebloom.ranges import RowRanges, SearchResult
 from zonebloom.sbbf.filter import Sbbf
+from zonebloom.storage.sealed import Encryption
 from zonebloom.version import __version__ as __version__
 
 __all__ = [
     "Dataset",
+    "Encryption",
     "IndexConfig",
     "RowRanges",
     "Sbbf",

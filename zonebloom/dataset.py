@@ -61,6 +61,7 @@ from zonebloom.storage.discovery import Partitioning, Schema, open_source, requi
 from zonebloom.storage.iceberg import is_iceberg, open_iceberg
 from zonebloom.storage.memory import TableSource, open_table
 from zonebloom.storage.paths import absolute_path, is_uri
+from zonebloom.storage.sealed import Encryption
 from zonebloom.storage.source import Source, Stale
 from zonebloom.text import bytes_text, lines_html, table_html
 
@@ -84,6 +85,7 @@ def dataset(
     stale: Stale = "read",
     embedded_filters: bool = False,
     schema: Schema = None,
+    encryption: Encryption | None = None,
 ) -> Dataset:
     """Open a dataset as it lies.
 
@@ -121,6 +123,10 @@ def dataset(
         a column's files widen to as ``pyarrow.unify_schemas(..., promote_options="permissive")``
         has it, for which every file's schema is read. By default those of the first file, as
         for ``pyarrow.dataset.dataset``. A column that a file lacks is null in it.
+    encryption : Encryption, optional
+        Keys by which the index is read and written. One that is encrypted is not used without
+        them: that is warned of, and the data is read. One that is not encrypted is not used with
+        them, for it may be forged.
 
     Returns
     -------
@@ -139,6 +145,8 @@ def dataset(
     if isinstance(source, pa.Table):
         return _in_memory(source, index_dir)
     arguments.choice(stale, "stale", get_args(Stale))
+    if encryption is not None:
+        arguments.of_type(encryption, Encryption, "encryption")
     embedded_filters = arguments.flag(embedded_filters, "embedded_filters")
     title = arguments.path(source, "source") if isinstance(source, str | os.PathLike) else None
     if title is not None and filesystem is None and not is_uri(title):
@@ -153,7 +161,7 @@ def dataset(
             files = open_iceberg(where, filesystem)
         else:
             files = open_source(where, format, filesystem, partitioning, schema)
-        return beside(replace_fields(files, stale=stale), index_dir)
+        return beside(replace_fields(files, stale=stale), index_dir, encryption)
 
     opened = Opened.of(*files_and_index(), embedded_filters=embedded_filters)
     is_listed = title is not None or is_delta(source) or is_iceberg(source)
@@ -340,6 +348,7 @@ class Dataset:
         global_filter: bool = False,
         expected_num_items: int | None = None,
         global_probability: float | None = None,
+        plaintext: bool = False,
         spark: SparkSession | Literal[False] | None = None,
         progress: Progress = None,
     ) -> None:
@@ -380,6 +389,10 @@ class Dataset:
         global_probability : float, optional
             Of a false positive of the global filter at that many keys; by default 0.001, or 0.01
             where the filter would be over 128 MiB (some 63 million keys).
+        plaintext : bool
+            Of files that are encrypted an index is refused that is not, as long as the dataset was
+            opened without ``encryption``: filters tell which keys there are, ranges the least and
+            the greatest. True builds it all the same.
         spark : SparkSession or False, optional
             Where to build: a session, or False for threads of this process. By default the
             active session if there is one and there is a gigabyte of data to read; less is done
@@ -412,6 +425,13 @@ class Dataset:
             global_probability=global_probability,
         )
         require_progress(progress)
+        is_secret = self.opened.source.is_encrypted and self.opened.catalog.encryption is None
+        if is_secret and not arguments.flag(plaintext, "plaintext"):
+            raise InvalidArgument(
+                f"the files of {self.title} are encrypted, and an index of them would tell in "
+                "clear what keys they hold; open the dataset with encryption=, or "
+                "build with plaintext=True"
+            )
         self._renew()
         version = Builder(self.opened).build(
             request.specs(self.opened), request.layout, request.replace, _engine(spark), progress

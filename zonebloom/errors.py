@@ -96,6 +96,10 @@ class CorruptIndex(CatalogError):
     """Bytes of the catalog or of a segment are not what was written."""
 
 
+class EncryptedIndex(CatalogError):
+    """An index is encrypted, and its key is not given or is another."""
+
+
 class StaleIndex(CatalogError):
     """An index is behind its files, and the dataset was opened to refuse such."""
 

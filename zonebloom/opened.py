@@ -11,6 +11,7 @@ from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.store import FOLDER, Catalog
 from zonebloom.errors import (
     ColumnNotFound,
+    EncryptedIndex,
     IndexNotFound,
     InvalidArgument,
     SchemaMismatch,
@@ -21,12 +22,15 @@ from zonebloom.scan.binding import Binding, require_column
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column
 from zonebloom.storage.object_store import path_in
+from zonebloom.storage.sealed import Encryption
 from zonebloom.storage.source import Source
 from zonebloom.values.columns import column_path, leaf_type
 from zonebloom.values.types import hash_domain, require_indexable
 
 
-def beside(source: Source, index_dir: str | None) -> tuple[Source, Catalog]:
+def beside(
+    source: Source, index_dir: str | None, encryption: Encryption | None = None
+) -> tuple[Source, Catalog]:
     if index_dir is None and source.root in ("", "/"):
         raise SourceError(
             "the files share no folder but the root, so the index has no place beside them; "
@@ -36,7 +40,7 @@ def beside(source: Source, index_dir: str | None) -> tuple[Source, Catalog]:
     if index_dir is not None and index_dir.rstrip("/") != folder:
         # The folder may serve several datasets: files of one name in each are told apart.
         folder, source = path_in(source.filesystem, index_dir), source.with_paths_as_keys()
-    return source, Catalog(source.filesystem, folder)
+    return source, Catalog(source.filesystem, folder, encryption)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Opened:
         embedded_filters: bool = False,
     ) -> Opened:
         version = _renamed(catalog.latest() if version is None else version, source)
+        if version.locked and source.stale == "raise":
+            raise EncryptedIndex(version.locked)
         planner = Planner(source, catalog, version, embedded_filters)
         return cls(source, catalog, version, planner, Binding(source.schema))
 
@@ -99,7 +105,12 @@ class Opened:
             )
         return Column(path, leaf)
 
+    def require_unlocked(self) -> None:
+        if self.version.locked:
+            raise EncryptedIndex(self.version.locked)
+
     def entry(self, name: str) -> IndexEntry:
+        self.require_unlocked()
         if arguments.text(name, "name") not in self.version.indices:
             known = ", ".join(self.version.indices) or "none"
             raise IndexNotFound(f"there is no index {arguments.shown(name)}; there is: {known}")

@@ -257,7 +257,7 @@ def test_every_way_of_searching_agrees(tmp_path, count, remote, monkeypatch):
         if few and count > 100:
             continue
         cost = 0 if few else 1 << 40
-        monkeypatch.setattr("zonebloom.index.sliced._READ_COST", cost)
+        monkeypatch.setattr("zonebloom.storage.random_access.RandomAccessFile.read_cost", cost)
         monkeypatch.setattr("zonebloom.index.sliced._FEW_REMOTE", count if few else 0)
         assert pairs_of(table, hashes) == wanted
         assert np.array_equal(may_hold(table, hashes), in_rows(rows, hashes))

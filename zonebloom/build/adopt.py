@@ -41,6 +41,7 @@ class Adopted:
 
 def adopt(opened: Opened) -> tuple[Version, Adopted]:
     """Commit which files are those that were indexed, at other places or with other times."""
+    opened.require_unlocked()
     source, base = opened.source, opened.version
     present = cover(source.fragments, source.identities(), base).present
     strangers = [each for each in present if not each.is_known]

@@ -90,6 +90,7 @@ class _Work:
 
 class Builder:
     def __init__(self, opened: Opened):
+        opened.require_unlocked()
         self._source = opened.source
         self._catalog = opened.catalog
         self._planner = opened.planner

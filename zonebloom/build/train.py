@@ -135,7 +135,7 @@ class _Output:
         self._catalog.prepare(path)
         parameters = self.spec.parameters
         self.writer = TableWriter(
-            self._catalog.filesystem,
+            self._catalog.files,
             path,
             parameters.number_of_items,
             parameters.probability,

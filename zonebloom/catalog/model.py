@@ -146,6 +146,8 @@ class Version:
     fragments: Mapping[str, KnownFragment] = field(default_factory=dict)
     indices: Mapping[str, IndexEntry] = field(default_factory=dict)
     page_maps: tuple[PageMapEntry, ...] = ()
+    # Why nothing is known of it: it is encrypted, and its key is not given.
+    locked: str = ""
 
     @property
     def files(self) -> dict[tuple[str, str], int]:

@@ -14,7 +14,9 @@ good as its fragments still are what they were.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
 import posixpath
 import uuid
@@ -44,9 +46,11 @@ from zonebloom.errors import (
     CatalogError,
     CommitConflict,
     CorruptIndex,
+    EncryptedIndex,
     IndexNotUsedWarning,
 )
 from zonebloom.storage.files import is_local
+from zonebloom.storage.sealed import Encryption, Seal, sealed
 from zonebloom.version import NewerFormat
 
 FOLDER = "_zonebloom"
@@ -60,9 +64,17 @@ class _NotRead(CorruptIndex):
 
 
 class Catalog:
-    def __init__(self, filesystem: pafs.FileSystem, folder: str):
+    """`files` is the file system with the contents of the index as they were before they were
+    encrypted, `filesystem` as they are stored."""
+
+    def __init__(
+        self, filesystem: pafs.FileSystem, folder: str, encryption: Encryption | None = None
+    ):
         self.filesystem = filesystem
         self.folder = folder
+        self.encryption = encryption
+        self._seal = None if encryption is None else Seal(folder, encryption)
+        self.files = filesystem if self._seal is None else sealed(filesystem, self._seal)
         self._versions = posixpath.join(folder, "versions")
         self._log = VersionLog(filesystem, self._versions, _VERSION_KEYS, self.prepare)
 
@@ -89,11 +101,11 @@ class Catalog:
         return folder or "."
 
     def read(self, path: str, num_bytes: int, checksum: str | None) -> pa.Buffer:
-        return read_file(self.filesystem, path, num_bytes, checksum)
+        return read_file(self.files, path, num_bytes, checksum)
 
     def write(self, path: str, data: Any) -> tuple[int, str]:
         self.prepare(path)
-        with self.filesystem.open_output_stream(path) as sink:
+        with self.files.open_output_stream(path) as sink:
             sink.write(data)
         return memoryview(data).nbytes, xxhash.xxh3_64_hexdigest(data)
 
@@ -110,6 +122,12 @@ class Catalog:
             number = numbers.pop(0)
             try:
                 return self.version(number)
+            except EncryptedIndex as error:
+                if for_writing:
+                    raise
+                text = f"{error}. The data is read instead"
+                warnings.warn(text, IndexNotUsedWarning, stacklevel=3)
+                return Version(locked=str(error))
             except CorruptIndex as error:
                 # A commit on top of what is older would hide what is newer.
                 if for_writing and isinstance(error, _NotRead):
@@ -133,7 +151,7 @@ class Catalog:
             number = max(self._numbers(), default=0) + 1
             latest = self.latest(for_writing=True)
             version = replace(change(latest), number=number)
-            before, named = self.files(latest), self.files(version)
+            before, named = self.named_files(latest), self.named_files(version)
             new = {path: size for path, size in named.items() if path not in before}
             self._require(new)
             if is_local(self.filesystem):
@@ -156,14 +174,15 @@ class Catalog:
             f"{self.folder}: other writers committed {_MAX_TRIES} times in between; try again"
         )
 
-    def files(self, version: Version) -> dict[str, int]:
+    def named_files(self, version: Version) -> dict[str, int]:
+        """Paths and sizes of the files that a version names."""
         return {self.path(*place): size for place, size in version.files.items()}
 
     def _has(self, part: Version) -> bool:
-        return missing(self.filesystem, self.files(part)) is None
+        return missing(self.files, self.named_files(part)) is None
 
     def _require(self, files: Mapping[str, int]) -> None:
-        path = missing(self.filesystem, files)
+        path = missing(self.files, files)
         if path is not None:
             raise CommitConflict(
                 f"{path} is gone before it was committed: a vacuum() at that time deletes what no "
@@ -183,9 +202,9 @@ class Catalog:
             return True
         newest = self.latest(for_writing=True)
         # A newer build of the same files has page maps of its own.
-        tables = new.keys() - self.files(Version(page_maps=version.page_maps)).keys()
+        tables = new.keys() - self.named_files(Version(page_maps=version.page_maps)).keys()
         if tables:
-            is_in_it = tables <= self.files(newest).keys()
+            is_in_it = tables <= self.named_files(newest).keys()
         else:
             try:
                 is_in_it = replace(change(newest), number=newest.number) == newest
@@ -263,20 +282,48 @@ class Catalog:
         listing = f"{version.number:020d}-{checksum}.arrow"
         path = posixpath.join(self._versions, listing)
         if is_local(self.filesystem):
-            write_whole(path, fragments, self.prepare, os.replace)
+            stored = fragments if self._seal is None else self._seal.seal(path, fragments)
+            write_whole(path, stored, self.prepare, os.replace)
         else:
             self.write(path, fragments)
-        return self._log.create(version.number, to_content(version, listing, checksum))
+        content = self._sealed(version.number, to_content(version, listing, checksum))
+        return self._log.create(version.number, content)
+
+    def _sealed(self, number: int, content: dict[str, Any]) -> dict[str, Any]:
+        if self._seal is None:
+            return content
+        key_id = self._seal.encryption.key_id
+        stored = self._seal.seal(self._log.path(number), json.dumps(content).encode())
+        return {
+            "sealed_by": key_id,
+            "key_check": self._seal.encryption.check_of(key_id),
+            "content": base64.b64encode(stored).decode(),
+        }
+
+    def _opened(self, number: int, content: Any) -> Any:
+        """What a document says, or EncryptedIndex."""
+        if not isinstance(content, dict) or "sealed_by" not in content:
+            if self._seal is not None:
+                raise ValueError("it is not encrypted; build the index again")
+            return content
+        key_id = str(content["sealed_by"])
+        what = f"the index in {self.folder} is encrypted by key {key_id!r}"
+        if self._seal is None:
+            raise EncryptedIndex(f"{what}; open the dataset with encryption=zb.Encryption(...)")
+        if self._seal.encryption.check_of(key_id) != content["key_check"]:
+            raise EncryptedIndex(f"{what}, and the key given for that is another")
+        stored = base64.b64decode(content["content"])
+        return json.loads(self._seal.open(self._log.path(number), stored))
 
     def version(self, number: int) -> Version:
         """One version; CorruptIndex when it is damaged, or gone."""
         path = self._log.path(number)
         try:
-            content = self._log.read(number)
+            content = self._opened(number, self._log.read(number))
             if content["version"] != number:
                 raise ValueError(f"it is version {content['version']!r}")
             listing = posixpath.join(self._versions, plain_name(content["fragments"]["file"]))
-            fragments = whole(self.filesystem, listing).to_pybytes()
+            fragments = whole(self.files, listing).to_pybytes()
             if xxhash.xxh3_64_hexdigest(fragments) != content["fragments"]["checksum"]:
                 raise ValueError("the checksum of its fragments does not match")
             return from_content(content, listed(fragments))

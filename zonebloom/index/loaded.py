@@ -27,10 +27,8 @@ def open_table(
 ) -> Table:
     path = catalog.path(segment.name, TABLE_FILES[segment.layout])
     if segment.layout == SlicedTable.layout:
-        return SlicedTable(
-            catalog.filesystem, path, segment.num_bytes, segment.checksum, report=report
-        )
-    return read_table(catalog.filesystem, path, segment.num_bytes, segment.checksum)
+        return SlicedTable(catalog.files, path, segment.num_bytes, segment.checksum, report=report)
+    return read_table(catalog.files, path, segment.num_bytes, segment.checksum)
 
 
 def write_table(catalog: Catalog, name: str, layout: str, tables: Sequence[Table]) -> WrittenTable:
@@ -39,8 +37,8 @@ def write_table(catalog: Catalog, name: str, layout: str, tables: Sequence[Table
     if layout == SlicedTable.layout:
         from zonebloom.index.sliced_merge import merge
 
-        return merge(tables, catalog.filesystem, path)
-    return write_rows(tables, catalog.filesystem, path)
+        return merge(tables, catalog.files, path)
+    return write_rows(tables, catalog.files, path)
 
 
 class LoadedIndex:

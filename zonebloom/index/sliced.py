@@ -22,13 +22,11 @@ from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.sbbf.slice_layout import ROWS_PER_BLOCK, Tile, intersect, row_numbers, set_bits
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, block_numbers
 from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.random_access import RandomAccessFile, read_near
+from zonebloom.storage.random_access import read_near
+from zonebloom.storage.sealed import open_at_random
 
 # Read at first: the whole directory of most tables in one request.
 _TAIL_BYTES = 16 << 10
-# A short read costs a disk about as much as this many bytes more of a long one: many hashes
-# are found sooner in the blocks read whole.
-_READ_COST = 32 << 10
 _FEW_REMOTE = 8
 # Of a tile and hash: eight rows, and the checks of their block.
 _PIECES = 9
@@ -59,7 +57,7 @@ class SlicedTable(Table):
         self._report = report
         self._has_reported = False
         try:
-            self.file = RandomAccessFile(filesystem, path, self.counter, num_bytes)
+            self.file = open_at_random(filesystem, path, self.counter, num_bytes)
             self.directory = self._open(num_bytes, checksum)
         except (OSError, ValueError) as error:
             raise CorruptIndex(
@@ -122,7 +120,7 @@ class SlicedTable(Table):
         pieces = hashes.size * len(self._tiles) * _PIECES
         is_few = hashes.size <= _FEW_REMOTE
         if self.file.is_local:
-            is_few = hashes.size == 1 or pieces * _READ_COST <= self.num_bytes
+            is_few = hashes.size == 1 or pieces * self.file.read_cost <= self.num_bytes
         if not is_few:
             return None
         places = (self._places_of(hashed) for hashed in hashes)

@@ -15,6 +15,7 @@ from zonebloom.catalog.model import Version
 from zonebloom.catalog.page_maps import PageMaps
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
+    EncryptedIndex,
     IndexNotFound,
     InvalidArgument,
 )
@@ -236,6 +237,8 @@ class Planner:
     def _index_on(self, column: str, coverage: Coverage) -> tuple[LoadedIndex, pa.DataType]:
         """The index that answers for a column, and the column's type."""
         arguments.text(column, "column")
+        if self.version.locked:
+            raise EncryptedIndex(self.version.locked)
         path = (column,) if column in self._source.schema.names else tuple(column.split("."))
         index = self._searcher(coverage).index(path)
         if isinstance(index, str):

@@ -199,7 +199,7 @@ def figures(records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
         catalog = catalog_of(record)
         latest = catalog.latest()
         entries = [latest.indices[n] for n in record.indices.values() if n in latest.indices]
-        files = catalog.files(latest.with_indices({entry.name: entry for entry in entries}))
+        files = catalog.named_files(latest.with_indices({entry.name: entry for entry in entries}))
         place = record.path, record.index_dir
         if place not in datasets:
             datasets[place] = _open(record)

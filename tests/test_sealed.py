@@ -1,0 +1,377 @@
+"""Encrypted indices: read by who has the key, refused when changed, and no row is lost without."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import random
+import shutil
+import warnings
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from helpers import THOROUGH
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zonebloom as zb
+from zonebloom.errors import (
+    CorruptIndex,
+    EncryptedIndex,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    StaleIndexWarning,
+)
+from zonebloom.storage.files import ReadCounter
+from zonebloom.storage.sealed import Seal, open_at_random, sealed
+
+KEY = bytes(range(32))
+KEYS = zb.Encryption("key one", {"key one": KEY})
+MODULE = 4096
+ROWS = 2000
+PARTS = 4
+
+
+def part(number: int) -> pa.Table:
+    ids = [(number * ROWS + row) * 2_654_435_761 % 2**40 for row in range(ROWS)]
+    return pa.table({"id": ids, "text": [f"secret {i}" for i in ids]})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    for number in range(PARTS):
+        pq.write_table(part(number), tmp_path / "data" / f"part-{number}.parquet")
+    return tmp_path / "data"
+
+
+def build(folder: Path, encryption: zb.Encryption | None = KEYS, **options) -> zb.Dataset:
+    ds = zb.dataset(folder, encryption=encryption)
+    options = {"number_of_items": 100, "spark": False, "global_filter": True, **options}
+    ds.create_scalar_index(["id", "text"], **options)
+    return ds
+
+
+def assert_right(ds: zb.Dataset) -> None:
+    for number in range(PARTS):
+        for row in part(number).slice(number, ROWS).to_pylist()[::501]:
+            assert ds.to_table(filter=f"id = {row['id']}").to_pylist() == [row]
+            assert ds.to_table(filter=f"text = '{row['text']}'").to_pylist() == [row]
+    assert ds.count_rows("id = -1") == 0
+
+
+# The format
+
+
+def by_the_book(key: bytes, key_id: str, name: str, stored: bytes) -> bytes:
+    """The data of a sealed file, read as the format says, one module after another."""
+    assert stored[:64] == (b"ZBSEALED" + key_id.encode()).ljust(64, b"\0")
+    rest, number, data = stored[64:], 0, b""
+    while rest:
+        module, rest = rest[: 12 + MODULE + 16], rest[12 + MODULE + 16 :]
+        bound = f"{key_id}\0{name}\0{number}\0{int(not rest)}".encode()
+        data += AESGCM(key).decrypt(module[:12], module[12:], bound)
+        number += 1
+    return data
+
+
+SIZES = st.one_of(
+    st.integers(0, 3 * MODULE), st.sampled_from([0, 1, MODULE - 1, MODULE, MODULE + 1, 2 * MODULE])
+)
+
+
+@given(SIZES, st.text(min_size=1, max_size=14), st.sampled_from([16, 24, 32]), st.data())
+def test_a_sealed_file_is_as_the_format_says_and_reads_as_its_data(size, key_id, key_size, data):
+    content, key = random.Random(size).randbytes(size), os.urandom(key_size)
+    key_id = key_id.replace("\0", "0")
+    seal = Seal("/index", zb.Encryption(key_id, {key_id: key}))
+    stored = seal.seal("/index/segments/a%/file", content)
+    assert by_the_book(key, key_id, "segments/a%/file", stored) == content
+    assert seal.open("/index/segments/a%/file", stored) == content
+    filesystem = pafs._MockFileSystem()
+    filesystem.create_dir("/index/segments/a%")
+    with filesystem.open_output_stream("/index/segments/a%/file") as sink:
+        sink.write(stored)
+    view = sealed(filesystem, seal)
+    path = "/index/segments/a%/file"
+    assert view.get_file_info(path).size == size
+    file = open_at_random(view, path, ReadCounter(), None)
+    assert file.num_bytes == size
+    edges = data.draw(st.lists(st.tuples(st.integers(0, size), st.integers(0, size)), max_size=5))
+    ranges = [(min(pair), max(pair)) for pair in edges if pair[0] != pair[1]]
+    if ranges:
+        assert file.read(ranges) == [content[start:stop] for start, stop in ranges]
+
+
+@pytest.mark.parametrize("size", [0, 5, MODULE, 3 * MODULE, 10 * MODULE + 7])
+def test_a_file_written_in_pieces_is_read_from_a_local_disk(tmp_path, size):
+    content = random.Random(size).randbytes(size)
+    seal = Seal(str(tmp_path), KEYS)
+    view = sealed(pafs.LocalFileSystem(), seal)
+    path = str(tmp_path / "file")
+    with view.open_output_stream(path) as sink:
+        for at in range(0, size, 1000):
+            sink.write(content[at : at + 1000])
+    assert by_the_book(KEY, "key one", "file", Path(path).read_bytes()) == content
+    with view.open_input_file(path) as file:
+        assert file.read() == content
+    at_random = open_at_random(view, path, ReadCounter(), None)
+    rng = np.random.default_rng(size)
+    offsets = rng.integers(0, size + 1, 20)
+    sizes = rng.integers(1, 2 * MODULE, 20)
+    out = np.full(int(sizes.sum()), 7, dtype=np.uint8)
+    at_random.read_pieces(offsets, sizes, out)
+    wanted = b"".join(
+        content[at : at + count].ljust(count, b"\0")
+        for at, count in zip(offsets.tolist(), sizes.tolist(), strict=True)
+    )
+    assert out.tobytes() == wanted
+
+
+def changes(rng: random.Random, stored: bytes, others: list[bytes]) -> bytes:
+    """A sealed file that was changed, cut, lengthened, or put together of parts of others."""
+    modules = [stored[at : at + 28 + MODULE] for at in range(64, len(stored), 28 + MODULE)]
+    head = stored[:64]
+    kind = rng.randrange(7)
+    if kind == 0:
+        at = rng.randrange(len(stored))
+        return stored[:at] + bytes([stored[at] ^ 1 << rng.randrange(8)]) + stored[at + 1 :]
+    if kind == 1:
+        return stored[: rng.randrange(len(stored))]
+    if kind == 2:
+        return stored + rng.randbytes(rng.randrange(1, 60))
+    if kind == 3:
+        return rng.choice(others)
+    if kind == 4:
+        del modules[rng.randrange(len(modules))]
+    elif kind == 5:
+        modules.insert(rng.randrange(len(modules) + 1), rng.choice(modules))
+    else:
+        other = rng.choice(others)
+        at = rng.randrange(len(modules))
+        modules[at] = other[64 + at * (28 + MODULE) :][: 28 + MODULE]
+    return head + b"".join(modules)
+
+
+def test_a_changed_file_is_refused_always():
+    rng = random.Random(1)
+    seal = Seal("/index", KEYS)
+    others_seal = Seal("/index", zb.Encryption("other", {"other": bytes(32)}))
+    trials = refused = 0
+    while trials < 5000:
+        content = rng.randbytes(rng.choice([0, 100, MODULE, 2 * MODULE, 3 * MODULE + 9]))
+        path = "/index/segments/a/file"
+        stored = seal.seal(path, content)
+        # Of another file, of another key, of another version of the file's own neighbour.
+        others = [
+            seal.seal("/index/segments/b/file", content),
+            seal.seal("/index/segments/a/other", content),
+            others_seal.seal(path, content),
+            content,
+        ]
+        for _ in range(50):
+            changed = changes(rng, stored, others)
+            if changed == stored:
+                continue
+            trials += 1
+            try:
+                assert seal.open(path, changed) == content
+            except (ValueError, EncryptedIndex):
+                refused += 1
+    assert refused == trials
+
+
+# An index
+
+
+@pytest.mark.parametrize("layout", ["table", "sliced"])
+def test_an_encrypted_index_answers_as_a_plain_one(folder, layout):
+    build(folder, layout=layout)
+    ds = zb.dataset(folder, encryption=KEYS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_right(ds)
+        keys = part(1)["id"].to_pylist()[:5]
+        assert len(ds.search(f"id = {keys[0]}").at_most) < PARTS * ROWS / 4
+        assert ds.lookup("id", keys)["key_index"].to_pylist() == list(range(5))
+        assert ds.files_with_keys("id", keys)["num_keys"].to_pylist() == [5]
+        assert ds.validate_index("id_idx", sample="all").zones_read == PARTS * ROWS // 100
+        over_all = ds.global_filter("id")
+        assert over_all is not None and over_all.is_current
+    plain = zb.dataset(folder, index_dir=str(folder.parent / "plain"))
+    plain.create_scalar_index("id", number_of_items=100, spark=False, layout=layout)
+    for key in (*keys, -1):
+        assert ds.search(f"id = {key}").at_most == plain.search(f"id = {key}").at_most
+
+
+def test_it_is_brought_up_to_date_compacted_and_vacuumed(folder):
+    build(folder)
+    for number in range(PARTS, PARTS + 3):
+        pq.write_table(part(number), folder / f"part-{number}.parquet")
+        ds = zb.dataset(folder, encryption=KEYS)
+        ds.optimize.optimize_indices(layout=("table", "sliced")[number % 2], spark=False)
+    ds.vacuum(timedelta(0))
+    again = zb.dataset(folder, encryption=KEYS)
+    assert_right(again)
+    for each in again.describe_indices():
+        assert each.num_fragments_indexed == PARTS + 3
+        again.validate_index(each.name, sample="all")
+    moved = folder.parent / "moved"
+    shutil.copytree(folder, moved)
+    assert_right(zb.dataset(moved, encryption=KEYS))
+
+
+def test_nothing_of_the_keys_or_the_files_is_in_clear(folder):
+    build(folder)
+    greatest = max(number for each in range(PARTS) for number in part(each)["id"].to_pylist())
+    told = [b"secret ", b"part-", b"text_idx", b"bloomfilter_item", np.int64(greatest).tobytes()]
+    # Without a key all of them are there somewhere.
+    plain = folder.parent / "plain"
+    ds = zb.dataset(folder, index_dir=str(plain))
+    ds.create_scalar_index(["id", "text"], number_of_items=100, spark=False)
+    for where, is_there in [(plain, True), (folder / "_zonebloom", False)]:
+        stored = b"".join(path.read_bytes() for path in where.rglob("*") if path.is_file())
+        for document in where.rglob("*.json"):
+            content = json.loads(document.read_bytes())["content"]
+            if not is_there:
+                stored += base64.b64decode(content["content"])
+        for each in told:
+            assert (each in stored) == is_there, each
+
+
+# Keys
+
+
+@pytest.mark.parametrize(
+    ("encryption", "message"),
+    [
+        (None, r"encrypted by key 'key one'; open the dataset with encryption="),
+        (zb.Encryption("key one", {"key one": bytes(32)}), "the key given for that is another"),
+        (zb.Encryption("two", {"two": KEY}), "keys has none for 'key one'"),
+    ],
+    ids=["none", "another", "another id"],
+)
+def test_without_the_key_the_data_is_read_and_the_index_refused(folder, encryption, message):
+    build(folder)
+    with pytest.warns(IndexNotUsedWarning, match=message):
+        ds = zb.dataset(folder, encryption=encryption)
+    assert_right(ds)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    asks = [
+        lambda: ds.index_statistics("id_idx"),
+        lambda: ds.validate_index("id_idx"),
+        lambda: ds.search_many("id", [1]),
+        lambda: ds.key_ranges("id"),
+        lambda: ds.drop_index("id_idx"),
+    ]
+    for ask in asks:
+        with pytest.raises(EncryptedIndex, match=message):
+            ask()
+    for change in (
+        lambda: ds.create_scalar_index("id", spark=False),
+        ds.optimize.optimize_indices,
+        ds.adopt_index,
+    ):
+        with pytest.warns(IndexNotUsedWarning), pytest.raises(EncryptedIndex, match=message):
+            change()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    with pytest.warns(IndexNotUsedWarning), pytest.raises(EncryptedIndex, match=message):
+        zb.dataset(folder, encryption=encryption, stale="raise")
+
+
+def test_a_key_is_changed_by_new_files_alone(folder):
+    build(folder)
+    asked: list[str] = []
+
+    def key_of(key_id: str) -> bytes:
+        asked.append(key_id)
+        return {"key one": KEY, "key two": KEY[::-1]}[key_id]
+
+    both = zb.Encryption("key two", key_of)
+    pq.write_table(part(PARTS), folder / "part-9.parquet")
+    zb.dataset(folder, encryption=both).optimize.optimize_indices(spark=False)
+    assert {"key one", "key two"} == set(asked)
+    assert_right(zb.dataset(folder, encryption=both))
+    new_alone = zb.Encryption("key two", {"key two": KEY[::-1]})
+    with pytest.warns((IndexNotUsedWarning, StaleIndexWarning)):
+        ds = zb.dataset(folder, encryption=new_alone)
+        assert_right(ds)
+        assert ds.count_rows(f"id = {part(0)['id'][7]}") == 1
+
+
+def test_keys_are_checked_shown_to_nobody_and_pickled(folder):
+    assert "key one" in repr(KEYS)
+    assert str(KEY) not in repr(KEYS)
+    assert str(KEY) not in repr(zb.dataset(folder, encryption=KEYS).opened.catalog)
+    assert pickle.loads(pickle.dumps(KEYS)) == KEYS
+    for key_id, keys in [
+        ("", {"": KEY}),
+        ("k" * 57, {"k" * 57: KEY}),
+        ("a", {}),
+        ("a", {"a": b""}),
+    ]:
+        with pytest.raises(InvalidArgument):
+            zb.Encryption(key_id, keys)
+    with pytest.raises(InvalidArgument, match="encryption"):
+        zb.dataset(folder, encryption=KEY)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_index_that_is_not_encrypted_is_not_believed(folder):
+    build(folder, None)
+    with pytest.warns(IndexNotUsedWarning, match="it is not encrypted"):
+        ds = zb.dataset(folder, encryption=KEYS)
+    assert_right(ds)
+    assert ds.describe_indices() == []
+    with pytest.warns(IndexNotUsedWarning):
+        build(folder)
+    assert_right(zb.dataset(folder, encryption=KEYS))
+
+
+# Damage
+
+
+@pytest.mark.parametrize("layout", ["table", "sliced"])
+def test_parts_that_are_changed_or_exchanged_lose_no_row(folder, layout):
+    build(folder, layout=layout)
+    index = folder / "_zonebloom"
+    rng = random.Random(4)
+    whole = {path: path.read_bytes() for path in index.rglob("*") if path.is_file()}
+    # Of another version of the same index.
+    build(folder, layout=layout)
+    newer = {path: path.read_bytes() for path in index.rglob("*") if path.is_file()}
+    paths = sorted(newer.keys() - whole.keys())
+    noticed = 0
+    trials = 200 if os.environ.get(THOROUGH) else 30
+    for _ in range(trials):
+        path = rng.choice(paths)
+        alike = [data for other, data in {**whole, **newer}.items() if other.name == path.name]
+        if path.suffix == ".json":
+            alike = [data for other, data in whole.items() if other.suffix == ".json"]
+            changed = rng.choice(alike)
+        else:
+            changed = changes(rng, newer[path], alike)
+        if changed == newer[path]:
+            continue
+        path.write_bytes(changed)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ds = zb.dataset(folder, encryption=KEYS)
+            assert_right(ds)
+            try:
+                for each in ds.describe_indices():
+                    ds.validate_index(each.name, sample="all")
+                    assert ds.opened.planner.global_filter(each.column) is not None
+            except CorruptIndex:
+                noticed += 1
+            else:
+                noticed += any(issubclass(w.category, IndexNotUsedWarning) for w in caught)
+        path.write_bytes(newer[path])
+    assert noticed >= trials * 0.9

@@ -1,0 +1,373 @@
+"""Files in AES-GCM: encrypted piece by piece, so that a lookup decrypts only what it reads.
+
+    head      magic, key id in UTF-8 padded with zeros                  64 bytes
+    module    nonce, 4 KiB of the file, tag                             12 + 4096 + 16 bytes
+    ...       the last one is shorter; an empty file has one of nothing
+
+As in Parquet's modular encryption (Encryption.md, sections 4 and 5) each module is bound to its
+place by what it authenticates beside its bytes: the key id, the name of the file in its folder,
+its number, and whether it is the last. So none can be changed, exchanged, dropped or added.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom.arguments import refusal
+from zonebloom.errors import EncryptedIndex, InvalidArgument, MissingDependency
+from zonebloom.storage.random_access import RandomAccessFile
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    from zonebloom.storage.files import ReadCounter
+
+_MAGIC = b"ZBSEALED"
+_HEAD_BYTES = 64
+_MODULE_BYTES = 4 << 10
+_NONCE_BYTES = 12
+_TAG_BYTES = 16
+_STORED_BYTES = _NONCE_BYTES + _MODULE_BYTES + _TAG_BYTES
+_KEY_SIZES = (16, 24, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Encryption:
+    """Keys of an index, whose filters, ranges, page maps and lists of files are encrypted by them.
+
+    Parameters
+    ----------
+    key_id : str
+        Of the key that new files are encrypted by; at most 56 bytes of UTF-8. It is stored in
+        clear.
+    keys : Mapping of str to bytes, or callable
+        Keys by their ids, 16, 24 or 32 bytes each, for AES-128, -192 or -256. A callable, which
+        may ask a key store, is given an id and raises KeyError for one it does not know; it is
+        pickled where Spark builds.
+
+    Raises
+    ------
+    InvalidArgument
+        When the key id is too long, or has no key of such a size.
+    MissingDependency
+        Without the package ``cryptography``.
+    """
+
+    key_id: str
+    keys: Mapping[str, bytes] | Callable[[str], bytes] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        key_id = self.key_id
+        if not isinstance(key_id, str) or not 0 < len(key_id.encode()) <= _HEAD_BYTES - len(_MAGIC):
+            raise refusal(key_id, "key_id", "give a text of 1 to 56 bytes")
+        try:
+            self.key(key_id)
+        except EncryptedIndex as error:
+            raise InvalidArgument(str(error)) from None
+        _cipher(self.key(key_id))
+
+    def key(self, key_id: str) -> bytes:
+        """The key of an id, or EncryptedIndex."""
+        try:
+            key = self.keys(key_id) if callable(self.keys) else self.keys[key_id]
+        except KeyError:
+            raise EncryptedIndex(f"keys has none for {key_id!r}; add the one it names") from None
+        if not isinstance(key, bytes) or len(key) not in _KEY_SIZES:
+            raise EncryptedIndex(f"the key {key_id!r} is not 16, 24 or 32 bytes; give such a one")
+        return key
+
+    def check_of(self, key_id: str) -> str:
+        """What tells a key from another, and nothing of the key itself."""
+        return hmac.digest(self.key(key_id), b"zonebloom key check", "sha256")[:8].hex()
+
+
+@lru_cache(maxsize=64)
+def _cipher(key: bytes) -> AESGCM:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise MissingDependency(
+            "encrypted indices need the package cryptography: pip install 'zonebloom[encryption]'"
+        ) from error
+    return AESGCM(key)
+
+
+class Seal:
+    """Seals and opens the files below a folder."""
+
+    def __init__(self, folder: str, encryption: Encryption):
+        self.encryption = encryption
+        self._folder = folder
+
+    def name(self, path: str) -> str:
+        """What a file is called in the folder, wherever that lies."""
+        return posixpath.relpath(path, self._folder)
+
+    def seal(self, path: str, data: Any) -> bytes:
+        """All bytes of the file that is to hold some data."""
+        view, sealing = memoryview(data).cast("B"), Sealing(self, path)
+        return b"".join((sealing.head, sealing.modules(view), sealing.last()))
+
+    def open(self, path: str, data: Any) -> bytes:
+        """The data of a file of which all bytes are given; ValueError if they were changed."""
+        view = memoryview(data).cast("B")
+        modules = Modules(self, path, len(view), bytes(view[:_HEAD_BYTES]))
+        spans = map(modules.span, range(modules.count))
+        return b"".join(modules.open(i, view[a:b]) for i, (a, b) in enumerate(spans))
+
+
+def _place(key_id: str, name: str) -> bytes:
+    """What the modules of a file are bound to, but for their number and whether one is the last."""
+    return b"%b\0%b\0%%d\0%%d" % (_literal(key_id), _literal(name))
+
+
+def _literal(text: str) -> bytes:
+    return text.encode().replace(b"%", b"%%")
+
+
+class Sealing:
+    """The bytes of one sealed file in the making."""
+
+    def __init__(self, seal: Seal, path: str):
+        key_id = seal.encryption.key_id
+        self._cipher = _cipher(seal.encryption.key(key_id))
+        self._place = _place(key_id, seal.name(path))
+        self._number = 0
+        self._rest = b""
+        self.head = (_MAGIC + key_id.encode()).ljust(_HEAD_BYTES, b"\0")
+
+    def modules(self, data: Any) -> bytes:
+        """Modules of data that follows; the last bytes wait, for they may be the file's last."""
+        data = self._rest + bytes(data)
+        end = max(0, len(data) - 1) // _MODULE_BYTES * _MODULE_BYTES
+        self._rest = data[end:]
+        starts = range(0, end, _MODULE_BYTES)
+        return b"".join(self._module(data[at : at + _MODULE_BYTES], False) for at in starts)
+
+    def last(self) -> bytes:
+        return self._module(self._rest, True)
+
+    def _module(self, data: bytes, is_last: bool) -> bytes:
+        nonce = os.urandom(_NONCE_BYTES)
+        place = self._place % (self._number, is_last)
+        self._number += 1
+        return nonce + self._cipher.encrypt(nonce, data, place)
+
+
+class Modules:
+    """Where the modules of a sealed file lie, and what is in them."""
+
+    def __init__(self, seal: Seal, path: str, stored_bytes: int, head: bytes):
+        if len(head) < _HEAD_BYTES or not head.startswith(_MAGIC):
+            raise ValueError("it is not encrypted")
+        self._key_id = head[len(_MAGIC) :].rstrip(b"\0").decode()
+        try:
+            self._cipher = _cipher(seal.encryption.key(self._key_id))
+        except EncryptedIndex as error:
+            raise ValueError(str(error)) from None
+        self._place = _place(self._key_id, seal.name(path))
+        self._stored_bytes = stored_bytes
+        self.num_bytes = opened_bytes(stored_bytes)
+        self.count = max(1, -(-self.num_bytes // _MODULE_BYTES))
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Where a module begins and ends in the file as it is stored."""
+        start = _HEAD_BYTES + number * _STORED_BYTES
+        return start, min(start + _STORED_BYTES, self._stored_bytes)
+
+    def open(self, number: int, stored: bytes | memoryview) -> bytes:
+        """The bytes of a module; ValueError when it is not what was sealed."""
+        from cryptography.exceptions import InvalidTag
+
+        place = self._place % (number, number + 1 == self.count)
+        try:
+            return self._cipher.decrypt(stored[:_NONCE_BYTES], stored[_NONCE_BYTES:], place)
+        except (InvalidTag, ValueError):
+            raise ValueError(
+                f"module {number} is not what was encrypted by key {self._key_id!r}"
+            ) from None
+
+
+def opened_bytes(stored_bytes: int) -> int:
+    """Bytes of the data in a sealed file of so many bytes; ValueError where none is so long."""
+    whole, rest = divmod(stored_bytes - _HEAD_BYTES, _STORED_BYTES)
+    least = _NONCE_BYTES + _TAG_BYTES
+    # A module of nothing is there alone.
+    is_whole = rest > least or (rest == 0 and whole > 0) or (rest == least and whole == 0)
+    if stored_bytes < _HEAD_BYTES or not is_whole:
+        raise ValueError(f"{stored_bytes} bytes are no encrypted file")
+    return whole * _MODULE_BYTES + max(0, rest - least)
+
+
+class SealedFile(RandomAccessFile):
+    """A sealed file open for reads at positions, which are those of its data."""
+
+    # A module is decrypted for each.
+    read_cost = 128 << 10
+
+    def __init__(self, raw: RandomAccessFile, seal: Seal, path: str):
+        self._raw = raw
+        self.counter, self.is_local = raw.counter, raw.is_local
+        (head,) = raw.read([(0, _HEAD_BYTES)])
+        self._modules = Modules(seal, path, raw.num_bytes, head)
+        self.num_bytes = self._modules.num_bytes
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """As a file's own; OSError where a module was changed."""
+        bounds = np.array(ranges, dtype=np.int64).reshape(-1, 2)
+        data, starts, damage = self._opened(bounds[:, 0], bounds[:, 1])
+        if damage is not None:
+            raise OSError(damage)
+        sizes = np.minimum(bounds[:, 1], self.num_bytes) - bounds[:, 0]
+        return [data[at : at + size] for at, size in zip(starts, sizes.tolist(), strict=True)]
+
+    def read_into(self, start: int, out: np.ndarray) -> None:
+        self.read_pieces(np.array([start]), np.array([out.nbytes]), out)
+
+    def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
+        """As a file's own; what is of a module that was changed becomes zeros, too."""
+        data, starts, _ = self._opened(offsets, offsets + sizes)
+        from_view, to_view = memoryview(data), memoryview(out.reshape(-1)).cast("B")
+        at = 0
+        for start, size in zip(starts, sizes.tolist(), strict=True):
+            piece = from_view[start : start + size]
+            to_view[at : at + len(piece)] = piece
+            at += size
+            if len(piece) < size:
+                to_view[at - size + len(piece) : at] = bytes(size - len(piece))
+        return at
+
+    def _opened(self, starts: np.ndarray, stops: np.ndarray) -> tuple[bytes, list[int], str | None]:
+        """Modules that hold some ranges, one after another, and where each range begins in them;
+        zeros for one that was changed, and what was."""
+        firsts, lasts = starts // _MODULE_BYTES, (stops - 1) // _MODULE_BYTES
+        inner = [np.arange(a + 1, b) for a, b in zip(firsts, lasts, strict=True) if b > a + 1]
+        numbers = np.unique(np.concatenate([firsts, lasts, *inner]))
+        numbers = numbers[numbers < self._modules.count]
+        parts, damage = [], None
+        for number, stored in zip(numbers.tolist(), self._stored(numbers.tolist()), strict=True):
+            try:
+                parts.append(self._modules.open(number, stored))
+            except ValueError as error:
+                parts.append(bytes(_MODULE_BYTES))
+                damage = str(error)
+        places = np.searchsorted(numbers, firsts) * _MODULE_BYTES + starts % _MODULE_BYTES
+        return b"".join(parts), places.tolist(), damage
+
+    def _stored(self, numbers: Sequence[int]) -> Sequence[bytes | memoryview]:
+        """Modules as they are stored, read at once."""
+        spans = [self._modules.span(number) for number in numbers]
+        if not self.is_local:
+            return self._raw.read(spans)
+        bounds = np.array(spans, dtype=np.int64).reshape(-1, 2)
+        sizes = bounds[:, 1] - bounds[:, 0]
+        stored = np.empty(int(sizes.sum()), dtype=np.uint8)
+        self._raw.read_pieces(np.ascontiguousarray(bounds[:, 0]), sizes, stored)
+        view, stops = memoryview(stored), np.cumsum(sizes).tolist()
+        return [view[stop - size : stop] for stop, size in zip(stops, sizes.tolist(), strict=True)]
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+class _Sink:
+    """A stream whose bytes are sealed on the way to another."""
+
+    closed = False
+
+    def __init__(self, stream: pa.NativeFile, sealing: Sealing):
+        self._stream, self._sealing = stream, sealing
+        stream.write(sealing.head)
+
+    def write(self, data: Any) -> int:
+        self._stream.write(self._sealing.modules(data))
+        return len(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._stream.write(self._sealing.last())
+            self._stream.close()
+
+
+class _Handler(pafs.FileSystemHandler):
+    """A file system whose files are sealed; nothing else is done to them."""
+
+    def __init__(self, filesystem: pafs.FileSystem, seal: Seal):
+        self.filesystem, self.seal = filesystem, seal
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def get_type_name(self) -> str:
+        return f"sealed {self.filesystem.type_name}"
+
+    def normalize_path(self, path: str) -> str:
+        return self.filesystem.normalize_path(path)
+
+    def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
+        return [_opened_info(info) for info in self.filesystem.get_file_info(list(paths))]
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        return [_opened_info(info) for info in self.filesystem.get_file_info(selector)]
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        with self.filesystem.open_input_file(path) as file:
+            stored = file.read_buffer()
+        try:
+            return pa.BufferReader(self.seal.open(path, stored))
+        except ValueError as error:
+            raise OSError(str(error)) from None
+
+    open_input_stream = open_input_file
+
+    def open_output_stream(self, path: str, metadata: Any = None) -> pa.NativeFile:
+        stream = self.filesystem.open_output_stream(path)
+        return pa.PythonFile(_Sink(stream, Sealing(self.seal, path)), mode="w")
+
+    def _refused(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("sealed files are read and written, no more")
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refused
+    delete_file = move = copy_file = open_append_stream = _refused
+
+
+def _opened_info(info: pafs.FileInfo) -> pafs.FileInfo:
+    if info.type != pafs.FileType.File:
+        return info
+    try:
+        size = opened_bytes(info.size)
+    except ValueError:
+        size = -1
+    return pafs.FileInfo(info.path, info.type, mtime_ns=info.mtime_ns, size=size)
+
+
+def sealed(filesystem: pafs.FileSystem, seal: Seal) -> pafs.FileSystem:
+    """A file system whose files are sealed on the way to another."""
+    return pafs.PyFileSystem(_Handler(filesystem, seal))
+
+
+def open_at_random(
+    filesystem: pafs.FileSystem, path: str, counter: ReadCounter, num_bytes: int | None
+) -> RandomAccessFile:
+    """Open a file for reads at positions, through its seal if it has one; OSError, ValueError."""
+    handler = getattr(filesystem, "handler", None)
+    if not isinstance(handler, _Handler):
+        return RandomAccessFile(filesystem, path, counter, num_bytes)
+    return SealedFile(RandomAccessFile(handler.filesystem, path, counter), handler.seal, path)
