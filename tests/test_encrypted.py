@@ -68,7 +68,7 @@ def test_lookups_equal_pyarrow_and_say_that_row_groups_are_read(source):
 
 def test_without_keys_the_file_is_named(source):
     with pytest.raises(FragmentUnreadable, match=r"part-\d\.parquet"):
-        zb.dataset(source.files).create_scalar_index("id", spark=False)
+        zb.dataset(source.files).create_scalar_index("id", plaintext=True, spark=False)
 
 
 def test_an_encrypted_index_of_them_is_built_unasked(source):

@@ -149,6 +149,7 @@ BUILDS = [
     "global_filter",
     "expected_num_items",
     "global_probability",
+    "plaintext",
     "spark",
     "progress",
 ]
@@ -188,7 +189,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
         f"optimize_indices({name})": lambda ds, v, name=name: ds.optimize.optimize_indices(
             **{"spark": False, name: v}
         )
-        for name in ("index_names", "layout", "spark", "progress")
+        for name in ("index_names", "layout", "retention", "spark", "progress")
     },
     **{
         name: lambda ds, v, name=name: getattr(ds, name)(v)
@@ -268,6 +269,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
     "dataset(partitioning)": lambda ds, v: zb.dataset(ds.files, partitioning=v),
     "dataset(embedded_filters)": lambda ds, v: zb.dataset(ds.files[0], embedded_filters=v),
     "dataset(schema)": lambda ds, v: zb.dataset(ds.files[0], schema=v).to_table(),
+    "dataset(encryption)": lambda ds, v: zb.dataset(ds.files[0], encryption=v),
     "dataset(stale)": lambda ds, v: zb.dataset(ds.files[0], stale=v),
     "dataset(index_dir)": lambda ds, v: zb.dataset(ds.files[0], index_dir=v),
     "polars.scan": lambda ds, v: scan(v),

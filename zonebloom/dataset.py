@@ -423,15 +423,9 @@ class Dataset:
             global_filter=global_filter,
             expected_num_items=expected_num_items,
             global_probability=global_probability,
+            plaintext=plaintext,
         )
         require_progress(progress)
-        is_secret = self.opened.source.is_encrypted and self.opened.catalog.encryption is None
-        if is_secret and not arguments.flag(plaintext, "plaintext"):
-            raise InvalidArgument(
-                f"the files of {self.title} are encrypted, and an index of them would tell in "
-                "clear what keys they hold; open the dataset with encryption=, or "
-                "build with plaintext=True"
-            )
         self._renew()
         version = Builder(self.opened).build(
             request.specs(self.opened), request.layout, request.replace, _engine(spark), progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -16,11 +17,14 @@ from zonebloom.catalog.model import (
     ZoneParameters,
 )
 from zonebloom.catalog.version_log import now
-from zonebloom.errors import IndexExists, InvalidArgument
+from zonebloom.errors import FragmentUnreadable, IndexExists, InvalidArgument
 from zonebloom.index.describe import INDEX_TYPE
 from zonebloom.index.global_filter import GlobalSize
 from zonebloom.opened import Opened
 from zonebloom.storage.columns import Column
+from zonebloom.storage.files import ReadCounter
+from zonebloom.storage.parquet.footer import is_encrypted
+from zonebloom.storage.random_access import FragmentFile
 from zonebloom.values.types import hash_domain
 
 
@@ -86,6 +90,7 @@ class IndexRequest:
     global_filter: bool
     expected_num_items: int | None
     global_probability: float | None
+    plaintext: bool
     parameters: ZoneParameters = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,10 +105,17 @@ class IndexRequest:
         require_layout(self.layout)
         self.replace = arguments.flag(self.replace, "replace")
         self.global_filter = arguments.flag(self.global_filter, "global_filter")
+        self.plaintext = arguments.flag(self.plaintext, "plaintext")
         zones = {each.name: getattr(self, each.name) for each in fields(ZoneParameters)}
         self.parameters = _parameters(self.index_type, zones)
 
     def specs(self, opened: Opened) -> list[IndexSpec]:
+        if not self.plaintext and opened.catalog.encryption is None and _holds_secrets(opened):
+            raise InvalidArgument(
+                f"the files in {opened.source.root} are encrypted, and an index of them would tell "
+                "in clear what keys they hold; open the dataset with encryption=, or build with "
+                "plaintext=True"
+            )
         parameters = self._for_false_zones(opened)
         size = self._global_size(opened)
         return [
@@ -159,6 +171,19 @@ class IndexRequest:
                 f"there is an index {name!r} already; give another name, or replace=True"
             )
         return name
+
+
+def _holds_secrets(opened: Opened) -> bool:
+    """Whether the first file is encrypted, as far as that can be told."""
+    if not opened.source.is_parquet:
+        return False
+    first, filesystem = opened.planner.coverage().present[0], opened.source.filesystem
+    with (
+        contextlib.suppress(FragmentUnreadable),
+        FragmentFile(filesystem, first.fragment.path, first.identity, ReadCounter()) as file,
+    ):
+        return is_encrypted(file.num_bytes, file.read)
+    return False
 
 
 def _row_counts(opened: Opened) -> list[int]:

@@ -237,7 +237,7 @@ class SealedFile(RandomAccessFile):
     def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
         """As a file's own; what is of a module that was changed becomes zeros, too."""
         data, starts, _ = self._opened(offsets, offsets + sizes)
-        from_view, to_view = memoryview(data), memoryview(out.reshape(-1)).cast("B")
+        from_view, to_view = memoryview(data), out.reshape(-1).data.cast("B")
         at = 0
         for start, size in zip(starts, sizes.tolist(), strict=True):
             piece = from_view[start : start + size]
@@ -273,7 +273,7 @@ class SealedFile(RandomAccessFile):
         sizes = bounds[:, 1] - bounds[:, 0]
         stored = np.empty(int(sizes.sum()), dtype=np.uint8)
         self._raw.read_pieces(np.ascontiguousarray(bounds[:, 0]), sizes, stored)
-        view, stops = memoryview(stored), np.cumsum(sizes).tolist()
+        view, stops = stored.data, np.cumsum(sizes).tolist()
         return [view[stop - size : stop] for stop, size in zip(stops, sizes.tolist(), strict=True)]
 
     def close(self) -> None:

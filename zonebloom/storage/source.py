@@ -126,17 +126,6 @@ class Source:
         return isinstance(self.format, pads.ParquetFileFormat)
 
     @property
-    def is_encrypted(self) -> bool:
-        """Whether it takes keys to read the files."""
-        import pyarrow.dataset as pads
-
-        if not isinstance(self.file_format, pads.ParquetFileFormat):
-            return False
-        options = self.file_format.default_fragment_scan_options
-        names = ("parquet_decryption_config", "decryption_properties")
-        return any(getattr(options, name, None) is not None for name in names)
-
-    @property
     def is_ipc(self) -> bool:
         if self.is_parquet:
             return False

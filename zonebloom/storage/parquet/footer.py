@@ -110,6 +110,17 @@ def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) 
     return pages
 
 
+def is_encrypted(file_bytes: int, read: ReadRanges) -> bool:
+    """Whether columns of a file are encrypted, or its footer too."""
+    (tail,) = read([(max(0, file_bytes - TAIL_BYTES), file_bytes)])
+    # FileMetaData.encryption_algorithm, which a footer in clear has.
+    is_told = 8
+    return (
+        tail.endswith(ENCRYPTED_MAGIC)
+        or is_told in Reader(footer_bytes(file_bytes, read)[0]).struct()
+    )
+
+
 def footer_digest(file_bytes: int, read: ReadRanges) -> str:
     """XXH3-128 of a file's size and footer, which has sizes and statistics of all its chunks."""
     digest = xxhash.xxh3_128(file_bytes.to_bytes(8, "little"))
