@@ -102,7 +102,7 @@ class History:
         return names[int(self.random.integers(len(names)))]
 
     def free_name(self) -> str:
-        names = [name for name in ("key", "grp", "x", "n1", "n2") if name not in self.columns]
+        names = [name for name in ("key", "grp", "x", "n1", "n2", "n3") if name not in self.columns]
         return names[int(self.random.integers(len(names)))]
 
     def rename_in_memory(self, names: dict[str, str]) -> None:
