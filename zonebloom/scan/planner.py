@@ -45,6 +45,7 @@ from zonebloom.storage.parquet.layout import FilePages
 from zonebloom.storage.parquet.named import named_pages
 from zonebloom.storage.parquet.narrow import finds_keys
 from zonebloom.storage.source import Fragment, Source
+from zonebloom.storage.view import FileView
 from zonebloom.threads import REMOTE_THREADS
 from zonebloom.values.columns import leaf_type
 
@@ -75,6 +76,7 @@ class Planner:
         self.coverage = self._files.coverage
         self.to_read = self._files.to_read
         self.count_rows = self._files.count_rows
+        self._looked_up: set[FileView | None] = {None}
         # With the files it answers for.
         self._last: tuple[Coverage, Searcher] | None = None
 
@@ -345,11 +347,12 @@ class Planner:
 
     def _look_up_deletes(self, present: Sequence[PresentFragment]) -> None:
         """Have the deletes of some fragments read side by side, where they are not known yet."""
-        views = [each.fragment.view for each in present if each.fragment.view is not None]
+        views = {each.fragment.view for each in present} - self._looked_up
         if len(views) > 1:
             with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-                for _ in pool.map(lambda view: view.deleted, views):
+                for _ in pool.map(lambda view: view and view.deleted, views):
                     pass
+        self._looked_up |= views
 
     def _finds_keys(self, each: PresentFragment, predicate: Predicate) -> bool:
         """Whether matching rows are found among stored values, without decoding the others."""
