@@ -1,6 +1,7 @@
-"""Locating keys on Spark against Spark's own joins; ``--rows`` 5 and 20 million show the growth.
+"""Locating keys on Spark against Spark's own joins at its defaults; ``--rows`` 5 and 20 million
+show the growth.
 
-Peers are given what helps them: the key column and ``_metadata`` alone, 100 keys broadcast.
+Peers are given what helps them: the key columns and ``_metadata`` alone, 100 keys broadcast.
 """
 
 from __future__ import annotations
@@ -29,22 +30,26 @@ def located(lake16: Path):
 
 @pytest.fixture
 def asked(request, spark, lake16: Path, tmp_path: Path):
-    """Keys of which half are there, with another column, in two files."""
-    count = request.param
+    """So many keys, and the share of them that is there, with another column, in two files."""
+    count, share = request.param
     random = np.random.default_rng(7)
-    ids = pads.dataset(lake16, format="parquet").to_table(["id"])["id"].to_numpy()
-    present = ids[random.integers(0, ids.size, count // 2)]
-    absent = random.integers(-(2**63), 2**63 - 1, count - count // 2)
-    keys = random.permutation(np.concatenate([present, absent]))
+    rows = pads.dataset(lake16, format="parquet").to_table(["id", "y"])
+    at = random.integers(0, rows.num_rows, int(count * share))
+    absent = random.integers(-(2**63), 2**63 - 1, count - at.size)
+    columns = {
+        "id": np.concatenate([rows["id"].to_numpy()[at], absent]),
+        "y": np.concatenate([rows["y"].to_numpy()[at], random.integers(0, 1000, absent.size)]),
+    }
+    table = pa.table({**columns, "value": np.arange(count)}).take(random.permutation(count))
     for number in range(2):
-        part = pa.table({"id": keys[number::2], "value": np.arange(keys[number::2].size)})
+        part = table.slice(number * count // 2, count // 2)
         pq.write_table(part, tmp_path / f"{number}.parquet")
     return spark.read.parquet(str(tmp_path))
 
 
-def _rows(spark, lake16: Path):
+def _rows(spark, lake16: Path, on: list[str]):
     return spark.read.parquet(str(lake16)).select(
-        "id",
+        *on,
         sf.col("_metadata.file_path").alias("path"),
         sf.col("_metadata.row_index").alias("row_offset"),
     )
@@ -59,28 +64,39 @@ def _places(frame) -> list:
     return frame.select(sf.count(sf.lit(1)), sf.count(offset), sf.sum(offset)).collect()
 
 
-@pytest.mark.parametrize("asked", [1_000_000], indirect=True)
-def test_many_keys(versus, spark, located, lake16, asked):
-    theirs = asked.join(_rows(spark, lake16), "id", "left")
-    assert _places(zs.tag_location(asked, located, "id")) == _places(theirs)
+@pytest.mark.parametrize(
+    ("asked", "on"),
+    [((1_000_000, 0.5), ["id"]), ((1_000_000, 1.0), ["id"]), ((1_000_000, 0.5), ["id", "y"])],
+    ids=["half present", "all present", "two columns, half present"],
+    indirect=["asked"],
+)
+def test_many_keys(versus, spark, located, lake16, asked, on):
+    keys = asked.select(*on, "value")
+
+    def theirs():
+        return keys.join(_rows(spark, lake16, on), on, "left")
+
+    assert _places(zs.tag_location(keys, located, on)) == _places(theirs())
     versus(
-        lambda: _run(zs.tag_location(asked, located, "id")),
-        {"left join": lambda: _run(asked.join(_rows(spark, lake16), "id", "left"))},
+        lambda: _run(zs.tag_location(keys, located, on)),
+        {"left join": lambda: _run(theirs())},
         rounds=3,
     )
 
 
-@pytest.mark.parametrize("asked", [100], indirect=True)
-def test_few_keys(versus, spark, located, lake16, asked):
+@pytest.mark.parametrize("asked", [(100, 0.5)], ids=["half present"], indirect=True)
+@pytest.mark.parametrize("on", [["id"], ["id", "y"]], ids=["one column", "two columns"])
+def test_few_keys(versus, spark, located, lake16, asked, on):
     """The keys broadcast against all rows, and the few rows found broadcast to the keys."""
+    keys = asked.select(*on, "value")
 
     def theirs():
-        found = _rows(spark, lake16).join(sf.broadcast(asked.select("id")), "id", "left_semi")
-        return asked.join(sf.broadcast(found), "id", "left")
+        found = _rows(spark, lake16, on).join(sf.broadcast(keys.select(*on)), on, "left_semi")
+        return keys.join(sf.broadcast(found), on, "left")
 
-    assert _places(zs.tag_location(asked, located, "id")) == _places(theirs())
+    assert _places(zs.tag_location(keys, located, on)) == _places(theirs())
     versus(
-        lambda: _run(zs.tag_location(asked, located, "id")),
+        lambda: _run(zs.tag_location(keys, located, on)),
         {"keys broadcast": lambda: _run(theirs())},
-        rounds=7,
+        rounds=5,
     )
