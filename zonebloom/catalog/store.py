@@ -77,6 +77,8 @@ class Catalog:
         self.files = filesystem if self._seal is None else sealed(filesystem, self._seal)
         self._versions = posixpath.join(folder, "versions")
         self._log = VersionLog(filesystem, self._versions, _VERSION_KEYS, self.prepare)
+        # The document read last, and what it says.
+        self._last: tuple[bytes, Version] | None = None
 
     def path(self, segment: str, file: str) -> str:
         return posixpath.join(self.folder, "segments", segment, file)
@@ -319,14 +321,20 @@ class Catalog:
         """One version; CorruptIndex when it is damaged, or gone."""
         path = self._log.path(number)
         try:
-            content = self._opened(number, self._log.read(number))
+            document = self._log.document(number)
+            last = self._last
+            if last is not None and last[0] == document:
+                return last[1]
+            content = self._opened(number, self._log.content(document))
             if content["version"] != number:
                 raise ValueError(f"it is version {content['version']!r}")
             listing = posixpath.join(self._versions, plain_name(content["fragments"]["file"]))
             fragments = whole(self.files, listing).to_pybytes()
             if xxhash.xxh3_64_hexdigest(fragments) != content["fragments"]["checksum"]:
                 raise ValueError("the checksum of its fragments does not match")
-            return from_content(content, listed(fragments))
+            version = from_content(content, listed(fragments))
+            self._last = document, version
+            return version
         except (
             OSError,
             ValueError,

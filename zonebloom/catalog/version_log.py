@@ -85,12 +85,17 @@ class VersionLog:
 
     def read(self, number: int) -> Any:
         """The content of a document; NewerFormat, ValueError when it is damaged, or OSError."""
-        written_as, content = from_document(self._read(number), self._first_keys)
+        return self.content(self.document(number))
+
+    def content(self, document: bytes) -> Any:
+        """The content of a document that was read; the same errors."""
+        written_as, content = from_document(document, self._first_keys)
         if written_as > FORMAT_VERSION:
             raise NewerFormat(written_as)
         return content
 
-    def _read(self, number: int) -> bytes:
+    def document(self, number: int) -> bytes:
+        """A document as it lies there: no two writers write the same bytes."""
         return whole(self._filesystem, self.path(number)).to_pybytes()
 
     def create(self, number: int, content: Any) -> bool:
@@ -141,7 +146,7 @@ class VersionLog:
             time.sleep(seconds)
             before, claims = claims, self._claims(number)
             if not claims:
-                return not before or self._read(number) == document
+                return not before or self.document(number) == document
         raise _claimed(claims)
 
     def _claims(self, number: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import posixpath
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ class PresentFiles:
         # What the files were, how they were covered, and whether that holds while they are so.
         self._last: tuple[Sequence[FileIdentity | None], Coverage, bool] | None = None
         self._warned: tuple[str, ...] = ()
+        self._without_gaps: tuple[Coverage, tuple[str, ...]] | None = None
         self._missed: Sequence[str] = ()
         self._row_counts: dict[tuple[str, FileIdentity], int] = {}
         self._new_ids = itertools.count(version.next_fragment_id)
@@ -37,8 +38,9 @@ class PresentFiles:
 
     def coverage(self) -> Coverage:
         """The files as they are now; some may be gone. The same object while they stay so."""
-        identities = self._source.identities()
         last = self._last
+        before = last[0] if last is not None else self._indexed()
+        identities = self._source.identities(None, before)
         is_same = last is not None and last[0] == identities
         if last is not None and is_same and last[2]:
             return last[1]
@@ -48,6 +50,12 @@ class PresentFiles:
             coverage = last[1]
         self._last = identities, coverage, settled
         return coverage
+
+    def _indexed(self) -> Iterator[FileIdentity | None]:
+        """What the files were when they were indexed."""
+        for fragment in self._source.fragments:
+            known = self._version.fragments.get(fragment.key)
+            yield None if known is None else known.identity
 
     def to_read(self) -> Coverage:
         """The same, to answer for the rows of all files: one that is gone is an error, or said."""
@@ -73,6 +81,10 @@ class PresentFiles:
 
     def warn_of_gaps(self, coverage: Coverage, used: Iterable[str]) -> None:
         """Warn, once, of files that the indices used do not cover, or raise StaleIndex."""
+        used = tuple(used)
+        checked = self._without_gaps
+        if checked is not None and checked[0] is coverage and checked[1] == used:
+            return
         gaps = [f"{e.fragment.key} ({e.why})" for e in coverage.present if not e.is_known]
         for name in used:
             # A file indexed again after it changed, for another index than this.
@@ -82,6 +94,7 @@ class PresentFiles:
                 for e in coverage.present
                 if e.is_known and e.fragment_id not in ids
             ]
+        self._without_gaps = None if gaps else (coverage, used)
         is_refused = self._source.stale == "raise"
         if gaps and (is_refused or self._warned != tuple(gaps)):
             self._warned = tuple(gaps)

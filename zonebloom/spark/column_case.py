@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.dataset import Dataset
 from zonebloom.errors import SchemaMismatch
 from zonebloom.scan.planner import Planner
@@ -60,13 +60,14 @@ def require_visible(dataset: Dataset, column: str) -> None:
     Files that cannot be read are checked by those who read them.
     """
     path = column_path(dataset.schema, column)
-    for file, name in files_hiding(dataset.opened.planner, dataset.opened.source, path):
+    planner = dataset.opened.planner
+    for file, name in files_hiding(planner, planner.coverage(), dataset.opened.source, path):
         if name is not None:
             raise SchemaMismatch(_message(file.fragment.path, column, name))
 
 
 def files_hiding(
-    planner: Planner, source: Source, path: Sequence[str]
+    planner: Planner, coverage: Coverage, source: Source, path: Sequence[str]
 ) -> Iterator[tuple[PresentFragment, str | None]]:
     """Indexed files that may hold a column under its name in another case, and that name.
 
@@ -87,7 +88,7 @@ def files_hiding(
         # An index built before ranges were kept has none.
         has_values = compute.less(ranges["null_count"], ranges["num_rows"])
         filled |= set(ranges["fragment_id"].filter(has_values).to_pylist())
-    for file in planner.coverage().present if indices else ():
+    for file in coverage.present if indices else ():
         if not file.is_known or file.fragment_id in filled:
             continue
         pages = planner.pages(file)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -163,12 +164,22 @@ def is_local(filesystem: pafs.FileSystem) -> bool:
     return isinstance(filesystem, pafs.LocalFileSystem)
 
 
-def identities(filesystem: pafs.FileSystem, paths: Iterable[str]) -> list[FileIdentity | None]:
-    """What each file is now, None for one that is gone, past any listing a file system keeps."""
+def identities(
+    filesystem: pafs.FileSystem,
+    paths: Iterable[str],
+    before: Iterable[FileIdentity | None] = (),
+) -> list[FileIdentity | None]:
+    """What each file is now, None for one that is gone, past any listing a file system keeps.
+
+    Of local files that are what they were before, the same object: of many, new ones take as long
+    to make as the files to look at.
+    """
     paths = list(paths)
     handler = store_of(filesystem)
     if handler is not None:
         return _of_store(handler, paths)
+    if is_local(filesystem):
+        return [_local_identity(*each) for each in zip_longest(paths, before)]
     is_slow = getattr(_fsspec(filesystem), "async_impl", False) or _is_object_store(filesystem)
     if len(paths) < 2 or not is_slow:
         return [_identity(filesystem, path) for path in paths]
@@ -232,8 +243,6 @@ def _is_object_store(filesystem: pafs.FileSystem) -> bool:
 def _identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
     fsspec = _fsspec(filesystem)
     try:
-        if is_local(filesystem):
-            return status_identity(os.stat(path))
         if fsspec is not None:
             return _fsspec_identity(fsspec, path)
         if _is_object_store(filesystem):
@@ -252,6 +261,25 @@ def _identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
     except FragmentUnreadable:
         raise
     except Exception as error:  # noqa: BLE001 - fsspec's implementations raise errors of their own
+        raise _unseen(path, error) from None
+
+
+def _local_identity(path: str, before: FileIdentity | None) -> FileIdentity | None:
+    try:
+        now = os.stat(path)
+        if (
+            before is not None
+            and before.size == now.st_size
+            and before.mtime_ns == now.st_mtime_ns
+            and before.ctime_ns == now.st_ctime_ns
+            and before.inode == now.st_ino
+            and not before.tag
+        ):
+            return before
+        return status_identity(now)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
         raise _unseen(path, error) from None
 
 

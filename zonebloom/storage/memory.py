@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,11 @@ class TableSource(Source):
     def is_ipc(self) -> bool:
         return False
 
-    def identities(self, fragments: Sequence[Fragment] | None = None) -> list[FileIdentity | None]:
+    def identities(
+        self,
+        fragments: Sequence[Fragment] | None = None,
+        before: Iterable[FileIdentity | None] = (),
+    ) -> list[FileIdentity | None]:
         """A table never changes."""
         return [self.identity for _ in (self.fragments if fragments is None else fragments)]
 

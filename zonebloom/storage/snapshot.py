@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -43,9 +43,13 @@ class SnapshotSource(Source):
         """Columns whose value the metadata gives for a fragment, with that value."""
         return {name: _python(value) for name, value in self.values[fragment.path].items()}
 
-    def identities(self, fragments: Sequence[Fragment] | None = None) -> list[FileIdentity | None]:
+    def identities(
+        self,
+        fragments: Sequence[Fragment] | None = None,
+        before: Iterable[FileIdentity | None] = (),
+    ) -> list[FileIdentity | None]:
         asked = self.fragments if fragments is None else fragments
-        found = Source.identities(self, asked)
+        found = Source.identities(self, asked, before)
         for fragment, identity in zip(asked, found, strict=True):
             if identity is None:
                 raise FragmentUnreadable(

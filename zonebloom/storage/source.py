@@ -152,9 +152,13 @@ class Source:
             opened.append(each)
         return pads.FileSystemDataset(opened, self.schema, self.format, filesystem)
 
-    def identities(self, fragments: Sequence[Fragment] | None = None) -> list[FileIdentity | None]:
+    def identities(
+        self,
+        fragments: Sequence[Fragment] | None = None,
+        before: Iterable[FileIdentity | None] = (),
+    ) -> list[FileIdentity | None]:
         asked = self.fragments if fragments is None else fragments
-        return identities(self.filesystem, (fragment.path for fragment in asked))
+        return identities(self.filesystem, (fragment.path for fragment in asked), before)
 
 
 def is_plain_parquet(format: pads.FileFormat) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
@@ -102,11 +101,8 @@ class ManagedLookup(Lookup):
             if is_over(record, [root]) and not self._is_refused(record):
                 usable.setdefault(record.index_dir, set()).update(record.indices.values())
         for folder, names in usable.items():
-            catalog = Catalog(filesystem, folder)
-            version = catalog.latest()
-            # In their order: the last one made on a column is the one asked.
-            allowed = {name: entry for name, entry in version.indices.items() if name in names}
-            indexed = self._open(root, catalog, replace(version, indices=allowed), files)
+            catalog = self._catalog(filesystem, folder)
+            indexed = self._open(root, catalog, files, frozenset(names))
             if indexed is not None:
                 yield indexed
 

@@ -1,6 +1,7 @@
 package zonebloom;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.security.MessageDigest;
 import java.util.*;
 import java.util.function.Function;
 import org.apache.spark.sql.catalyst.expressions.*;
@@ -85,6 +86,16 @@ public final class Scan {
 
   /** Path, size and modification time of each file. */
   public String files() throws Exception {
+    return JSON.writeValueAsString(listed());
+  }
+
+  /** What tells these files from those of another listing. */
+  public String digest() throws Exception {
+    byte[] bytes = MessageDigest.getInstance("SHA-256").digest(JSON.writeValueAsBytes(listed()));
+    return HexFormat.of().formatHex(bytes);
+  }
+
+  private List listed() {
     List files = new ArrayList();
     for (Object directory : directories) {
       for (Object each : CollectionConverters.asJava(((PartitionDirectory) directory).files())) {
@@ -93,7 +104,7 @@ public final class Scan {
             new Object[] {file.getPath().toString(), file.getLen(), file.getModificationTime()});
       }
     }
-    return JSON.writeValueAsString(files);
+    return files;
   }
 
   /** The files whose place in a text has no 0; null keeps all. */

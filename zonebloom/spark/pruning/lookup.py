@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import FOLDER, Catalog
 from zonebloom.errors import CatalogError, IndexNotUsedWarning, SourceError, ZoneBloomWarning
@@ -35,6 +35,8 @@ from zonebloom.storage.source import Fragment, Source
 T = TypeVar("T")
 
 _SHOWN = 3
+# Roots, catalogs and listings of which something is kept.
+_MOST_KEPT = 64
 # Warnings are caught for a whole process.
 _CATCHING = threading.Lock()
 
@@ -79,6 +81,29 @@ class Answer:
     warnings: tuple[ZoneBloomWarning, ...] = ()
 
 
+class Recent(dict[Any, Any]):
+    """What was looked up last; what is older goes."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        if len(self) > _MOST_KEPT:
+            self.pop(next(iter(self)), None)
+
+
+class _Present:
+    """Files as they are now, against the listing of Spark and a catalog version."""
+
+    def __init__(self, coverage: Coverage, files: Mapping[str, ListedFile]):
+        self.coverage = coverage
+        known = [file for file in coverage.present if file.is_known]
+        listed = ((file, files[file.fragment.path]) for file in known)
+        # Paths, by their ids, of those that are as they were indexed and as Spark listed them.
+        self.same = {f.fragment_id: by.path for f, by in listed if by.is_still(f.identity)}
+        self.notes = tuple(_gaps(coverage.present, len(known) - len(self.same)))
+        # By column, the ids of files that may call it by another name.
+        self.hiding: dict[tuple[str, ...], set[int]] = {}
+
+
 class IndexedFiles:
     """Files, by their paths, with the catalog version that knows some of them."""
 
@@ -95,18 +120,20 @@ class IndexedFiles:
         fragments = tuple(Fragment(path, key) for path, key in keys.items())
         self._source: Source = replace(first, fragments=fragments)
         self._planner = Planner(self._source, catalog, version)
+        self._present: _Present | None = None
 
     def ask(self, question: Question) -> Answer:
         """Say which of these files hold no row of the condition."""
         asked = without_rebased(question.predicate(self._source.schema))
         coverage, search = self._planner.search_present(asked)
+        present = self._present
+        if present is None or present.coverage is not coverage:
+            # It is the same object while the files stay as they are.
+            present = self._present = _Present(coverage, self._files)
         may_match = set(by_fragment(search.result.at_most))
-        if question.ignores_case:
-            for view in search.used.values():
-                hiding = files_hiding(self._planner, self._source, view.index.entry.column)
-                may_match |= {file.fragment_id for file, _ in hiding}
-        known = [file for file in coverage.present if file.is_known]
-        same = [file for file in known if self._listed(file).is_still(file.identity)]
+        for view in search.used.values() if question.ignores_case else ():
+            may_match |= self._hiding(present, view.index.entry.column)
+        excluded = frozenset(path for i, path in present.same.items() if i not in may_match)
         notes = [
             Note(
                 Reason.NO_INDEX_ON_COLUMN
@@ -117,21 +144,19 @@ class IndexedFiles:
             )
             for part, why in search.unanswered
         ]
-        return Answer(
-            frozenset(self._listed(f).path for f in same if f.fragment_id not in may_match),
-            (str(asked),),
-            tuple(search.used),
-            (*notes, *_gaps(coverage.present, len(known) - len(same))),
-        )
+        return Answer(excluded, (str(asked),), tuple(search.used), (*notes, *present.notes))
 
-    def _listed(self, file: PresentFragment) -> ListedFile:
-        return self._files[file.fragment.path]
+    def _hiding(self, present: _Present, column: tuple[str, ...]) -> set[int]:
+        if column not in present.hiding:
+            hiding = files_hiding(self._planner, present.coverage, self._source, column)
+            present.hiding[column] = {file.fragment_id for file, _ in hiding}
+        return present.hiding[column]
 
 
 def _keys(catalog: Catalog, version: Version, paths: Iterable[str]) -> dict[str, str] | None:
     """What a version calls files, None when it knows none of them."""
     root = posixpath.dirname(catalog.folder)
-    relative = {path: posixpath.relpath(path, root) for path in paths}
+    relative = {path: path.removeprefix(f"{root}/") for path in paths}
     # A folder that is not beside the data may serve several datasets.
     for keys in (relative, dict(zip(relative, relative, strict=True))):
         if any(key in version.fragments for key in keys.values()):
@@ -174,7 +199,7 @@ class Lookup:
 
     def __init__(self, index_dir: str | None = None, cache: dict[Any, Any] | None = None):
         self._index_dir = None if index_dir is None else plain_path(index_dir).rstrip("/")
-        self._cache = {} if cache is None else cache
+        self._cache = Recent() if cache is None else cache
 
     def ask(self, question: Question) -> Answer:
         """Answer a question; the files are listed only where there may be an index of them."""
@@ -183,7 +208,8 @@ class Lookup:
             warnings.simplefilter("always", ZoneBloomWarning)
             answers = [no_index(f"there is no index in {roots[0]} or above")] if roots else []
             if any(map(self._may_know, roots)):
-                groups = _by_root(roots, question.files())
+                files = question.files()
+                groups = self._made(tuple(roots), files, lambda: _by_root(roots, files))
                 answers = [self._ask_root(root, below, question) for root, below in groups]
         own = {str(w.message): w.message for w in caught if isinstance(w.message, ZoneBloomWarning)}
         damage = [
@@ -206,13 +232,22 @@ class Lookup:
         except (OSError, pa.ArrowException, NotImplementedError):
             return True
 
+    def _made(self, place: Any, of: Any, make: Callable[[], T]) -> T:
+        """What was made of an object, for as long as it is given again."""
+        cached = self._cache.get(place)
+        if cached is None or cached[0] is not of:
+            cached = self._cache[place] = of, make()
+        return cached[1]
+
     def _ask_root(self, root: str, files: Sequence[ListedFile], question: Question) -> Answer:
         try:
             filesystem, base = filesystem_of(root)
         except (OSError, pa.ArrowException, NotImplementedError) as error:
             return no_index(f"pyarrow cannot look into {root}: {error}")
-        paths = {base + file.path.removeprefix(root): file for file in files}
         try:
+            paths = self._made(
+                (root, base), files, lambda: {base + f.path.removeprefix(root): f for f in files}
+            )
             indexed = self._indexed(root, filesystem, base, paths)
             answers = [files.ask(question) for files in indexed]
         except (SourceError, CatalogError, OSError, pa.ArrowException) as error:
@@ -225,23 +260,37 @@ class Lookup:
         """The files as the nearest catalog that knows some of them has them."""
         folders = [self._index_dir] if self._index_dir else _folders(filesystem, base)
         for folder in folders:
-            catalog = Catalog(filesystem, folder)
-            indexed = self._open(root, catalog, catalog.latest(), files)
+            indexed = self._open(root, self._catalog(filesystem, folder), files)
             if indexed is not None:
                 yield indexed
                 return
 
+    def _catalog(self, filesystem: pafs.FileSystem, folder: str) -> Catalog:
+        """One for all queries: it remembers what it read."""
+        catalog = self._cache.get(folder)
+        if catalog is None or not catalog.filesystem.equals(filesystem):
+            catalog = self._cache[folder] = Catalog(filesystem, folder)
+        return catalog
+
     def _open(
-        self, root: str, catalog: Catalog, version: Version, files: Mapping[str, ListedFile]
+        self,
+        root: str,
+        catalog: Catalog,
+        files: Mapping[str, ListedFile],
+        names: frozenset[str] | None = None,
     ) -> IndexedFiles | None:
-        place = root, catalog.folder, tuple(version.indices)
+        """The files as a catalog has them, with all indices or some; None when it knows none."""
+        place, version = (root, catalog.folder, names), catalog.latest()
         cached = self._cache.get(place)
-        if cached is None or cached[:2] != (version.number, files):
-            keys = _keys(catalog, version, files)
-            if keys is None:
-                return None
-            cached = version.number, files, IndexedFiles(catalog, version, keys, files)
-            self._cache[place] = cached
+        if cached is None or cached[0] is not version or cached[1] is not files:
+            keys, indexed = _keys(catalog, version, files), None
+            if keys is not None:
+                # In their order: the last one made on a column is the one asked.
+                indices = version.indices.items()
+                allowed = {n: entry for n, entry in indices if names is None or n in names}
+                allowed_only = replace(version, indices=allowed)
+                indexed = IndexedFiles(catalog, allowed_only, keys, files)
+            self._cache[place] = cached = version, files, indexed
         return cached[2]
 
 

@@ -18,7 +18,14 @@ from zonebloom import arguments
 from zonebloom.errors import EngineError, IndexNotUsedWarning
 from zonebloom.predicates import ast
 from zonebloom.spark.pruning.catalyst import Catalyst
-from zonebloom.spark.pruning.lookup import Answer, ListedFile, Lookup, Question, unusable
+from zonebloom.spark.pruning.lookup import (
+    Answer,
+    ListedFile,
+    Lookup,
+    Question,
+    Recent,
+    unusable,
+)
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.spark.relation import class_name, items, node_name
 
@@ -112,16 +119,22 @@ def disable(spark: SparkSession) -> None:
 class Scan:
     """One scan of Parquet files: what Spark asks of their listing."""
 
-    def __init__(self, scan: Any):
+    def __init__(self, scan: Any, listings: Recent):
         question = json.loads(scan.question())
         self.roots: list[str] = question["roots"]
         self._question = question
         self._scan = scan
+        self._listings = listings
 
     @functools.cached_property
     def files(self) -> list[ListedFile]:
-        """The files as Spark listed them, in its order."""
-        return [ListedFile(*file) for file in json.loads(self._scan.files())]
+        """The files as Spark listed them, in its order; the same object while it lists the same."""
+        place, digest = tuple(self.roots), self._scan.digest()
+        known = self._listings.get(place)
+        if known is None or known[0] != digest:
+            listed = [ListedFile(*file) for file in json.loads(self._scan.files())]
+            self._listings[place] = known = digest, listed
+        return known[1]
 
     def ask(self, lookup: Callable[[], Lookup]) -> Answer:
         """What an index says of the files."""
@@ -145,10 +158,11 @@ class _Chooser:
 
     def __init__(self, lookup: Callable[[], Lookup]):
         self._lookup = lookup
+        self._listings = Recent()
 
     def apply(self, java_scan: Any) -> str | None:
         """Say of each file by a digit whether it is kept; None keeps all."""
-        scan = Scan(java_scan)
+        scan = Scan(java_scan, self._listings)
         answer = scan.ask(self._lookup)
         for warning in answer.warnings:
             warnings.warn(warning, stacklevel=2)
@@ -260,12 +274,14 @@ def _leaves(plan: Any) -> Iterator[Any]:
 def _relation(plans: Any, node: Any, lookup: Lookup) -> PrunedRelation:
     if node_name(node) == "InMemoryTableScanExec":
         cached = [plans.scan(leaf) for leaf in _leaves(node.relation().cachedPlan())]
-        roots = tuple(root for scan in cached if scan is not None for root in Scan(scan).roots)
+        roots = tuple(
+            root for scan in cached if scan is not None for root in Scan(scan, Recent()).roots
+        )
         return PrunedRelation(_shown(roots, node), roots, notes=(Note(Reason.CACHED),))
     listing = plans.scan(node)
     if listing is None:
         return PrunedRelation(_shown((), node), notes=(Note(Reason.UNSUPPORTED_RELATION),))
-    scan = Scan(listing)
+    scan = Scan(listing, Recent())
     answer = scan.ask(lambda: lookup)
     kept = [file for file in scan.files if file.path not in answer.excluded]
     notes = answer.notes
