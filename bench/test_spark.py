@@ -1,11 +1,17 @@
-"""Building on Spark, and reading by zones there, against this process and Spark's own read."""
+"""Building on Spark, and reading there by zones and fewer files, against this process and Spark's
+own read."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
@@ -50,3 +56,75 @@ def test_point_lookup_on_spark(versus, spark, indexed16, lake16, keys):
         f"one key through Spark, all columns: about {most / 1000:,.0f} kB of data and index, "
         f"1/{planned[0].all_bytes // most} of the files' bytes."
     )
+
+
+# What reads by keys, and what an index says nothing of.
+_QUERIES = {
+    "one key": "SELECT * FROM lake WHERE id = {key}",
+    "one key and more": "SELECT y, count(*) FROM lake WHERE id = {key} AND x > 0 GROUP BY y",
+    "two keys of a union": (
+        "SELECT * FROM lake WHERE id = {key} UNION ALL SELECT * FROM lake WHERE id = {key} + 1"
+    ),
+    "no filter": "SELECT y, count(*), sum(x) FROM lake GROUP BY y",
+    "a range": "SELECT count(*) FROM lake WHERE id > {key}",
+    "another column": "SELECT sum(x) FROM lake WHERE y = 7",
+    "a key of every file": "SELECT count(*) FROM lake WHERE id IN ({many})",
+}
+
+
+@pytest.mark.parametrize("query", _QUERIES)
+def test_session_switched_on(versus, spark, indexed16, lake16, keys, query):
+    """One session, its index switched on and off: what it costs where it does not help, too."""
+    spark.read.parquet(str(lake16)).createOrReplaceTempView("lake")
+    ours, theirs = itertools.cycle(keys), itertools.cycle(keys)
+    many = ", ".join(map(str, keys))
+
+    def run(key: int) -> None:
+        spark.sql(_QUERIES[query].format(key=key, many=many)).collect()
+
+    def switched_on() -> None:
+        zs.enable(spark)
+        try:
+            run(next(ours))
+        finally:
+            zs.disable(spark)
+
+    versus(switched_on, {"switched off": lambda: run(next(theirs))}, rounds=9)
+
+
+@pytest.mark.parametrize("num_files, num_links", [(10_000, 1), (10_000, 10)])
+def test_one_key_of_many_files(versus, spark, tmp_path, num_files, num_links):
+    """Files of four rows, linked under several names: planned and read, of one listing."""
+    _write_tiny(tmp_path, num_files, num_links)
+    zb.dataset(tmp_path).create_scalar_index("id", spark=False, number_of_items=4)
+    whole = spark.read.parquet(str(tmp_path))
+    pruned, keys = zs.prune(whole), itertools.count(0, 2654435761)
+    before = _resident_bytes()
+    num_rows = pruned.where(f"id = {next(keys)}").count()
+    used, warm = _resident_bytes() - before, time.process_time()
+    assert num_rows == num_links
+    peer = {"spark.read.parquet": lambda: whole.where(f"id = {next(keys)}").collect()}
+    # A minute a query, of so many.
+    versus(
+        lambda: pruned.where(f"id = {next(keys)}").collect(),
+        peer if num_links == 1 else {},
+        rounds=3,
+    )
+    warm = time.process_time() - warm
+    NOTES.append(
+        f"one key of {num_files * num_links:,} files: this process grew by {used / 1e6:,.0f} MB, "
+        f"and took {warm / 4:.2f} s of a processor for each warm query."
+    )
+
+
+def _write_tiny(folder: Path, num_files: int, num_links: int) -> None:
+    for number in range(num_files):
+        ids = np.arange(number * 4, number * 4 + 4) * 2654435761 % (1 << 40)
+        path = folder / f"{number:06d}-0.parquet"
+        pq.write_table(pa.table({"id": ids, "x": ids / 2}), path, write_statistics=False)
+        for link in range(1, num_links):
+            os.link(path, folder / f"{number:06d}-{link}.parquet")
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -509,7 +509,7 @@ def test_a_version_that_cannot_be_read_now_is_not_written_over(folder, monkeypat
     def fail(self, number):
         with monkeypatch.context() as patch:
             patch.setattr(
-                "zonebloom.catalog.version_log.from_document",
+                "zonebloom.catalog.version_log.VersionLog.document",
                 lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")),
             )
             return read(self, number)

@@ -16,7 +16,8 @@ import zonebloom as zb
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.pruning.prune import plan_of, set_rule
+from zonebloom.spark.pruning.listing import set_rule
+from zonebloom.spark.pruning.prune import plan_of
 
 ROWS = 500
 FILES = 6
@@ -155,10 +156,11 @@ def test_queries_of_a_session_go_on_when_the_manager_cannot_say(manager, spark, 
     manager.enable()
     try:
         conf.set("zonebloom.index.hybridscan.maxAppendedRatio", "many")
-        for each in (pruned, frame.alias("in the session")):
-            with pytest.warns(IndexNotUsedWarning, match="maxAppendedRatio"):
+        with pytest.warns(IndexNotUsedWarning, match="maxAppendedRatio") as caught:
+            for each in (pruned, frame.alias("in the session")):
                 assert [row.id for row in each.collect()] == [2003]
-            assert files_read(each) == [FILES]
+                assert files_read(each) == [FILES]
+        assert len(caught) == 1
     finally:
         set_rule(spark, None)
 

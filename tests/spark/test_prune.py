@@ -656,7 +656,8 @@ def test_a_frame_follows_the_index(spark, tmp_path):
         assert found.count() == 1 and len(rows(found)) == 1
         return files_read(found)
 
-    assert read() == [FILES]
+    with pytest.warns(IndexNotUsedWarning, match="is gone since it was last read"):
+        assert read() == [FILES]
     index(tmp_path / "t")
     assert read() == [1]
     with pytest.warns(StaleIndexWarning):
@@ -717,6 +718,69 @@ def test_plan_says_what_and_why(lake, folder):
     assert every.reasons == {Reason.ALL_FILES_KEPT}
     with pytest.raises(InvalidArgument, match="df is 'lake'; give a DataFrame"):
         zs.prune("lake")
+
+
+def test_last_scans_say_what_was_read(spark, folder, lake):
+    found = zs.prune(lake).where("id IN (450, 2000)")
+    other = spark.read.parquet(folder).where("id = 7")
+    both = found.union(other)
+    both.collect()
+    ours, theirs = zs.last_scans(both).relations
+    assert (ours.kept_files, ours.num_files, ours.indices) == (2, FILES, ("id_idx",))
+    assert (ours.metrics["numFiles"], ours.metrics["numOutputRows"]) == (2, 2 * ROWS)
+    assert theirs.reasons == {Reason.NOT_ASKED}
+    assert theirs.metrics["numFiles"] == FILES
+    assert "numFiles 2, " in str(zs.last_scans(both))
+    with enabled(spark):
+        joined = lake.where("id = 450").join(lake.withColumnRenamed("id", "i"), f.expr("id = i"))
+        joined.collect()
+    told = zs.last_scans(joined).relations
+    assert sum(each.metrics["numFiles"] for each in told) == sum(files_read(joined))
+    assert [each.kept_files for each in told] == [each.metrics["numFiles"] for each in told]
+
+
+def test_table_takes_names_and_paths(spark, tmp_path):
+    write(tmp_path / "files")
+    index(tmp_path / "files", index_dir=str(tmp_path / "indices"))
+    spark.read.parquet(str(tmp_path / "files")).createOrReplaceTempView("some_files")
+    for name in ("some_files", tmp_path / "files", f"file:{tmp_path}/files"):
+        found = zs.table(spark, name, index_dir=str(tmp_path / "indices")).where("id = 450")
+        assert found.count() == 1
+        found.collect()
+        assert files_read(found) == [1]
+    spark.catalog.dropTempView("some_files")
+
+
+def test_each_cause_is_said_once_a_session(spark, tmp_path):
+    write(tmp_path)
+    pq.write_table(table(9), tmp_path / "3.parquet")
+    query = "SELECT * FROM parquet.`{}` WHERE id = {}"
+    with enabled(spark), pytest.warns(StaleIndexWarning) as caught:
+        for key in (450, 7, 450):
+            assert spark.sql(query.format(tmp_path, key)).count() == 1
+    assert len(caught) == 1
+    # Switched on again, in a session of its own.
+    with enabled(spark):
+        assert spark.sql(query.format(tmp_path, 8)).count() == 1
+    other = spark.newSession()
+    with enabled(other), pytest.warns(StaleIndexWarning):
+        assert other.sql(query.format(tmp_path, 8)).count() == 1
+
+
+def test_an_index_that_an_overwrite_deletes_is_missed(spark, tmp_path):
+    write(tmp_path)
+    index(tmp_path)
+    path = str(tmp_path)
+    assert zs.prune(spark.read.parquet(path)).where("id = 450").count() == 1
+    spark.range(10).write.mode("overwrite").parquet(path)
+    with enabled(spark):
+        with pytest.warns(IndexNotUsedWarning, match="is gone since it was last read"):
+            assert spark.read.parquet(path).where("id = 5").count() == 1
+        assert spark.read.parquet(path).where("id = 6").count() == 1
+    index(tmp_path)
+    spark.range(10).write.mode("overwrite").parquet(path)
+    with pytest.warns(IndexNotUsedWarning, match="is gone since it was last read"):
+        zb.dataset(path)
 
 
 # The public way

@@ -58,6 +58,10 @@ _MAX_TRIES = 16
 _VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"})
 
 
+# Folders of local catalogs of which this process has read a version.
+_read_before: set[str] = set()
+
+
 class _NotRead(CorruptIndex):
     """A version of a newer format, or not to be read now: a reader may pass over it, but nothing
     may be written on top of what is older."""
@@ -120,6 +124,8 @@ class Catalog:
                 raise
             warnings.warn(f"{error}. The data is read instead", IndexNotUsedWarning, stacklevel=3)
             return Version()
+        if not numbers and not for_writing:
+            self._say_gone()
         while numbers:
             number = numbers.pop(0)
             try:
@@ -141,6 +147,24 @@ class Catalog:
                     continue
                 warnings.warn(str(error), IndexNotUsedWarning, stacklevel=3)
         return Version()
+
+    @property
+    def was_read(self) -> bool:
+        """Whether this process has read a version of it, as far as its place tells it."""
+        is_known = is_local(self.filesystem) and os.path.abspath(self.folder) in _read_before
+        return self._last is not None or is_known
+
+    def _say_gone(self) -> None:
+        if self.was_read:
+            self._last = None
+            _read_before.discard(os.path.abspath(self.folder))
+            warnings.warn(
+                f"the index in {self.folder} is gone since it was last read, as when Spark "
+                "overwrites a folder with the index in it; the data is read instead: build the "
+                "index again, and give an index_dir where data is overwritten",
+                IndexNotUsedWarning,
+                stacklevel=4,
+            )
 
     def commit(self, change: Callable[[Version], Version]) -> Version:
         with writing_to(self.folder):
@@ -334,6 +358,8 @@ class Catalog:
                 raise ValueError("the checksum of its fragments does not match")
             version = from_content(content, listed(fragments))
             self._last = document, version
+            if is_local(self.filesystem):
+                _read_before.add(os.path.abspath(self.folder))
             return version
         except (
             OSError,

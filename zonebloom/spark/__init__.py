@@ -2,7 +2,7 @@
 
     build      Dataset.create_scalar_index(..., spark=), send_package, check_executors
     read       scan, plan, register (format("zonebloom"))
-               prune, prune_plan, enable, disable, read_pruned
+               table, prune, prune_plan, enable, disable, last_scans, read_pruned
     join       filter_join, explain_join
     keys       tag_location, files_with_keys
     manage     IndexManager, BFIndexConfig
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from zonebloom.spark.package_archive import send_package as send_package
     from zonebloom.spark.pruning.prune import disable as disable
     from zonebloom.spark.pruning.prune import enable as enable
+    from zonebloom.spark.pruning.prune import last_scans as last_scans
     from zonebloom.spark.pruning.prune import prune as prune
     from zonebloom.spark.pruning.prune import prune_plan as prune_plan
+    from zonebloom.spark.pruning.prune import table as table
     from zonebloom.spark.pruning.pruned import PrunePlan as PrunePlan
     from zonebloom.spark.pruning.pruned import Reason as Reason
     from zonebloom.spark.pruning.read_pruned import read_pruned as read_pruned
@@ -44,7 +46,7 @@ _NAMES = {
     "frames": "Indexed SparkPlan plan scan",
     "hyperspace.index_manager": "BFIndexConfig IndexManager",
     "joins.filter_join": "JoinPlan explain_join filter_join",
-    "pruning.prune": "disable enable prune prune_plan",
+    "pruning.prune": "disable enable last_scans prune prune_plan table",
     "pruning.pruned": "PrunePlan Reason",
     "pruning.read_pruned": "read_pruned",
     "package_archive": "send_package",

@@ -22,6 +22,12 @@ def spark_context(spark: SparkSession) -> Any:
         return None
 
 
+def session_id(spark: Any) -> str:
+    """What tells a session from others."""
+    classic = getattr(spark, "_jsparkSession", None)
+    return str(spark.session_id if classic is None else classic.sessionUUID())
+
+
 def time_zone(spark: SparkSession) -> str | None:
     """That of a classic session; over Connect it may be another when a query runs."""
     return None if spark_context(spark) is None else spark.conf.get("spark.sql.session.timeZone")

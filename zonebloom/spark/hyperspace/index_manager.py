@@ -33,7 +33,8 @@ from zonebloom.spark.hyperspace.source import (
     open_source,
     resolve_columns,
 )
-from zonebloom.spark.pruning.prune import plan_of, set_rule, with_index
+from zonebloom.spark.pruning.listing import set_rule, with_index
+from zonebloom.spark.pruning.prune import plan_of
 from zonebloom.spark.session import is_case_sensitive, spark_context
 
 __all__ = ["BFIndexConfig", "IndexManager"]

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from zonebloom.spark.hyperspace.managed_lookup import ManagedLookup, is_over
 from zonebloom.spark.hyperspace.records import Record
-from zonebloom.spark.pruning.prune import with_index
+from zonebloom.spark.pruning.listing import with_index
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.text import Lines, bytes_text, table_html, table_text
 

@@ -347,4 +347,9 @@ def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
         candidates.append(posixpath.join(path, FOLDER))
         path = posixpath.dirname(path)
     infos = filesystem.get_file_info(candidates)
-    return [info.path for info in infos if info.type == pafs.FileType.Directory]
+    return [
+        folder
+        for folder, info in zip(candidates, infos, strict=True)
+        # Of one that is gone its catalog says so.
+        if info.type == pafs.FileType.Directory or Catalog(filesystem, folder).was_read
+    ]

@@ -1,35 +1,32 @@
-"""prune() and enable(): Spark lists files through `IndexedFiles.java`, in one frame or in all of a
-session, which asks an index by the filters each scan has.
-"""
+"""prune(), table() and enable(): Spark reads the files that an index keeps; and what it did."""
 
 from __future__ import annotations
 
-import functools
-import json
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from importlib.resources import files
+import os
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom import arguments
-from zonebloom.errors import EngineError, IndexNotUsedWarning
-from zonebloom.predicates import ast
-from zonebloom.spark.pruning.catalyst import Catalyst
-from zonebloom.spark.pruning.lookup import (
-    Answer,
-    ListedFile,
-    Lookup,
-    Question,
-    Recent,
-    unusable,
+from zonebloom.errors import EngineError
+from zonebloom.spark.pruning.listing import (
+    Scan,
+    last_answer,
+    plans_of,
+    session_of,
+    set_rule,
+    told,
+    with_index,
 )
+from zonebloom.spark.pruning.lookup import Answer, Lookup, Recent
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
-from zonebloom.spark.relation import class_name, items, node_name
+from zonebloom.spark.relation import items, node_name
+from zonebloom.storage.paths import absolute_path
 
-_RULE = "zonebloom.IndexRule"
+# Of a scan, what users ask for.
+_METRICS = ("numFiles", "filesSize", "numOutputRows", "scanTime")
 
 
 def prune(df: DataFrame, *, index_dir: str | None = None) -> DataFrame:
@@ -108,201 +105,112 @@ def enable(spark: SparkSession, *, index_dir: str | None = None) -> None:
     set_rule(spark, lambda: lookup)
 
 
+def table(
+    spark: SparkSession, name: str | os.PathLike[str], *, index_dir: str | None = None
+) -> DataFrame:
+    """A table, a view or a path of Parquet files as a frame that skips files, as `prune` has it.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Classic; others read everything, and say so once.
+    name : str or path
+        A name that the session knows as a table or view; any other is a path.
+    index_dir : str, optional
+        Folder of the index, when it is not beside the data.
+
+    Examples
+    --------
+    >>> orders = zonebloom.spark.table(spark, "orders")    # doctest: +SKIP
+    >>> orders.where("id = 42").show()                     # doctest: +SKIP
+    """
+    text = arguments.path(name, "name")
+    is_name = isinstance(name, str) and "/" not in name and spark.catalog.tableExists(name)
+    frame = spark.table(text) if is_name else spark.read.parquet(absolute_path(text))
+    return prune(frame, index_dir=index_dir)
+
+
+def last_scans(df: DataFrame) -> PrunePlan:
+    """Say of a frame that ran what its scans read: the index asked, files kept of all, why not
+    fewer, and in ``.metrics`` of each relation what Spark counted.
+
+    Call it after ``df.collect()``, ``df.toPandas()`` or a write; other actions, ``df.count()``
+    and ``df.show()`` too, run frames of their own. It is of classic sessions.
+    """
+    return plan_of(df, None)
+
+
 def disable(spark: SparkSession) -> None:
     """Take back `enable`."""
     set_rule(spark, None)
 
 
-# The mechanism
-
-
-class Scan:
-    """One scan of Parquet files: what Spark asks of their listing."""
-
-    def __init__(self, scan: Any, listings: Recent):
-        question = json.loads(scan.question())
-        self.roots: list[str] = question["roots"]
-        self._question = question
-        self._scan = scan
-        self._listings = listings
-
-    @functools.cached_property
-    def files(self) -> list[ListedFile]:
-        """The files as Spark listed them, in its order; the same object while it lists the same."""
-        place, digest = tuple(self.roots), self._scan.digest()
-        known = self._listings.get(place)
-        if known is None or known[0] != digest:
-            listed = [ListedFile(*file) for file in json.loads(self._scan.files())]
-            self._listings[place] = known = digest, listed
-        return known[1]
-
-    def ask(self, lookup: Callable[[], Lookup]) -> Answer:
-        """What an index says of the files."""
-        if not self._question["filters"]:
-            return Answer(notes=(Note(Reason.NO_FILTER),))
-        is_case_sensitive = self._question["case_sensitive"]
-
-        def predicate(schema: pa.Schema) -> ast.Predicate:
-            catalyst = Catalyst(schema, self._question["partition_columns"], is_case_sensitive)
-            return catalyst.predicate(self._question["filters"])
-
-        try:
-            question = Question(self.roots, lambda: self.files, predicate, not is_case_sensitive)
-            return lookup().ask(question)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the query goes on
-            return unusable(f"files are not chosen by an index: {error!r}")
-
-
-class _Chooser:
-    """Chooses files, as a function that the JVM calls for each scan."""
-
-    def __init__(self, lookup: Callable[[], Lookup]):
-        self._lookup = lookup
-        self._listings = Recent()
-
-    def apply(self, java_scan: Any) -> str | None:
-        """Say of each file by a digit whether it is kept; None keeps all."""
-        scan = Scan(java_scan, self._listings)
-        answer = scan.ask(self._lookup)
-        for warning in answer.warnings:
-            warnings.warn(warning, stacklevel=2)
-        if not answer.excluded:
-            return None
-        return "".join("0" if file.path in answer.excluded else "1" for file in scan.files)
-
-    class Java:
-        """The interface that py4j gives it."""
-
-        implements = ("java.util.function.Function",)
-
-
-@functools.lru_cache(maxsize=1)
-def _compiled(jvm: Any) -> Any:
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
-    compiler.cook((files("zonebloom.spark.pruning") / "IndexedFiles.java").read_text())
-    return compiler.getClassLoader().loadClass("zonebloom.Plans").newInstance()
-
-
-def _plans(spark: Any) -> Any:
-    """What looks at plans, and changes them, in the JVM of a session."""
-    from py4j.protocol import Py4JError
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    instead = (
-        "use zonebloom.spark.read_pruned(spark, path, filter) or zonebloom.spark.scan(spark, "
-        "path, filter=...), which take the filter with the read"
-    )
-    if not hasattr(spark, "_jvm"):
-        raise EngineError(f"Spark Connect gives no access to plans; {instead}")
-    try:
-        ensure_callback_server_started(spark.sparkContext._gateway)
-        return _compiled(spark._jvm)
-    except (Py4JError, OSError) as error:
-        raise EngineError(f"this Spark takes no listing of files: {error}; {instead}") from error
-
-
-def with_index(df: DataFrame, lookup: Callable[[], Lookup]) -> DataFrame:
-    """The frame with its files listed through an index; itself, and a warning, where none can."""
-    frame: Any = df
-    spark = _session(frame)
-    try:
-        plans = _plans(spark)
-    except EngineError as error:
-        warnings.warn(IndexNotUsedWarning(str(error)), stacklevel=3)
-        return df
-    if df.isStreaming:
-        return df
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
-
-    execution = frame._jdf.queryExecution()
-    plan = plans.indexed(execution.analyzed(), execution.withCachedData(), _Chooser(lookup))
-    if plan.fastEquals(execution.analyzed()):
-        return df
-    rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-    return ClassicFrame(rows, spark)
-
-
-def set_rule(spark: SparkSession, lookup: Callable[[], Lookup] | None) -> None:
-    """Have each query of a session list its files through an index, or none where it is None."""
-    session: Any = spark
-    try:
-        plans = _plans(session)
-    except EngineError as error:
-        if lookup is not None:
-            warnings.warn(IndexNotUsedWarning(str(error)), stacklevel=3)
-        return
-    experimental = session._jsparkSession.experimental()
-    rules = [each for each in items(experimental.extraOptimizations()) if class_name(each) != _RULE]
-    if lookup is not None:
-        rules.append(plans.rule(_Chooser(lookup)))
-    getattr(experimental, "extraOptimizations_$eq")(session._jvm.PythonUtils.toSeq(rules))
-
-
 # What a lookup does to a frame, for people
 
 
-def plan_of(df: Any, lookup: Lookup) -> PrunePlan:
-    """Say of each scan of a frame's plan which files a lookup keeps."""
+def plan_of(df: Any, lookup: Lookup | None) -> PrunePlan:
+    """Say of each scan of a frame's plan which files a lookup keeps, or without one was kept."""
     try:
-        plans = _plans(_session(df))
+        plans = plans_of(session_of(df))
     except EngineError as error:
         return PrunePlan(notes=(Note(Reason.UNSUPPORTED_SESSION, str(error)),))
     if df.isStreaming:
         note = Note(Reason.UNSUPPORTED_RELATION, "a stream reads its files as they come")
         return PrunePlan(notes=(note,))
     # Of a subquery several nodes may speak.
-    nodes = {node.id(): node for node in _leaves(df._jdf.queryExecution().executedPlan())}
+    executed, ran = df._jdf.queryExecution().executedPlan(), lookup is None
+    nodes = {node.id(): node for node in _leaves(executed, ran)}
     return PrunePlan(tuple(_relation(plans, node, lookup) for node in nodes.values()))
 
 
-def _session(df: Any) -> Any:
-    return arguments.of_type(df, DataFrame, "df").sparkSession
+def _leaves(plan: Any, ran: bool = False) -> Iterator[Any]:
+    """The leaves of a physical plan, those of subqueries last; what is reused comes once.
 
-
-def _leaves(plan: Any) -> Iterator[Any]:
-    """The leaves of a physical plan, those of subqueries last; what is reused comes once."""
+    As it was planned, whatever turned out to be empty when it ran; or as it ran.
+    """
     name = node_name(plan)
-    # As it was planned, whatever turned out to be empty when it ran.
-    inner = [plan.initialPlan()] if name == "AdaptiveSparkPlanExec" else items(plan.children())
+    if name == "AdaptiveSparkPlanExec":
+        inner = [plan.executedPlan() if ran else plan.initialPlan()]
+    else:
+        inner = [plan.plan()] if name.endswith("QueryStageExec") else items(plan.children())
     if not inner and not name.startswith("Reused"):
         yield plan
     for below in (*inner, *items(plan.subqueries())):
-        yield from _leaves(below)
+        yield from _leaves(below, ran)
 
 
-def _relation(plans: Any, node: Any, lookup: Lookup) -> PrunedRelation:
+def _relation(plans: Any, node: Any, lookup: Lookup | None) -> PrunedRelation:
+    """What a lookup does to a scan, or without one did to it, with Spark's figures."""
     if node_name(node) == "InMemoryTableScanExec":
         cached = [plans.scan(leaf) for leaf in _leaves(node.relation().cachedPlan())]
-        roots = tuple(
-            root for scan in cached if scan is not None for root in Scan(scan, Recent()).roots
-        )
-        return PrunedRelation(_shown(roots, node), roots, notes=(Note(Reason.CACHED),))
+        roots = [root for scan in cached if scan is not None for root in Scan(scan, Recent()).roots]
+        return _other(node, told(roots, Answer(notes=(Note(Reason.CACHED),)), 0, 0))
     listing = plans.scan(node)
     if listing is None:
-        return PrunedRelation(_shown((), node), notes=(Note(Reason.UNSUPPORTED_RELATION),))
+        note = Note(Reason.UNSUPPORTED_RELATION)
+        return _other(node, told((), Answer(notes=(note,)), 0, 0))
     scan = Scan(listing, Recent())
+    if lookup is None:
+        not_asked = told(scan.roots, Answer(notes=(Note(Reason.NOT_ASKED),)), 0, 0)
+        return replace(last_answer(scan) or not_asked, metrics=_metrics(node))
     answer = scan.ask(lambda: lookup)
     kept = [file for file in scan.files if file.path not in answer.excluded]
-    notes = answer.notes
-    if not notes and not answer.excluded:
-        notes = (Note(Reason.ALL_FILES_KEPT),)
-    return PrunedRelation(
-        _shown(scan.roots, node),
-        tuple(scan.roots),
-        " OR ".join(answer.predicates) or None,
+    return told(
+        scan.roots,
+        answer,
         len(scan.files),
-        sum(file.size for file in scan.files),
         len(kept),
-        sum(file.size for file in kept),
-        tuple(file.path for file in kept),
-        answer.indices,
-        notes,
+        num_bytes=sum(file.size for file in scan.files),
+        kept_bytes=sum(file.size for file in kept),
+        kept_paths=tuple(file.path for file in kept),
     )
 
 
-def _shown(roots: Sequence[str], node: Any) -> str:
-    """What a scan reads, for people."""
-    if not roots:
-        return node.toString().split("\n")[0][:100]
-    return roots[0] + (f" and {len(roots) - 1:,} more" if len(roots) > 1 else "")
+def _other(node: Any, relation: PrunedRelation) -> PrunedRelation:
+    """With what Spark calls a node that lists no files."""
+    return replace(relation, name=relation.name or node.toString().split("\n")[0][:100])
+
+
+def _metrics(node: Any) -> dict[str, int]:
+    metrics = node.metrics()
+    return {name: metrics.apply(name).value() for name in _METRICS if metrics.contains(name)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -17,6 +18,7 @@ class Reason(Enum):
     UNSUPPORTED_SESSION = "the session gives no access to plans"
     UNSUPPORTED_RELATION = "the relation is none of Parquet files that Spark lists"
     CACHED = "a cached frame answers for it"
+    NOT_ASKED = "no index was asked when it was planned"
     NO_FILTER = "no filter reaches the scan"
     NO_INDEX = "there is no index"
     NO_INDEX_ON_COLUMN = "no index on the column"
@@ -84,6 +86,9 @@ class PrunedRelation:
         Names of the indices that answered.
     notes : tuple of Note
         Why no more was left out.
+    metrics : dict
+        What Spark counted as it ran: ``numFiles``, ``numOutputRows``, ``filesSize`` in bytes and
+        ``scanTime`` in ms; of `zonebloom.spark.last_scans`.
     """
 
     name: str
@@ -96,6 +101,7 @@ class PrunedRelation:
     kept_paths: tuple[str, ...] = field(default=(), repr=False)
     indices: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
+    metrics: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def is_pruned(self) -> bool:
@@ -114,11 +120,14 @@ class PrunedRelation:
         if self.indices:
             lines.append(f"  indices: {', '.join(self.indices)}")
         if self.num_files:
-            lines.append(
-                f"  files: {self.kept_files:,} of {self.num_files:,} kept, "
-                f"{bytes_text(self.kept_bytes)} of {bytes_text(self.num_bytes)}"
-            )
+            line = f"  files: {self.kept_files:,} of {self.num_files:,} kept"
+            if self.num_bytes:
+                line += f", {bytes_text(self.kept_bytes)} of {bytes_text(self.num_bytes)}"
+            lines.append(line)
         lines += [f"  {note}" for note in self.notes]
+        if self.metrics:
+            counted = (f"{name} {count:,}" for name, count in self.metrics.items())
+            lines.append(f"  Spark: {', '.join(counted)}")
         return "\n".join(lines)
 
 

@@ -1,0 +1,205 @@
+"""How Spark comes to list files through `IndexedFiles.java`, in one frame or in all of a session:
+that asks an index by the filters each scan has.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from zonebloom import arguments
+from zonebloom.errors import EngineError, IndexNotUsedWarning, ZoneBloomWarning
+from zonebloom.predicates import ast
+from zonebloom.spark.pruning.catalyst import Catalyst
+from zonebloom.spark.pruning.lookup import (
+    Answer,
+    ListedFile,
+    Lookup,
+    Question,
+    Recent,
+    unusable,
+)
+from zonebloom.spark.pruning.pruned import Note, PrunedRelation, Reason
+from zonebloom.spark.relation import class_name, items
+from zonebloom.spark.session import session_id
+
+_RULE = "zonebloom.IndexRule"
+# What was warned of in which session.
+_said: set[tuple[str, ...]] = set()
+# What was answered when queries were planned, by the text of the question.
+_answered = Recent()
+
+
+class Scan:
+    """One scan of Parquet files: what Spark asks of their listing."""
+
+    def __init__(self, scan: Any, listings: Recent):
+        text = scan.question()
+        question = json.loads(text)
+        self.roots: list[str] = question["roots"]
+        self.text = text
+        self._question = question
+        self._scan = scan
+        self._listings = listings
+
+    @functools.cached_property
+    def files(self) -> list[ListedFile]:
+        """The files as Spark listed them, in its order; the same object while it lists the same."""
+        place, digest = tuple(self.roots), self._scan.digest()
+        known = self._listings.get(place)
+        if known is None or known[0] != digest:
+            listed = [ListedFile(*file) for file in json.loads(self._scan.files())]
+            self._listings[place] = known = digest, listed
+        return known[1]
+
+    def ask(self, lookup: Callable[[], Lookup]) -> Answer:
+        """What an index says of the files."""
+        if not self._question["filters"]:
+            return Answer(notes=(Note(Reason.NO_FILTER),))
+        is_case_sensitive = self._question["case_sensitive"]
+
+        def predicate(schema: pa.Schema) -> ast.Predicate:
+            catalyst = Catalyst(schema, self._question["partition_columns"], is_case_sensitive)
+            return catalyst.predicate(self._question["filters"])
+
+        try:
+            question = Question(self.roots, lambda: self.files, predicate, not is_case_sensitive)
+            return lookup().ask(question)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the query goes on
+            return unusable(f"files are not chosen by an index: {error!r}")
+
+
+def say_once(spark: Any, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -> None:
+    """Warn of a cause, once a session and place."""
+    said = session_id(spark), *roots, str(warning)
+    if said not in _said:
+        _said.add(said)
+        warnings.warn(warning, stacklevel=4)
+
+
+class _Chooser:
+    """Chooses files, as a function that the JVM calls for each scan."""
+
+    def __init__(self, lookup: Callable[[], Lookup], spark: SparkSession):
+        self._lookup = lookup
+        self._spark = spark
+        self._listings = Recent()
+
+    def apply(self, java_scan: Any) -> str | None:
+        """Say of each file by a digit whether it is kept; None keeps all."""
+        scan = Scan(java_scan, self._listings)
+        answer = scan.ask(self._lookup)
+        for warning in answer.warnings:
+            say_once(self._spark, warning, scan.roots)
+        kept = None
+        if answer.excluded:
+            kept = "".join("0" if file.path in answer.excluded else "1" for file in scan.files)
+        # How many files Spark had to choose from is known where they were looked at.
+        num_files = len(scan.files) if answer.predicates else 0
+        num_kept = num_files if kept is None else kept.count("1")
+        _answered[scan.text] = told(scan.roots, answer, num_files, num_kept)
+        return kept
+
+    class Java:
+        """The interface that py4j gives it."""
+
+        implements = ("java.util.function.Function",)
+
+
+@functools.lru_cache(maxsize=1)
+def _compiled(jvm: Any) -> Any:
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
+    compiler.cook((files("zonebloom.spark.pruning") / "IndexedFiles.java").read_text())
+    return compiler.getClassLoader().loadClass("zonebloom.Plans").newInstance()
+
+
+def plans_of(spark: Any) -> Any:
+    """What looks at plans, and changes them, in the JVM of a session."""
+    from py4j.protocol import Py4JError
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    instead = (
+        "use zonebloom.spark.read_pruned(spark, path, filter) or zonebloom.spark.scan(spark, "
+        "path, filter=...), which take the filter with the read"
+    )
+    if not hasattr(spark, "_jvm"):
+        raise EngineError(f"Spark Connect gives no access to plans; {instead}")
+    try:
+        ensure_callback_server_started(spark.sparkContext._gateway)
+        return _compiled(spark._jvm)
+    except (Py4JError, OSError) as error:
+        raise EngineError(f"this Spark takes no listing of files: {error}; {instead}") from error
+
+
+def with_index(df: DataFrame, lookup: Callable[[], Lookup]) -> DataFrame:
+    """The frame with its files listed through an index; itself, and a warning, where none can."""
+    frame: Any = df
+    spark = session_of(frame)
+    try:
+        plans = plans_of(spark)
+    except EngineError as error:
+        say_once(spark, IndexNotUsedWarning(str(error)))
+        return df
+    if df.isStreaming:
+        return df
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+    execution = frame._jdf.queryExecution()
+    plan = plans.indexed(execution.analyzed(), execution.withCachedData(), _Chooser(lookup, spark))
+    if plan.fastEquals(execution.analyzed()):
+        return df
+    rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+    return ClassicFrame(rows, spark)
+
+
+def set_rule(spark: SparkSession, lookup: Callable[[], Lookup] | None) -> None:
+    """Have each query of a session list its files through an index, or none where it is None."""
+    session: Any = spark
+    try:
+        plans = plans_of(session)
+    except EngineError as error:
+        if lookup is not None:
+            say_once(spark, IndexNotUsedWarning(str(error)))
+        return
+    experimental = session._jsparkSession.experimental()
+    rules = [each for each in items(experimental.extraOptimizations()) if class_name(each) != _RULE]
+    if lookup is not None:
+        rules.append(plans.rule(_Chooser(lookup, spark)))
+    getattr(experimental, "extraOptimizations_$eq")(session._jvm.PythonUtils.toSeq(rules))
+
+
+def last_answer(scan: Scan) -> PrunedRelation | None:
+    """What was said when this was last asked."""
+    return _answered.get(scan.text)
+
+
+def told(
+    roots: Sequence[str], answer: Answer, num_files: int, num_kept: int, **more: Any
+) -> PrunedRelation:
+    """What an index did to a scan."""
+    notes = answer.notes
+    if not notes and not answer.excluded:
+        notes = (Note(Reason.ALL_FILES_KEPT),)
+    name = roots[0] + (f" and {len(roots) - 1:,} more" if len(roots) > 1 else "") if roots else ""
+    return PrunedRelation(
+        name,
+        tuple(roots),
+        " OR ".join(answer.predicates) or None,
+        num_files,
+        kept_files=num_kept,
+        indices=answer.indices,
+        notes=notes,
+        **more,
+    )
+
+
+def session_of(df: Any) -> Any:
+    return arguments.of_type(df, DataFrame, "df").sparkSession
