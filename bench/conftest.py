@@ -175,6 +175,8 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     if not _RESULTS:
+        for note in NOTES:
+            terminalreporter.write_line(note)
         return
     lines = [
         "| measurement | against | ours | theirs | ours / theirs |",
