@@ -19,6 +19,7 @@ pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 from deltalake import DeltaTable, write_deltalake
+from obstore.store import S3Store
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue
@@ -66,6 +67,17 @@ def s3(server):
     )
 
 
+@pytest.fixture
+def store(server):
+    return S3Store(
+        "lake",
+        endpoint=f"http://{server.endpoint}",
+        access_key_id="a",
+        secret_access_key="b",
+        client_options={"allow_http": True},
+    )
+
+
 def parts():
     random = np.random.default_rng(0)
     ids = random.permutation(FILES * ROWS)
@@ -87,7 +99,7 @@ def names_of(located):
     return {path.rpartition("/")[2] for path in located["path"].to_pylist()}
 
 
-def test_an_erasure_from_a_delta_table_reads_the_files_of_its_keys(recipes, server, s3):
+def test_a_delta_erasure_reads_the_files_of_its_keys(recipes, server, s3, store):
     options = {
         "AWS_ENDPOINT_URL": f"http://{server.endpoint}",
         "AWS_ALLOW_HTTP": "true",
@@ -104,6 +116,9 @@ def test_an_erasure_from_a_delta_table_reads_the_files_of_its_keys(recipes, serv
     ds.create_scalar_index("id", spark=False, number_of_items=ROWS)
     held = names_of(ds.files_with_keys("id", KEYS))
     assert 0 < len(held) < FILES
+    # A store of obstore shows the same table, and its index.
+    by_store = zb.dataset(table, filesystem=store)
+    assert (by_store.version, by_store.count_rows("id = 3")) == (1, 1)
     before = pa.concat_tables(parts())
     server.asked()
     recipes["erase"](table, ds, "id", KEYS, "at")
@@ -154,7 +169,7 @@ def iceberg(server, tmp_path):
     catalog.close()
 
 
-def test_an_upsert_into_an_iceberg_table_reads_the_files_of_its_keys(recipes, server, s3, iceberg):
+def test_an_iceberg_upsert_reads_the_files_of_its_keys(recipes, server, s3, store, iceberg):
     ds = zb.dataset(iceberg, filesystem=s3)
     ds.create_scalar_index("id", spark=False, number_of_items=ROWS)
     held = names_of(ds.files_with_keys("id", KEYS))
@@ -163,6 +178,8 @@ def test_an_upsert_into_an_iceberg_table_reads_the_files_of_its_keys(recipes, se
     batch = pa.table([KEYS, [-1] * count, np.zeros(count)], schema=SCHEMA)
     other = iceberg.catalog.load_table("n.t")
     of_before = zb.dataset(other, filesystem=s3)
+    by_store = zb.dataset(other, filesystem=store)
+    assert (by_store.version, by_store.count_rows("id = 3")) == (1, 1)
     server.asked()
     recipes["upsert"](iceberg, ds, batch, "id")
     read, written = data_files(server.asked())

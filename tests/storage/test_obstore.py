@@ -18,6 +18,7 @@ from obstore.store import AzureStore, HTTPStore, LocalStore, MemoryStore, S3Stor
 
 import zonebloom as zb
 from zonebloom.catalog import version_log
+from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.version_log import VersionLog
 from zonebloom.errors import (
     CatalogError,
@@ -299,7 +300,6 @@ def test_nothing_shows_what_a_store_was_given(bucket, endpoint):
             identities(as_arrow_filesystem(store), ["a"])
         assert "PASSWORD" not in f"{failed.value!r}"
     wrong = s3_store(endpoint, bucket="nowhere")
-    ds.opened.catalog.filesystem = as_arrow_filesystem(wrong)
     with pytest.raises(CatalogError) as refused:
-        ds.create_scalar_index("x", spark=False)
+        Catalog(as_arrow_filesystem(wrong), "index").commit(lambda latest: latest)
     assert "PASSWORD" not in str(refused.value)

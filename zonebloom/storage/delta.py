@@ -17,6 +17,7 @@ from zonebloom.errors import SourceError
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.discovery import as_arrow_filesystem
 from zonebloom.storage.files import reading
+from zonebloom.storage.object_store import path_in, store_of
 from zonebloom.storage.paths import absolute_path, is_uri, split_path
 from zonebloom.storage.snapshot import SnapshotSource, fields_of, snapshot_source
 from zonebloom.storage.view import FileView, Names
@@ -181,7 +182,8 @@ def _place(table: DeltaTable, filesystem: pafs.FileSystem | None) -> tuple[pafs.
     scheme, root = split_path(uri, encoded=is_uri(uri))
     root = root.rstrip("/")
     if filesystem is not None:
-        return filesystem, root
+        is_store = store_of(filesystem) is not None
+        return filesystem, path_in(filesystem, uri).rstrip("/") if is_store else root
     if not scheme:
         return pafs.LocalFileSystem(), absolute_path(root)
     # Without the storage options of deltalake: as pyarrow finds its way there by itself.

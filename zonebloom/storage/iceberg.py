@@ -15,6 +15,7 @@ from zonebloom.storage.discovery import as_arrow_filesystem
 from zonebloom.storage.files import reading
 from zonebloom.storage.iceberg_columns import IcebergColumns, scalar_of
 from zonebloom.storage.iceberg_files import AppliedDeletes, LiveFile, live_files
+from zonebloom.storage.object_store import path_in, store_of
 from zonebloom.storage.parquet.named import named_metadata
 from zonebloom.storage.snapshot import SnapshotSource, fields_of, snapshot_source
 from zonebloom.storage.view import FileView, Names
@@ -161,4 +162,6 @@ def _places(
         # pyiceberg's own local one is a subclass that need not pickle.
         filesystem = pafs.LocalFileSystem() if isinstance(first, pafs.LocalFileSystem) else first
     root, *paths = (path for _, _, path in parsed)
+    if store_of(filesystem) is not None:
+        root, *paths = (path_in(filesystem, each) for each in [table.location(), *locations])
     return filesystem, root, paths
