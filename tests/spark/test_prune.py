@@ -158,7 +158,6 @@ def test_random_filters(spark, mixed, seed):
         except Exception:  # noqa: BLE001 - no meaning in Spark either
             continue
     assert rows(zs.prune(whole.where(text))) == wanted, text
-    assert rows(zs.read_pruned(spark, mixed, text)) == wanted, text
 
 
 def many(column, first, literal):
@@ -300,7 +299,6 @@ def test_other_calendars(spark, tmp_path):
     index(tmp_path, ["d"])
     whole = spark.read.parquet(str(tmp_path))
     assert check(whole.where("d = DATE'1500-01-01'"), 2).count() == 1
-    assert zs.read_pruned(spark, str(tmp_path), "d = DATE'1500-01-01'").count() == 1
     assert check(whole.where("d = DATE'2000-01-01'"), 1).count() == 1
 
 
@@ -559,7 +557,6 @@ def test_partition_values_win_over_columns_in_files(spark, tmp_path):
     whole = spark.read.parquet(str(tmp_path))
     for text in ("k = 1", "k = 9", "k = 1 OR id = 7", "id = 7"):
         assert rows(zs.prune(whole.where(text))) == rows(whole.where(text)), text
-    assert rows(zs.read_pruned(spark, str(tmp_path), "k = 1")) == rows(whole.where("k = 1"))
 
 
 @pytest.mark.parametrize("more", ["", "PARTITIONED BY (part)"])
@@ -589,9 +586,6 @@ def test_several_folders_and_files(spark, tmp_path):
     check(spark.read.parquet(f"{one}/1.parquet").where("id = 5"), 0)
     shutil.rmtree(f"{two}/_zonebloom")
     check(spark.read.parquet(one, two).where("id = 450"), 4)
-    assert rows(zs.read_pruned(spark, [one, two], "id IN (450, 2000)")) == rows(
-        spark.read.parquet(one, two).where("id IN (450, 2000)")
-    )
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
@@ -611,8 +605,8 @@ def test_paths_that_overlap_are_read_as_spark_reads_them(spark, tmp_path, is_par
             except PySparkException:
                 # Folders of values beside a path that is one.
                 continue
-            assert rows(zs.read_pruned(spark, paths, condition)) == wanted, (paths, condition)
-            assert rows(zs.prune(spark.read.parquet(*paths)).where(condition)) == wanted, paths
+            found = zs.prune(spark.read.parquet(*paths)).where(condition)
+            assert rows(found) == wanted, (paths, condition)
 
 
 def test_index_dir(spark, tmp_path):
@@ -623,8 +617,6 @@ def test_index_dir(spark, tmp_path):
     check(frame, FILES)
     assert zs.prune_plan(frame).reasons == {Reason.NO_INDEX}
     check(frame, 1, index_dir=str(tmp_path / "elsewhere"))
-    again = zs.read_pruned(spark, path, "id = 450", index_dir=str(tmp_path / "elsewhere"))
-    assert [name.rpartition("/")[2] for name in again.inputFiles()] == ["1.parquet"]
 
 
 def test_files_that_changed_are_kept(spark, tmp_path):
@@ -786,41 +778,6 @@ def test_an_index_that_an_overwrite_deletes_is_missed(spark, tmp_path):
 # The public way
 
 
-def test_read_pruned(spark, folder, lake):
-    found = zs.read_pruned(spark, folder, "id = 450")
-    assert [name.rpartition("/")[2] for name in found.inputFiles()] == ["1.parquet"]
-    assert rows(found) == rows(lake.where("id = 450"))
-    some = zs.read_pruned(spark, folder, "id IN (450, 2000) AND upper(name) <> 'X'", ["name", "ST"])
-    wanted = lake.where("id IN (450, 2000)").select("name", "ST")
-    assert rows(some) == rows(wanted)
-    none = zs.read_pruned(spark, folder, "id = 99999")
-    assert (none.schema, none.collect()) == (lake.schema, [])
-    assert len(zs.read_pruned(spark, folder, "odd = 1").inputFiles()) == FILES
-    text = "t = '2020-02-01 04:00:00'"
-    for zone in ("UTC", "Asia/Tokyo"):
-        with setting(spark, "spark.sql.session.timeZone", zone):
-            assert rows(zs.read_pruned(spark, folder, text)) == rows(lake.where(text))
-            assert len(zs.read_pruned(spark, folder, text).inputFiles()) == 1
-    with pytest.raises(InvalidArgument, match="give Spark SQL text"):
-        zs.read_pruned(spark, folder, f.col("id") == 1)
-
-
-def test_read_pruned_keeps_partition_values(spark, partitioned):
-    whole = spark.read.parquet(partitioned)
-    for text, num_files in (
-        ("id IN (5, 777)", 2),
-        ("id = 777 AND kind = 'ü=1%'", 1),
-        ("part = 3 AND kind IS NOT NULL", 6),
-        ("id = 5 OR kind = 'a b'", 6),
-    ):
-        found = zs.read_pruned(spark, partitioned, text)
-        assert found.schema == whole.schema
-        assert rows(found) == rows(whole.where(text)), text
-        assert len(found.inputFiles()) <= num_files
-    globbed = zs.read_pruned(spark, f"{partitioned}/kind=a*", "id = 5")
-    assert rows(globbed) == rows(spark.read.parquet(f"{partitioned}/kind=a*").where("id = 5"))
-
-
 def test_names_that_need_care(spark, tmp_path):
     path = tmp_path / "a b%20{c}"
     path.mkdir()
@@ -834,8 +791,6 @@ def test_names_that_need_care(spark, tmp_path):
         key = f"id = {number * ROWS + 7}"
         check(whole.where(key), 1)
         assert names(zs.prune_plan(whole.where(key))) == [name]
-        again = zs.read_pruned(spark, str(path).replace("{", "\\{"), key)
-        assert rows(again) == rows(whole.where(key))
 
 
 def test_nothing_is_warned_of_where_there_is_no_index(spark, tmp_path):
@@ -867,11 +822,8 @@ def test_files_that_are_read_twice(spark, four, names):
     found = spark.read.parquet(*roots).where("id = 11")
     assert found.count() == 2
     assert zs.prune(found).count() == 2
-    assert zs.read_pruned(spark, roots, "id = 11").count() == 2
-    assert (
-        zs.read_pruned(spark, roots, "id = 31").count()
-        == spark.read.parquet(*roots).where("id = 31").count()
-    )
+    elsewhere = spark.read.parquet(*roots).where("id = 31")
+    assert zs.prune(elsewhere).count() == elsewhere.count()
 
 
 def test_partitions_of_one_folder(spark, four):

@@ -162,7 +162,6 @@ def test_frames_read_times_by_the_session(spark, folder, setting, zone):
         wanted = rows_in(frame.where(condition))
         assert rows_in(zs.scan(spark, folder, condition)) == wanted, condition
         assert rows_in(zs.prune(frame.where(condition))) == wanted, condition
-        assert rows_in(zs.read_pruned(spark, folder, condition)) == wanted, condition
     keys = spark.sql(
         "SELECT explode(sequence(TIMESTAMP_NTZ'2024-04-20 00:00:00', "
         "TIMESTAMP_NTZ'2024-04-20 23:00:00', INTERVAL 1 HOUR)) AS t"

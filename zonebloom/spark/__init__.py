@@ -2,7 +2,7 @@
 
     build      Dataset.create_scalar_index(..., spark=), send_package, check_executors
     read       scan, plan, register (format("zonebloom"))
-               table, prune, prune_plan, enable, disable, last_scans, read_pruned
+               table, prune, prune_plan, enable, disable, last_scans
     join       filter_join, explain_join
     keys       tag_location, files_with_keys
     manage     IndexManager, BFIndexConfig
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from zonebloom.spark.pruning.prune import table as table
     from zonebloom.spark.pruning.pruned import PrunePlan as PrunePlan
     from zonebloom.spark.pruning.pruned import Reason as Reason
-    from zonebloom.spark.pruning.read_pruned import read_pruned as read_pruned
     from zonebloom.spark.tagging.tag import files_with_keys as files_with_keys
     from zonebloom.spark.tagging.tag import tag_location as tag_location
 
@@ -48,7 +47,6 @@ _NAMES = {
     "joins.filter_join": "JoinPlan explain_join filter_join",
     "pruning.prune": "disable enable last_scans prune prune_plan table",
     "pruning.pruned": "PrunePlan Reason",
-    "pruning.read_pruned": "read_pruned",
     "package_archive": "send_package",
     "data_source": "register",
     "tagging.tag": "files_with_keys tag_location",

@@ -15,7 +15,7 @@ from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.spark.frames import Indexed, Path
 from zonebloom.spark.load import Options, keys_text
-from zonebloom.spark.pruning.read_pruned import read_pruned
+from zonebloom.spark.pruning.prune import prune
 from zonebloom.spark.session import quoted
 from zonebloom.spark.types import INTEGERS, is_plain_text
 from zonebloom.storage.files import is_local
@@ -70,13 +70,11 @@ class Side:
 
     def _read(self, spark: SparkSession) -> DataFrame:
         given = self._given
-        if given.filter is not None:
-            return read_pruned(
-                spark, given.path, given.filter, given.columns, index_dir=given.index_dir
-            )
         several = not isinstance(given.path, str | os.PathLike)
         paths = map(os.fspath, given.path if several else [given.path])
         frame = spark.read.parquet(*map(absolute_path, paths))
+        if given.filter is not None:
+            frame = prune(frame.where(given.filter), index_dir=given.index_dir)
         return frame if given.columns is None else frame.select(*map(quoted, given.columns))
 
     def zones(self, spark: SparkSession, keys: pa.Table) -> DataFrame:

@@ -126,10 +126,7 @@ def plans_of(spark: Any) -> Any:
     from py4j.protocol import Py4JError
     from pyspark.java_gateway import ensure_callback_server_started
 
-    instead = (
-        "use zonebloom.spark.read_pruned(spark, path, filter) or zonebloom.spark.scan(spark, "
-        "path, filter=...), which take the filter with the read"
-    )
+    instead = "use zonebloom.spark.scan(spark, path, filter=...), which takes the filter along"
     if not hasattr(spark, "_jvm"):
         raise EngineError(f"Spark Connect gives no access to plans; {instead}")
     try:

@@ -42,16 +42,14 @@ _CATCHING = threading.Lock()
 
 
 class ListedFile(NamedTuple):
-    """A file as Spark listed it: path, size in bytes, mtime in ms; -1 where it does not say."""
+    """A file as Spark listed it: path, size in bytes, mtime in ms."""
 
     path: str
-    size: int = -1
-    mtime_ms: int = -1
+    size: int
+    mtime_ms: int
 
     def is_still(self, identity: FileIdentity) -> bool:
         """Whether the file is what it was when Spark listed it, as far as Spark can tell."""
-        if self.mtime_ms < 0:
-            return True
         if identity.size != self.size:
             return False
         if identity.mtime_ns // 10**6 == self.mtime_ms:
