@@ -6,6 +6,7 @@ import datetime as dt
 import pickle
 import random
 from decimal import Decimal
+from functools import partial
 
 import e2e_helpers as e2e
 import pyarrow as pa
@@ -206,16 +207,19 @@ class TestDuckDB(SqlEngine):
         assert self.assert_same(con, "SELECT row FROM {} WHERE f IN (10.5, 'nan')")
 
     def test_prepared_parameters(self, con, counting, size):
-        def run():
-            for value in ([42], [4242], [-1], [None]):
-                self.assert_same(con, "SELECT * FROM {} WHERE id = ?", value)
-            self.assert_same(con, "SELECT * FROM {} WHERE s IN (?, ?)", ["key 1", "key 2"])
-            con.execute("PREPARE one AS SELECT row FROM rows WHERE id = $1 AND s = $2")
-            assert len(con.execute("EXECUTE one(42, 'key 42')").fetchall()) == 1
-            assert con.execute("EXECUTE one(42, 'key 43')").fetchall() == []
-            con.execute("DEALLOCATE one")
-
-        assert bytes_of(counting, run)[1] < size / 2
+        for value, least_of in [([42], 6), ([4242], 6), ([-1], 1000), ([None], 1000)]:
+            ask = partial(self.assert_same, con, "SELECT * FROM {} WHERE id = ?", value)
+            assert bytes_of(counting, ask)[1] < size / least_of
+        two = ["key 1", "key 2"]
+        ask = partial(self.assert_same, con, "SELECT * FROM {} WHERE s IN (?, ?)", two)
+        assert bytes_of(counting, ask)[1] < size / 3
+        con.execute("PREPARE one AS SELECT row FROM rows WHERE id = $1 AND s = $2")
+        for key, count in [("key 42", 1), ("key 43", 0)]:
+            run = partial(con.execute, f"EXECUTE one(42, '{key}')")
+            given, read = bytes_of(counting, lambda run=run: run().fetchall())
+            assert len(given) == count
+            assert read < size / 50
+        con.execute("DEALLOCATE one")
 
     def test_joins(self, con):
         self.assert_same(con, "SELECT row FROM {} JOIN keys ON id = key")

@@ -62,6 +62,10 @@ _VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"
 _read_before: set[str] = set()
 
 
+def _is_folder(filesystem: pafs.FileSystem, path: str) -> bool:
+    return filesystem.get_file_info(path).type == pafs.FileType.Directory
+
+
 class _NotRead(CorruptIndex):
     """A version of a newer format, or not to be read now: a reader may pass over it, but nothing
     may be written on top of what is older."""
@@ -155,7 +159,9 @@ class Catalog:
         return self._last is not None or is_known
 
     def _say_gone(self) -> None:
-        if self.was_read:
+        """Warn of an index that was beside the data, where the data is still."""
+        beside, name = posixpath.split(self.folder.rstrip("/"))
+        if self.was_read and name == FOLDER and _is_folder(self.filesystem, beside):
             self._last = None
             _read_before.discard(os.path.abspath(self.folder))
             warnings.warn(
