@@ -13,7 +13,7 @@ import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pyarrow.fs as pafs
 
@@ -46,16 +46,21 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     filesystem = catalog.filesystem
     before = datetime.now(UTC) - older_than
     # Before the newest version is read: of segments that come later nothing is known.
-    folders = _listed(filesystem, posixpath.join(catalog.folder, "segments"))
+    segments = _listed(filesystem, posixpath.join(catalog.folder, "segments"))
+    folders = [(folder, _listed(filesystem, folder.path)) for folder in segments]
+    versions_folder = posixpath.join(catalog.folder, "versions")
+    there = [*segments, *_listed(filesystem, versions_folder), *chain(*(f[1] for f in folders))]
+    if not any(_is_older(info, before) for info in there):
+        # As after most refreshes: then no version is read.
+        return Vacuumed(0, 0, 0)
     newest = catalog.latest(for_writing=True)
-    versions = _listed(filesystem, posixpath.join(catalog.folder, "versions"))
+    versions = _listed(filesystem, versions_folder)
     oldest = _oldest_kept(catalog, newest, versions, before)
     named = newest.folders | oldest.folders
     files = newest.files | oldest.files
     num_bytes = 0
     unnamed: dict[str, int] = {}
-    for folder in folders:
-        inside = _listed(filesystem, folder.path)
+    for folder, inside in folders:
         # An empty folder is of a build that begins.
         if not all(_is_older(info, before) for info in inside or [folder]):
             continue
