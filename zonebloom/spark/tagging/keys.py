@@ -29,7 +29,9 @@ from zonebloom.values.types import require_indexable
 
 PREFIX = "__zonebloom_"
 # Where a row found lies: no column of the keys has such names.
-FRAGMENT_ID, PATH, ROW_OFFSET = (PREFIX + name for name in ("fragment_id", "path", "row_offset"))
+FRAGMENT_ID, PATH, ROW_OFFSET, FILE = (
+    PREFIX + name for name in ("fragment_id", "path", "row_offset", "file")
+)
 _SHOWN = 4
 _DIGITS = {st.ByteType: 3, st.ShortType: 5, st.IntegerType: 10, st.LongType: 20}
 _MOST_DIGITS = 38

@@ -34,9 +34,9 @@ from zonebloom.spark.tagging.key_summary import (
     summarize_frame,
 )
 from zonebloom.spark.tagging.keys import (
+    FILE,
     FRAGMENT_ID,
     PATH,
-    PREFIX,
     ROW_OFFSET,
     KeyColumns,
     collected,
@@ -49,11 +49,6 @@ from zonebloom.threads import cores, in_order
 
 # The number of a fragment among those there are, and what is read of it.
 Part = tuple[int, FragmentPlan]
-_FILE = PREFIX + "file"
-_FILE_FIELDS = (
-    st.StructField(FRAGMENT_ID, st.LongType()),
-    st.StructField(PATH, st.StringType()),
-)
 # With more keys than this, about every zone holds one.
 _MOST_COLLECTED = 1 << 14
 # What is read within the time a Spark job takes to start is read here.
@@ -64,9 +59,18 @@ _MOST_ROWS_HERE = 1 << 22
 class Located:
     """The rows that may equal a key, as a frame that is evaluated already."""
 
-    # The key columns as `KeyColumns.fields`, then `ROW_OFFSET`, `FRAGMENT_ID` and `PATH`.
+    # The key columns as `KeyColumns.fields`, then `ROW_OFFSET` and `FILE`, a number.
     frame: DataFrame
     num_rows: int
+    # `FILE`, `FRAGMENT_ID` and `PATH`.
+    files: DataFrame
+
+    def told(self, rows: DataFrame) -> DataFrame:
+        """Rows with a file's number, and which file that is.
+
+        Last: with a path each, rows that are broadcast would take many times the memory.
+        """
+        return rows.join(sf.broadcast(self.files), FILE, "left")
 
 
 @dataclass(frozen=True)
@@ -130,12 +134,12 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
         frozenset(rebased),
         columns.ignores_case,
     )
-    where = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, _FILE))
+    where = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FILE))
     fields = st.StructType([*columns.fields, *where])
     candidates = Candidates(work, arrow_schema(fields))
     files = pa.table(
         {
-            _FILE: range(len(present)),
+            FILE: range(len(present)),
             FRAGMENT_ID: pa.array([file.fragment_id for file in present], pa.int64()),
             PATH: pa.array([file.fragment.path for file in present], pa.string()),
         }
@@ -146,15 +150,12 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
         with ThreadPoolExecutor(cores()) as pool:
             read = in_order(pool, lambda part: list(candidates.batches([part])), parts, cores() + 1)
             table = pa.Table.from_batches(chain.from_iterable(read), candidates.schema)
-        told = files.take(table[_FILE]).drop_columns([_FILE])
-        for name in told.column_names:
-            table = table.append_column(told.schema.field(name), told[name])
-        fields = st.StructType([*fields, *_FILE_FIELDS])
-        return Located(spark.createDataFrame(table, fields), table.num_rows)
+        files = files.take(table[FILE].unique())
+        found = spark.createDataFrame(table, fields)
+        return Located(found, table.num_rows, spark.createDataFrame(files))
     tasks = _tasks(work, parts, parallelism(spark) or cores())
     frame = task_frame(spark, tasks, candidates.batches, fields).localCheckpoint(eager=False)
-    told = sf.broadcast(spark.createDataFrame(files))
-    return Located(frame.join(told, _FILE), frame.count())
+    return Located(frame, frame.count(), spark.createDataFrame(files))
 
 
 def _indexed(ds: Dataset, columns: KeyColumns) -> list[str]:

@@ -15,7 +15,7 @@ from zonebloom.spark.failures import explained
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.session import quoted
-from zonebloom.spark.tagging.keys import FRAGMENT_ID, PATH, PREFIX, KeyColumns, key_columns
+from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, PATH, PREFIX, KeyColumns, key_columns
 from zonebloom.spark.tagging.locate import Located, locate
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import alike
@@ -94,7 +94,7 @@ def tag_location(
         )
     columns, evaluated, located = _located(keys, ds, on, partition_by)
     tagged = evaluated.join(_rows(located), columns.join_on(), "left")
-    return tagged.select(
+    return located.told(tagged).select(
         *(sf.col(quoted(name)) for name in keys.columns),
         *(sf.col(PREFIX + name).alias(name) for name in TAGS),
     )
@@ -127,11 +127,13 @@ def files_with_keys(
     columns, evaluated, located = _located(keys, ds, on, partition_by)
     distinct = evaluated.select(*(sf.col(quoted(name)) for name in columns.names)).distinct()
     ids = [sf.col(field.name) for field in columns.fields]
-    return (
+    counted = (
         distinct.join(_rows(located), columns.join_on(), "inner")
-        .groupBy(sf.col(PATH).alias("path"), sf.col(FRAGMENT_ID).alias("fragment_id"))
+        .groupBy(FILE)
         .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
     )
+    names = sf.col(PATH).alias("path"), sf.col(FRAGMENT_ID).alias("fragment_id")
+    return located.told(counted).select(*names, "num_keys", "num_rows")
 
 
 def _located(
