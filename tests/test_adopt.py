@@ -135,6 +135,17 @@ def test_an_index_in_a_folder_of_its_own(original, tmp_path):
     assert ds.count_rows(f"id = {part(1)['id'][5]}") == 1
 
 
+def test_a_copy_takes_nothing_from_the_original(original, tmp_path, monkeypatch):
+    forget_small_files(monkeypatch)
+    index = str(tmp_path / "index")
+    zb.dataset(original, index_dir=index).create_scalar_index("id", spark=False)
+    shutil.copytree(original, tmp_path / "copy", copy_function=shutil.copyfile)
+    done = zb.dataset(tmp_path / "copy", index_dir=index).adopt_index()
+    assert (done.num_files, len(done.left)) == (0, PARTS)
+    ds = zb.dataset(original, index_dir=index)
+    assert ds.describe_indices()[0].num_fragments_indexed == PARTS
+
+
 def test_only_parquet_has_a_footer_that_tells(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()

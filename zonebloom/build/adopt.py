@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Sequence
+from collections.abc import Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from zonebloom.build.others import OtherDatasets
 from zonebloom.catalog.coverage import PresentFragment, cover
 from zonebloom.catalog.model import KnownFragment, Version
 from zonebloom.errors import CommitConflict, FragmentUnreadable
@@ -45,7 +46,10 @@ def adopt(opened: Opened) -> tuple[Version, Adopted]:
     source, base = opened.source, opened.version
     present = cover(source.fragments, source.identities(), base).present
     strangers = [each for each in present if not each.is_known]
-    orphans = _orphans(base, present)
+    others = OtherDatasets(source, opened.catalog)
+    known = {each.fragment_id for each in base.fragments.values()}
+    in_place = {each.fragment_id for each in present if each.is_known}
+    orphans = _orphans(base, in_place | others.unchanged(base, known))
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
         seen = list(pool.map(lambda each: _seen_now(source, each, orphans), strangers))
     adopted: dict[str, KnownFragment] = {}
@@ -70,11 +74,10 @@ def adopt(opened: Opened) -> tuple[Version, Adopted]:
     return opened.catalog.commit(change), Adopted(len(adopted), left)
 
 
-def _orphans(base: Version, present: Sequence[PresentFragment]) -> Orphans:
-    live = {each.fragment_id for each in present if each.is_known}
+def _orphans(base: Version, in_place: Set[int]) -> Orphans:
     orphans: Orphans = {}
     for known in base.fragments.values():
-        if known.fragment_id not in live and known.footer:
+        if known.fragment_id not in in_place and known.footer:
             orphans.setdefault((known.identity.size, known.footer), []).append(known)
     return orphans
 
