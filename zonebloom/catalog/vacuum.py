@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from zonebloom.catalog.folder import writing_to
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
-from zonebloom.errors import CorruptIndex
+from zonebloom.errors import CorruptIndex, EncryptedIndex
 from zonebloom.storage.files import is_local
 
 # How long versions are kept that were replaced.
@@ -100,7 +100,7 @@ def _oldest_kept(
         # A draft of a version has no number.
         number, _, _ = document.base_name.partition(".")
         if number.isdecimal() and int(number) < newest.number and not _is_older(successor, before):
-            with contextlib.suppress(CorruptIndex):
+            with contextlib.suppress(CorruptIndex, EncryptedIndex):
                 oldest = catalog.version(int(number))
                 break
     return oldest
