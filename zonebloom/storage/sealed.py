@@ -250,7 +250,8 @@ class SealedFile(RandomAccessFile):
     def _opened(self, starts: np.ndarray, stops: np.ndarray) -> tuple[bytes, list[int], str | None]:
         """Modules that hold some ranges, one after another, and where each range begins in them;
         zeros for one that was changed, and what was."""
-        firsts, lasts = starts // _MODULE_BYTES, (stops - 1) // _MODULE_BYTES
+        firsts = starts // _MODULE_BYTES
+        lasts = np.maximum(starts, stops - 1) // _MODULE_BYTES
         inner = [np.arange(a + 1, b) for a, b in zip(firsts, lasts, strict=True) if b > a + 1]
         numbers = np.unique(np.concatenate([firsts, lasts, *inner]))
         numbers = numbers[numbers < self._modules.count]
