@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
+from bench.sections import BENCHMARKS, write_section
 from zonebloom.cli.engines import spark_session
 
 _FILES = 4
@@ -37,7 +38,7 @@ PAGED = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rows", type=int, default=20_000_000, help="rows of the data set")
-    parser.addoption("--readme", action="store_true", help="write the table into README.md")
+    parser.addoption("--write", action="store_true", help="write the table into bench/REPORT.md")
 
 
 @pytest.fixture(scope="session")
@@ -188,15 +189,9 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
         lines.append(f"| {label} | {peer} | {_text(mine)} | {_text(theirs)} | {share} |")
     lines += [f"\n{note}" for note in NOTES]
     terminalreporter.write_line("\n" + "\n".join(lines))
-    if config.getoption("--readme"):
-        _write_readme(config.rootpath / "README.md", lines)
-
-
-def _write_readme(path: Path, lines: list[str]) -> None:
-    before, _, rest = path.read_text(encoding="utf-8").partition("<!-- benchmarks -->\n")
-    _, mark, after = rest.partition("<!-- /benchmarks -->")
-    body = "\n".join(lines)
-    path.write_text(f"{before}<!-- benchmarks -->\n{body}\n{mark}{after}", encoding="utf-8")
+    if config.getoption("--write"):
+        path = config.rootpath / "bench" / "REPORT.md"
+        write_section(path, BENCHMARKS, "\n".join(lines) + "\n")
 
 
 def _text(seconds: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.measures import ABSENT, IN_SIZES, Measured, in_name
 from bench.scale import Scaled
-from bench.tables import count_text, size_text, time_text
+from bench.tables import count_text, shares_of_scans, size_text, time_text
 
 # Families share a colour, and members of one differ by marker.
 _STYLES = {
@@ -31,6 +31,16 @@ _KINDS = (
     ("absent key, warm", "x", lambda each: each.warm[ABSENT].wall),
 )
 _PANELS_A_ROW = 3
+# Told apart by the colour-blind, and by their markers.
+_LAYOUTS = {
+    "recommended": ("#0072b2", "o"),
+    "pyarrow": ("#d55e00", "s"),
+    "Polars": ("#009e73", "^"),
+    "DuckDB": ("#cc79a7", "D"),
+    "Spark": ("#e69f00", "v"),
+    "tpchgen-cli": ("#56b4e9", "P"),
+}
+SHARES = "against-scans.png"
 
 
 def _pyplot() -> Any:
@@ -52,8 +62,10 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _panels(count: int, width: float, height: float, **shared: Any) -> tuple[Any, list[Any]]:
-    columns = min(count, _PANELS_A_ROW)
+def _panels(
+    count: int, width: float, height: float, a_row: int = _PANELS_A_ROW, **shared: Any
+) -> tuple[Any, list[Any]]:
+    columns = min(count, a_row)
     rows = -(-count // columns)
     figure, axes = _pyplot().subplots(
         rows, columns, figsize=(width * columns, height * rows), squeeze=False, **shared
@@ -148,6 +160,32 @@ def plot_in_sizes(measured: Sequence[Measured], path: Path) -> Path:
         ax.tick_params(labelbottom=True, labelleft=True)
         ax.set_xlabel("keys of IN (of rows drawn at random)")
     _legend_above(figure, list(handles.values()), list(handles), 4)
+    return _save(figure, path)
+
+
+def plot_shares(measured: Sequence[Measured], path: Path) -> Path:
+    """What a lookup takes of the best scan's time by its number of keys; a panel a data set that
+    was written as pyarrow does by default, a line a layout."""
+    found = shares_of_scans(measured)
+    sets = list(dict.fromkeys(each.name for each in found if each.layout == "pyarrow"))
+    figure, axes = _panels(len(sets), 2.6, 3.2, 4, sharey=True, sharex=True)
+    handles: dict[str, Any] = {}
+    for ax, name in zip(axes, sets, strict=True):
+        ax.axhline(1, color="black", linewidth=1)
+        for data in (each for each in found if each.name == name):
+            color, marker = _LAYOUTS[data.layout]
+            (handles[data.layout],) = ax.plot(
+                list(found[data]), list(found[data].values()), color=color, marker=marker
+            )
+        ax.set_title(name, fontsize=10, loc="left")
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        _scaled_axis(ax.xaxis, count_text)
+        _scaled_axis(ax.yaxis, lambda value: f"{value:g}")
+        ax.tick_params(labelbottom=True)
+        ax.set_xlabel("keys looked up")
+    axes[0].set_ylabel("time / best scan's time")
+    _legend_above(figure, list(handles.values()), list(handles), len(handles))
     return _save(figure, path)
 
 

@@ -18,9 +18,10 @@ from bench import data, layouts, scale
 from bench.competitors import PEERS, Competitor, competitors
 from bench.data import DataSet
 from bench.measures import Effort, Measured, Questions, measure
-from bench.plotted import plot_growth, plot_in_sizes, plot_latency
+from bench.plotted import SHARES, plot_growth, plot_in_sizes, plot_latency, plot_shares
 from bench.scale import Scaled
-from bench.tables import full_table, import_table, ratio_table, scale_table
+from bench.sections import BENCHMARKS, read_section, section, write_section
+from bench.tables import full_table, import_table, lookup_table, ratio_table, scale_table
 
 SCALE = "scale"
 SETS = (*data.makers(0, 1, None), SCALE)
@@ -28,9 +29,12 @@ SETS = (*data.makers(0, 1, None), SCALE)
 IN_EVERY_LAYOUT = ("random-int64", "uuid-36-bytes", "text-1-000-distinct", "tpch-lineitem")
 _PACKAGES = ("pyarrow", "polars", "duckdb", "datafusion", "pylance", "numba")
 _HOME = Path(__file__).resolve().parent
-_BEGIN, _END = "<!-- peers -->\n", "<!-- /peers -->"
-# What the README shows, of data sets in every layout.
-_SHOWN = layouts.RECOMMENDED, "pyarrow"
+_PARTS = (
+    "`pytest bench --write` makes 20 million rows in 4 files of row groups of a million (a random "
+    "`int64` id, a uuid as text, a `float64`, an `int64`; for Spark the same in 16 files, and a "
+    "join of 10 million), measures, and writes this table. Ours and theirs are timed in one run: "
+    "compare the ratios, for the times are the machine's."
+)
 
 Progress = Callable[[str], object]
 
@@ -151,7 +155,9 @@ def _data_sets(options: Options, report: Report, progress: Progress) -> Iterator
 def markdown(report: Report) -> str:
     """The whole report."""
     lines = ["# Against other tools", "", *_preface(report)]
-    lines += _ratios(report.measured, "##")
+    if report.measured:
+        lines += ["", f"![Time of lookups against scans](plots/{SHARES})"]
+    lines += _ratios(report.measured)
     first = [each for each in report.measured if each.data.is_first]
     if first:
         lines += ["", "![Latency by competitor](plots/latency.png)"]
@@ -169,7 +175,7 @@ def markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ratios(measured: list[Measured], level: str) -> list[str]:
+def _ratios(measured: list[Measured]) -> list[str]:
     """A table a layout, headed by what its files tell."""
     lines: list[str] = []
     for layout in layouts.NAMES:
@@ -178,7 +184,7 @@ def _ratios(measured: list[Measured], level: str) -> list[str]:
             continue
         sets = dict.fromkeys(each.data for each in found)
         columns = [(file, each.column) for each in sets for file in each.files]
-        lines += ["", f"{level} Layout: {layout}, {layouts.told(columns)}", ""]
+        lines += ["", f"## Layout: {layout}, {layouts.told(columns)}", ""]
         lines += ratio_table(found)
     return lines
 
@@ -189,17 +195,9 @@ def _described(each: DataSet) -> str:
 
 
 def readme_section(report: Report) -> str:
-    """What the README shows of it."""
-    lines = _preface(report)
-    by_default = {each.data.name for each in report.measured if each.data.layout == _SHOWN[1]}
-    shown = [each for each in report.measured if each.data.name in by_default]
-    lines += _ratios([each for each in shown if each.data.layout in _SHOWN], "####")
-    if report.measured:
-        lines += ["", "![Latency by competitor](bench/plots/latency.png)"]
-    if report.scaled:
-        lines += ["", *_scale_words(), "", *scale_table(report.scaled)]
-        lines += ["", "![Growth with rows](bench/plots/growth.png)"]
-    lines += ["", "All tables are in [bench/REPORT.md](bench/REPORT.md)."]
+    """What the README shows of it: a few lookups in files of every layout, and the plot."""
+    lines = lookup_table(report.measured)
+    lines += ["", f"![Time of lookups against scans](bench/plots/{SHARES})"]
     return "\n".join(lines) + "\n"
 
 
@@ -212,6 +210,13 @@ def _preface(report: Report) -> list[str]:
         "against brute force first. Warm lookups: all take turns, and each has its least time; "
         "one key and an absent key are another one each time, IN has the keys of so many rows "
         "drawn at random, a batch has 100,000 keys, one in 1,000 present.",
+        "",
+        "`python -m bench report --readme` measures, and writes this file, the plots and the "
+        "README's table; `--ratios` measures only what is held against Lance and the scans, "
+        "`--sets` and `--layouts` choose by parts of names, `--full` takes an index of a billion "
+        "rows too. Every data set is laid out as recommended, lineitem and orders also as their "
+        "generator writes them, and four of them as pyarrow, Polars, DuckDB and Spark do by "
+        "default; each table's heading tells the layout from the files.",
         "",
         "By layout: zonebloom's `lookup`, and what it takes of others' time; in brackets, of "
         "their time on all cores. By data set, in brackets, the figure as a multiple of "
@@ -249,10 +254,14 @@ def _version(package: str) -> str:
 
 
 def write(report: Report, out: Path) -> None:
-    """Write REPORT.md and the plots into a folder."""
+    """Write REPORT.md and the plots into a folder; what `pytest bench --write` wrote stays."""
     out.mkdir(parents=True, exist_ok=True)
+    path = out / "REPORT.md"
+    kept = read_section(path, BENCHMARKS) if path.exists() else ""
     first = [each for each in report.measured if each.data.is_first]
     others = [each for each in report.measured if not each.data.is_first]
+    if report.measured:
+        plot_shares(report.measured, out / "plots" / SHARES)
     if first:
         plot_latency(first, out / "plots")
         plot_in_sizes(first, out / "plots" / "in-sizes.png")
@@ -260,7 +269,8 @@ def write(report: Report, out: Path) -> None:
         plot_in_sizes(others, out / "plots" / "layouts.png")
     if report.scaled:
         plot_growth(report.scaled, out / "plots")
-    (out / "REPORT.md").write_text(markdown(report), encoding="utf-8")
+    text = f"{markdown(report)}\n## Parts\n\n{_PARTS}\n\n{section(BENCHMARKS, kept)}\n"
+    path.write_text(text, encoding="utf-8")
 
 
 def write_readme(report: Report, path: Path = _HOME.parent / "README.md") -> None:
@@ -271,9 +281,4 @@ def write_readme(report: Report, path: Path = _HOME.parent / "README.md") -> Non
     ValueError
         When the README has no markers.
     """
-    text = path.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{path.name} has no {_BEGIN.strip()} and {_END}")
-    path.write_text(f"{before}{begin}{readme_section(report)}{end}{after}", encoding="utf-8")
+    write_section(path, "peers", readme_section(report))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import BinaryIO, ClassVar, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 BUCKET = "lake"
 _LISTED = 1000
@@ -105,13 +106,20 @@ class Handler(BaseHTTPRequestHandler):
         return body
 
     def _get(self, key: str) -> None:
-        path = self._folder / key
-        if not path.is_file():
+        # What is open stays what it is when another takes its name.
+        try:
+            file = (self._folder / key).open("rb")
+        except (FileNotFoundError, IsADirectoryError):
             self._answer(404)
             return
-        size = path.stat().st_size
+        with file:
+            self._send(file)
+
+    def _send(self, file: BinaryIO) -> None:
+        found = os.fstat(file.fileno())
+        size = found.st_size
         start, stop, status = 0, size, 200
-        tag = _tag(path)
+        tag = _tag(found)
         if self.headers.get("If-Match", tag) != tag:
             self._answer(412)
             return
@@ -119,22 +127,21 @@ class Handler(BaseHTTPRequestHandler):
             first, last = asked.groups()
             start = int(first) if first else size - int(last)
             stop, status = min(int(last) + 1, size) if first and last else size, 206
-        with path.open("rb") as file:
-            file.seek(start)
-            body = b"" if self.command == "HEAD" else file.read(stop - start)
+        file.seek(start)
+        body = b"" if self.command == "HEAD" else file.read(stop - start)
         self._answer(
             status,
             body,
             Content_Length=str(stop - start),
             Content_Range=f"bytes {start}-{stop - 1}/{size}",
             ETag=tag,
-            Last_Modified=formatdate(path.stat().st_mtime, usegmt=True),
+            Last_Modified=formatdate(found.st_mtime, usegmt=True),
         )
 
     def _list(self, query: dict[str, str]) -> None:
         prefix, after = query.get("prefix", ""), query.get("start-after", "")
         after = max(after, query.get("continuation-token", ""))
-        found = (path for path in self._folder.rglob("*") if path.is_file())
+        found = (Path(at, name) for at, _, names in os.walk(self._folder) for name in names)
         keys = sorted(path.relative_to(self._folder).as_posix() for path in found)
         keys = [key for key in keys if key.startswith(prefix) and key > after]
         folders: set[str] = set()
@@ -145,11 +152,14 @@ class Handler(BaseHTTPRequestHandler):
         page = keys[: int(query.get("max-keys", _LISTED))]
         rows = []
         for key in page:
-            path = self._folder / key
-            at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(path.stat().st_mtime))
+            try:
+                status = (self._folder / key).stat()
+            except FileNotFoundError:
+                continue
+            at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(status.st_mtime))
             rows.append(
                 f"<Contents><Key>{escape(key)}</Key><LastModified>{at}</LastModified>"
-                f"<ETag>{escape(_tag(path))}</ETag><Size>{path.stat().st_size}</Size></Contents>"
+                f"<ETag>{escape(_tag(status))}</ETag><Size>{status.st_size}</Size></Contents>"
             )
         rows += [
             f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in folders
@@ -172,12 +182,11 @@ class Handler(BaseHTTPRequestHandler):
             self.parts[query["uploadId"]][int(query["partNumber"])] = body
             self._answer(200, ETag='"part"')
             return
-        path = self._folder / key
-        if self.headers.get("If-None-Match") == "*" and path.exists():
+        tag = self._store(key, body, self.headers.get("If-None-Match") == "*")
+        if tag is None:
             self._answer(412)
-            return
-        self._store(path, body)
-        self._answer(200, ETag=_tag(path))
+        else:
+            self._answer(200, ETag=tag)
 
     def _post(self, key: str, query: dict[str, str], body: bytes) -> None:
         if "uploads" in query:
@@ -186,17 +195,29 @@ class Handler(BaseHTTPRequestHandler):
             self._xml("InitiateMultipartUploadResult", f"<UploadId>{name}</UploadId>")
         elif "uploadId" in query:
             parts = self.parts.pop(query["uploadId"])
-            self._store(self._folder / key, b"".join(parts[number] for number in sorted(parts)))
-            tag = escape(_tag(self._folder / key))
-            self._xml("CompleteMultipartUploadResult", f"<ETag>{tag}</ETag>")
+            tag = self._store(key, b"".join(parts[number] for number in sorted(parts)))
+            self._xml("CompleteMultipartUploadResult", f"<ETag>{escape(tag or '')}</ETag>")
         else:
-            for name in re.findall(rb"<Key>(.*?)</Key>", body):
-                (self._folder / name.decode()).unlink(missing_ok=True)
-            self._xml("DeleteResult", "")
+            names = [name.decode() for name in re.findall(rb"<Key>(.*?)</Key>", body)]
+            for name in names:
+                (self._folder / unescape(name)).unlink(missing_ok=True)
+            deleted = (f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
+            self._xml("DeleteResult", "".join(deleted))
 
-    def _store(self, path: Path, body: bytes) -> None:
+    def _store(self, key: str, body: bytes, is_new: bool = False) -> str | None:
+        """The tag of an object that is there whole or not at all; None where one was before."""
+        path = self._folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
+        draft = self._folder.with_name(f"{self._folder.name}-{uuid.uuid4().hex}")
+        draft.write_bytes(body)
+        tag = _tag(draft.stat())
+        try:
+            os.link(draft, path) if is_new else os.replace(draft, path)
+        except FileExistsError:
+            return None
+        finally:
+            draft.unlink(missing_ok=True)
+        return tag
 
     def _xml(self, name: str, inner: str) -> None:
         space = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
@@ -215,8 +236,7 @@ def _chunks(file: BinaryIO) -> bytes:
     return b"".join(parts)
 
 
-def _tag(path: Path) -> str:
-    status = path.stat()
+def _tag(status: os.stat_result) -> str:
     return f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
 
 

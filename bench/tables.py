@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bench.competitors import SCANS, LanceBloom, ZoneBloom, ZoneBloomFilter
-from bench.measures import BATCH, Measured, Timed
+from bench.data import DataSet
+from bench.measures import BATCH, IN_SIZES, Measured, Timed, in_name
 from bench.scale import Scaled
 
 OURS = ZoneBloom.name
@@ -103,6 +104,51 @@ _AGAINST = {
     "the best scan": tuple(each.name for each in SCANS),
     "`to_table(filter=)`": (ZoneBloomFilter.name,),
 }
+
+
+# Rare keys, one and many, and a key that is in every zone.
+LOOKUPS = (
+    ("random int64", 1),
+    ("uuid, 36 bytes", 1),
+    ("uuid, 36 bytes", 100),
+    ("uuid, 36 bytes", 10_000),
+    ("text, 1,000 distinct", 1),
+)
+
+
+def lookup_table(
+    measured: Sequence[Measured], lookups: Sequence[tuple[str, int]] = LOOKUPS
+) -> list[str]:
+    """What lookups take in files of each layout; in brackets, of the best scan's time and of
+    Lance's."""
+    lines = _header([f"{data}: {in_name(count)}" for data, count in lookups], "layout")
+    names = {data for data, _ in lookups}
+    for layout in dict.fromkeys(each.data.layout for each in measured if each.data.name in names):
+        cells = []
+        for data, count in lookups:
+            warm = {
+                each.competitor: each.warm[in_name(count)].wall
+                for each in measured
+                if (each.data.name, each.data.layout) == (data, layout)
+            }
+            ours = warm[OURS]
+            scan, lance = min(warm[each.name] for each in SCANS), warm[LanceBloom.name]
+            cells.append(f"{time_text(ours)}<br>({ours / scan:.2g}, {ours / lance:.2g})")
+        lines.append(f"| {layout} | {' | '.join(cells)} |")
+    return lines
+
+
+def shares_of_scans(measured: Sequence[Measured]) -> dict[DataSet, dict[int, float]]:
+    """What our lookups take of the best scan's time, by keys of IN; of each data set and layout."""
+    found: dict[DataSet, dict[int, float]] = {}
+    for data in dict.fromkeys(each.data for each in measured):
+        warm = {each.competitor: each.warm for each in measured if each.data == data}
+        found[data] = {
+            count: warm[OURS][name].wall / min(warm[each.name][name].wall for each in SCANS)
+            for count in IN_SIZES
+            if (name := in_name(count)) in warm[OURS]
+        }
+    return found
 
 
 def _share(name: str, ours: dict[str, Timed], others: Sequence[dict[str, Timed]]) -> str:

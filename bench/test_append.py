@@ -56,12 +56,16 @@ def test_refresh_with_new_files(versus, many_files, tmp_path):
     index, again = str(tmp_path / "index"), str(tmp_path / "again")
     zb.dataset(folder, index_dir=index).create_scalar_index("id", spark=False)
     whole = size_of(Path(index))
+    rounds = 5
+    written = [tmp_path / f"new-{number}.parquet" for number in range((rounds + 1) * added)]
+    for number, path in enumerate(written):
+        pq.write_table(table(rows, files + number), path)
     new: list[Path] = []
 
     def refresh() -> None:
-        for _ in range(added):
-            new.append(folder / f"new-{len(new)}.parquet")
-            pq.write_table(table(rows, files + len(new)), new[-1])
+        for path in written[len(new) : len(new) + added]:
+            new.append(folder / path.name)
+            shutil.move(path, new[-1])
         zb.dataset(folder, index_dir=index).optimize.optimize_indices(spark=False)
 
     def build() -> None:
@@ -69,12 +73,12 @@ def test_refresh_with_new_files(versus, many_files, tmp_path):
         zb.dataset(folder, index_dir=again).create_scalar_index("id", spark=False)
 
     try:
-        versus(refresh, {"building it again": build}, rounds=5)
-        written = (size_of(Path(index)) - whole) * added // len(new)
+        versus(refresh, {"building it again": build}, rounds)
+        num_bytes = (size_of(Path(index)) - whole) * added // len(new)
         run = [sys.executable, "-c", _OPENED, str(folder), index]
         seconds, held = json.loads(subprocess.check_output(run))
         NOTES.append(
-            f"{name}: a refresh with {added:,} more writes {written / whole:.1%} of the index; "
+            f"{name}: a refresh with {added:,} more writes {num_bytes / whole:.1%} of the index; "
             f"opened and asked for a key in a fresh process in {seconds:.2f} s and "
             f"{held / 1024:.0f} MB."
         )

@@ -107,9 +107,8 @@ def test_waits_of_one_lookup(traces, by, request):
     asked["absent"] = server.asked()
     found = "; ".join(f"{name} {counted}" for name, counted in asked.items())
     NOTES.append(f"{request.node.callspec.id}: {found}.")
-    if by == "obstore":
-        assert asked["first"].waits <= 4
-        assert asked["warm"].waits <= 2 and asked["warm, all columns"].waits <= 2
+    assert asked["first"].waits <= 4
+    assert asked["warm"].waits <= 2 and asked["warm, all columns"].waits <= 2
 
 
 def test_one_trace(versus, traces):

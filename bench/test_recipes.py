@@ -1,26 +1,20 @@
-"""The README's recipes for Delta and Iceberg against those libraries alone, in a store that answers
-20 ms late: files and bytes read and written for the same rows."""
+"""The notebook's recipes for Delta and Iceberg against those libraries alone, in a store that
+answers 20 ms late: files and bytes read and written for the same rows."""
 
 from __future__ import annotations
 
-import re
 import time
-import uuid
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, write_file
-from pyiceberg.table import WriteTask
 
 import zonebloom as zb
 from bench.conftest import NOTES
+from bench.recipes import recipes as recipes_of_notebook
 from bench.store_server import BUCKET, Server, serving
 
 FILES, ROWS = 40, 25_000
@@ -28,13 +22,8 @@ SCHEMA = pa.schema({"id": pa.int64(), "at": pa.int64(), "x": pa.float64(), "y": 
 
 
 @pytest.fixture(scope="module")
-def recipes() -> dict:
-    names = dict(pa=pa, pc=pc, uuid=uuid, AlwaysTrue=AlwaysTrue)
-    names |= dict(ArrowScan=ArrowScan, WriteTask=WriteTask, write_file=write_file)
-    text = Path(__file__).with_name("..").resolve().joinpath("README.md").read_text()
-    blocks = re.findall(r"```py\n(.*?)```", text, re.DOTALL)
-    exec(next(each for each in blocks if "def erase(" in each), names)
-    return names
+def recipes():
+    return recipes_of_notebook()
 
 
 @pytest.fixture(scope="module")

@@ -145,9 +145,10 @@ def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int =
     path : Path
     change : callable
         Returns the new content, or None when it changed the one given.
-    written_as : {1, 2, 3}
+    written_as : {1, 2, 3, 5}
         The format to write; the change of a document of format 1 sees its format, too. Before 3
-        page maps belonged to segments, each with those of its own files.
+        page maps belonged to segments, each with those of its own files; before 5 one listing had
+        all fragments.
     """
     data = path.read_bytes()
     _, content = from_document(data, json.loads(data).keys())
@@ -155,6 +156,8 @@ def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int =
         for entry in content["indices"]:
             for segment in entry["segments"]:
                 segment |= {"page_map_bytes": 0, "page_map_checksum": ""}
+    if written_as < 5 and isinstance(content.get("fragments"), list):
+        (content["fragments"],) = content["fragments"]
     if written_as == 1:
         content = {"format_version": 1, **content}
     changed = change(content)

@@ -303,6 +303,22 @@ def test_ids_that_begin_with_their_time_need_no_index(tmp_path, is_ordered):
     assert found["trace_id"].verdict == ("key ranges suffice" if is_ordered else "index")
 
 
+def test_uuids_in_order_are_worth_an_index(tmp_path):
+    """Row groups have their minima and maxima, but pyarrow reads them all."""
+    ids = [number.to_bytes(16) for number in range(400_000)]
+    for kind in (pa.uuid(), pa.binary(16)):
+        storage = pa.array(ids, pa.binary(16))
+        column = pa.ExtensionArray.from_storage(kind, storage) if kind == pa.uuid() else storage
+        pq.write_table(pa.table({"id": column}), tmp_path / "a.parquet", row_group_size=10_000)
+        ds = zb.dataset(tmp_path)
+        whole = ds.scanner(filter=f"id = X'{ids[20_000].hex()}'").analyze_plan()
+        assert whole.stats.rows_found == 1
+        is_read = whole.stats.data_bytes > 0.9 * whole.plan.all_bytes
+        advice = advise(ds)["id"]
+        assert advice.is_worth_it is is_read is (kind == pa.uuid()), kind
+        assert ("no row group by those of UUIDs" in advice.why) is is_read
+
+
 def test_many_files_are_estimated(tmp_path):
     for number in range(80):
         rows = np.arange(number * 1000, (number + 1) * 1000)
@@ -328,7 +344,7 @@ def test_small_datasets(rows, tmp_path):
     found = advise(zb.dataset(tmp_path))
     assert found["a"].verdict == "too few rows"
     assert found["a"].distinct == rows
-    assert "a: there " in repr(found)
+    assert "a: there " in str(found)
 
 
 def test_wrong_arguments(data):
@@ -346,13 +362,14 @@ def test_wrong_arguments(data):
 
 def test_it_is_shown_as_a_table(data):
     *_, found = data
-    title, headers, *lines = repr(found).splitlines()
+    title, headers, *lines = str(found).splitlines()
     assert re.match(r"100,000 rows in 400 zones of 250; looked at \d+ zones, read .*B in", title)
-    assert headers.split()[:4] == ["column", "type", "nulls", "distinct"]
+    assert headers.split()[:4] == ["column", "type", "distinct", "size"]
     assert len(lines) == 2 * len(found)
+    assert repr(found).startswith("<Advices: index ")
     html = found._repr_html_()
     assert html.count("<tr>") == 1 + len(found)
-    assert "key ranges suffice" in html and "<pre>" in html
+    assert "key ranges suffice" in html and html.count("<li>") == len(found)
 
 
 def test_the_method_and_the_command(data, capsys):

@@ -471,6 +471,9 @@ class TestPyArrow:
             by = [("plain", "descending"), ("row", "ascending")]
             found, expected = (each.sort_by(by).to_table().drop("f") for each in (ours, theirs))
             assert found.equals(expected)
+        by = [("plain", "ascending", "at_start")]
+        found, expected = (each.sort_by(by).to_table() for each in (rows, plain))
+        assert found["plain"].equals(expected["plain"])
 
     def test_joins(self, folder, plain):
         # Neither of PyArrow's joins takes all types.
@@ -514,6 +517,18 @@ class TestPyArrow:
         with pytest.raises(InvalidArgument, match="fragment_scan_options"):
             options = pads.ParquetFragmentScanOptions()
             rows.to_table(filter=F("id") == 42, fragment_scan_options=options)
+        (part,) = rows.get_fragments(F("id") == 42)
+        for each in (rows, rows.filter(F("id") == 42), part):
+            for read in (each.scanner, each.to_table, each.to_batches, each.count_rows):
+                for filter in (None, F("id") == 42):
+                    with pytest.raises(TypeError, match="'where'"):
+                        read(filter=filter, where="id = 42")
+            for read in (each.head, each.take):
+                with pytest.raises(TypeError, match="'where'"):
+                    read([1] if read == each.take else 1, where="id = 42")
+        for read, given in ((rows.sort_by, ["id"]), (rows.join, [rows, "id"])):
+            with pytest.raises(TypeError, match="'where'"):
+                read(*given, where="id = 42")
         with pytest.raises(ColumnNotFound, match="nothing"):
             rows.to_table(["nothing"], F("id") == 42)
         with pytest.raises(FilterError, match="nothing"):

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT
 
-from bench import competitors, data, layouts, report, scale, tables
+from bench import competitors, data, layouts, report, scale, sections, tables
 from bench.measures import BATCH, Effort, Measured, Questions, Timed, WrongAnswer, measure
 
 TINY = Effort(keys=3, seconds=0.01, rounds=(1, 2), in_sizes=(1, 10, 100), batch=1_000, cold_runs=0)
@@ -69,18 +69,45 @@ def test_plots_and_readme_are_written(found, tmp_path):
     report.write(found, tmp_path)
     linked = set(re.findall(r"plots/[\w-]+\.png", report.markdown(found)))
     assert linked == {f"plots/{path.name}" for path in (tmp_path / "plots").iterdir()}
+    # What another command wrote there stays.
+    path = tmp_path / "REPORT.md"
+    sections.write_section(path, sections.BENCHMARKS, "| a | table |\n")
+    report.write(found, tmp_path)
+    assert path.read_text(encoding="utf-8").endswith(
+        "<!-- benchmarks -->\n| a | table |\n<!-- /benchmarks -->\n"
+    )
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- peers -->\nold\n<!-- /peers -->\nafter\n", encoding="utf-8")
     report.write_readme(found, readme)
     text = readme.read_text(encoding="utf-8")
-    assert text.startswith("before\n<!-- peers -->\nMeasured on")
+    assert text.startswith("before\n<!-- peers -->\n| layout | random int64: one key |")
+    assert "plots/against-scans.png" in text
     assert text.endswith("<!-- /peers -->\nafter\n")
     assert "old" not in text
 
 
-def test_the_readme_has_its_markers():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text.count("<!-- peers -->") == text.count("<!-- /peers -->") == 1
+def test_lookups_are_held_against_the_best_scan_and_lance(found):
+    header, _, *rows = tables.lookup_table(found.measured, [("int64, 10 % null", 10)])
+    assert header == "| layout | int64, 10 % null: IN of 10 |"
+    assert [row.split(" | ")[0] for row in rows] == ["| recommended", "| pyarrow"]
+    shares = tables.shares_of_scans(found.measured)
+    for row, data_set in zip(rows, shares, strict=True):
+        of_each = {
+            each.competitor: each.warm["IN of 10"].wall
+            for each in found.measured
+            if each.data == data_set
+        }
+        ours = of_each["zonebloom"]
+        scan = ours / min(of_each[f"{name} scan"] for name in ("DuckDB", "Polars", "pyarrow"))
+        lance = ours / of_each["Lance BLOOMFILTER"]
+        assert row.endswith(f"| {tables.time_text(ours)}<br>({scan:.2g}, {lance:.2g}) |")
+        assert shares[data_set][10] == scan and list(shares[data_set]) == [1, 10, 100]
+
+
+def test_readme_and_report_have_their_markers():
+    for name, section in (("README.md", "peers"), ("bench/REPORT.md", sections.BENCHMARKS)):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert text.count(f"<!-- {section} -->") == text.count(f"<!-- /{section} -->") == 1
 
 
 # Clustered and sorted keys are of the type and the widths of random ones.

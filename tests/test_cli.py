@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
+import fcntl
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import textwrap
 import time
 from decimal import Decimal
 from functools import partial
@@ -17,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT
+from pyarrow import csv
 
 from zonebloom.cli import engines, text
 from zonebloom.cli import main as cli
@@ -28,7 +34,7 @@ ROWS = 30_000
 PROGRAM = [
     sys.executable,
     "-c",
-    "import sys; from zonebloom.cli.main import main; sys.exit(main())",
+    "import sys; from zonebloom_command import main; sys.exit(main())",
 ]
 
 
@@ -78,8 +84,8 @@ def run(capsys):
     return run
 
 
-def start(*arguments: str, **options):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def start(*arguments: str, path=str(ROOT), **options):
+    environment = {**os.environ, "PYTHONPATH": path}
     return subprocess.Popen(
         [*PROGRAM, *arguments],
         env=environment,
@@ -91,13 +97,29 @@ def start(*arguments: str, **options):
 
 
 @pytest.mark.parametrize(
-    "command", ["build", "refresh", "validate", "lookup", "explain", "stats", "advise", "demo"]
+    "command",
+    [
+        *("adopt", "advise", "build", "completion", "count", "demo", "drop", "explain", "head"),
+        *("lookup", "ls", "refresh", "schema", "stats", "vacuum", "validate"),
+    ],
 )
 def test_help_has_an_example_and_the_json_shape(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0
-    assert f"Example: zonebloom {command}" in out
+    assert "Example: " in out
+    assert f"zonebloom {command}" in out.partition("Example: ")[2]
     assert "As JSON:" in out
+
+
+def test_help_lists_every_command(run):
+    from zonebloom.cli.commands import zonebloom
+
+    # Those of the test above.
+    assert len(zonebloom.commands) == 16
+    _, out, _ = run("--help")
+    for name in zonebloom.commands:
+        (line,) = (line for line in out.splitlines() if line.split()[:1] == [name])
+        assert not line.endswith("..."), line
 
 
 def test_help_is_quick_and_loads_no_engine():
@@ -186,14 +208,25 @@ def test_lookup_of_keys(run, indexed, tmp_path):
 
     keys = tmp_path / "keys.csv"
     keys.write_text("id,why\n70000,a\n-5,b\n42,c\n")
-    code, out, err = run("lookup", str(indexed), "--keys-from", str(keys), "--columns=name")
+    code, out, err = run("lookup", str(indexed), "--keys", str(keys), "--columns=name")
     assert (code, out) == (0, "name\nname 42\nname 70000\n")
     assert err.startswith("2 rows of 2 of 3 keys in ")
     told = json.loads(
-        run("lookup", str(indexed), "--keys-from", str(keys), "--limit=1", "--output=json")[1]
+        run("lookup", str(indexed), "--keys", str(keys), "--limit=1", "--output=json")[1]
     )
     assert (told["column"], told["num_keys"], told["num_rows"]) == ("id", 3, 1)
     assert told["rows"][0]["name"] == "name 42"
+    keys.write_text("70000\n\n42\n-5\n")
+    lines = ["--keys", str(keys), "--column=id", "--columns=name"]
+    assert run("lookup", str(indexed), *lines)[1] == "name\nname 42\nname 70000\n"
+    process = start("lookup", str(indexed), "--keys=-", "--columns=id", stdin=subprocess.PIPE)
+    out, err = process.communicate("name\nname 7\nname 8\n", timeout=60)
+    assert (process.returncode, out) == (0, "id\n 7\n 8\n")
+    keys.write_bytes(b"name \xff\n")
+    code, _, err = run("lookup", str(indexed), "--keys", str(keys), "--column=name")
+    assert (code, "are no UTF-8" in err) == (1, True)
+    for wrong in (["--column=id"], ["--key=id=1", "--column=id"], ["--keys", "nowhere"]):
+        assert run("lookup", str(indexed), *wrong)[:2] == (2, "")
 
 
 def test_lookup_limit(run, indexed):
@@ -296,6 +329,217 @@ def test_adopt(run, indexed):
     assert (left["num_files"], len(left["left"])) == (0, 1)
 
 
+def test_validate_and_refresh_without_an_index(run, data):
+    for command in ("validate", "refresh"):
+        code, out, err = run(command, str(data))
+        assert (code, out) == (1, "")
+        assert err.startswith("Error: no index at ")
+        assert "zonebloom build" in err
+
+
+@pytest.mark.parametrize(
+    "damage", ["bloomfilter.arrow", "ranges.arrow", "pages.arrow", "global.sbbf"]
+)
+def test_refresh_repairs_what_is_damaged(data, run, damage):
+    import zonebloom as zb
+
+    zb.dataset(str(data)).create_scalar_index(
+        "id", number_of_items=1000, probability=0.01, global_filter=True, spark=False
+    )
+    assert run("build", str(data), "--column", "name", "--engine", "local")[0] == 0
+    for path in (data / "_zonebloom" / "segments").rglob(damage):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    assert run("validate", str(data))[0] == 1
+    code, _, err = run("refresh", str(data), "--engine", "local")
+    assert code == 0
+    assert "was damaged and is built anew: " in err
+    assert run("validate", str(data), "--sample=all")[0] == 0
+    (kept,) = (i for i in zb.dataset(str(data)).describe_indices() if i.name == "id_idx")
+    assert (kept.number_of_items, kept.probability) == (1000, 0.01)
+    assert zb.dataset(str(data)).global_filter("id") is not None
+    assert run("lookup", str(data), "id = 70000", "--columns=name")[1] == "name\nname 70000\n"
+    assert "was damaged" not in run("refresh", str(data), "--engine", "local")[2]
+
+
+def test_a_damaged_version_is_said_and_mended(run, indexed):
+    versions = indexed / "_zonebloom" / "versions"
+    assert run("build", str(indexed), "--column=name", "--engine=local")[0] == 0
+    *_, newest = sorted(versions.glob("*.json"))
+    newest.write_bytes(newest.read_bytes()[:-5])
+    code, out, err = run("validate", str(indexed))
+    assert (code, out) == (1, "")
+    assert "zonebloom refresh" in err
+    assert run("refresh", str(indexed), "--engine=local")[0] == 0
+    code, out, err = run("validate", str(indexed))
+    assert (code, err) == (0, "")
+    # Of the index of the version that is lost nothing is known.
+    assert out.splitlines()[1].split()[:2] == ["id_idx", "sound"]
+    for path in versions.glob("*.json"):
+        path.write_bytes(b"{}")
+    for command in ("validate", "refresh"):
+        code, _, err = run(command, str(indexed))
+        assert code == 1
+        assert "so what was indexed is not known; build it again" in err
+
+
+def test_drop_and_vacuum(run, indexed):
+    run("build", str(indexed), "--column=name", "--engine=local")
+    assert run("drop", str(indexed), "--name=no_idx")[0] == 1
+    code, out, _ = run("drop", str(indexed), "--name=name_idx")
+    assert (code, out) == (0, "dropped name_idx; left: id_idx\n")
+    assert len(list((indexed / "_zonebloom").rglob("bloomfilter.arrow"))) == 2
+    code, out, _ = run("vacuum", str(indexed), "--older-than=0s", "--output=json")
+    assert (code, json.loads(out)["num_segments"] > 0) == (0, True)
+    assert len(list((indexed / "_zonebloom").rglob("bloomfilter.arrow"))) == 1
+    assert run("vacuum", str(indexed), "--older-than=week")[0] == 2
+    assert run("stats", str(indexed))[1].splitlines()[1].startswith("id_idx")
+
+
+def test_ls_head_count_schema(run, indexed):
+    write_file(indexed, 7)
+    told = json.loads(run("ls", str(indexed), "--output=json")[1])
+    assert [(each["path"], each["rows"], each["indices"]) for each in told["files"]] == [
+        *((f"{number}.parquet", ROWS, ["id_idx"]) for number in range(3)),
+        ("7.parquet", None, []),
+    ]
+    assert run("ls", str(indexed), "--limit=1")[1].splitlines()[1].split()[2:] == [
+        "30,000",
+        "id_idx",
+        "0.parquet",
+    ]
+    assert run("head", str(indexed), "-n2", "--columns=id,name")[1].splitlines()[1:] == [
+        " 0  name 0",
+        " 1  name 1",
+    ]
+    assert run("count", str(indexed))[:2] == (0, f"{4 * ROWS}\n")
+    assert run("count", str(indexed), "id IN (4, 5, -1)")[1] == "2\n"
+    lines = run("schema", str(indexed))[1].splitlines()
+    assert lines[1].split() == ["id", "int64", "yes", "id_idx"]
+    assert [line.split()[0] for line in lines[1:]] == pq.read_schema(indexed / "0.parquet").names
+
+
+def test_answers_as_rows(run, indexed, tmp_path, monkeypatch):
+    asked = ["lookup", str(indexed), "id IN (42, 70000)"]
+    expected = pq.read_table(indexed, filters=[("id", "in", [42, 70000])])
+    for output, read in (
+        ("parquet", pq.read_table),
+        ("arrow", lambda path: pa.ipc.open_file(path).read_all()),
+    ):
+        path = str(tmp_path / f"rows.{output}")
+        code, out, err = run(*asked, "-o", path)
+        assert (code, out) == (0, "")
+        assert err.startswith("2 rows; ")
+        # NaN equals nothing.
+        assert read(path).drop_columns("ratio").equals(expected.drop_columns("ratio"))
+    run(*asked, "--output=csv", "-o", str(tmp_path / "rows"))
+    found = csv.read_csv(tmp_path / "rows")
+    assert found["name"].to_pylist() == ["name 42", "name 70000"]
+    assert found["tags"].to_pylist() == ['["a", null]'] * 2
+    assert base64.b64decode(found["raw"][0].as_py()) == b"\x00\xff"
+    assert json.loads(run("count", str(indexed), "--output=json")[1])["num_rows"] == 3 * ROWS
+    assert run("stats", str(indexed), "--output=csv")[1].splitlines()[1].startswith('"id_idx"')
+    code, _, err = run(*asked, "-o", str(tmp_path / "nowhere" / "rows.csv"))
+    assert (code, "cannot write" in err) == (1, True)
+    assert sorted(path.name for path in tmp_path.glob("rows*")) == [
+        *("rows", "rows.arrow", "rows.parquet"),
+    ]
+    assert run("explain", str(indexed), "id = 1", "-o", str(tmp_path / "plan.csv"))[0] == 2
+
+
+def in_terminal(*arguments):
+    """A command in a terminal of 80 columns: its exit code and what is seen."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen(
+        [*PROGRAM, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
+        stdout=slave,
+        stderr=slave,
+        stdin=slave,
+    )
+    os.close(slave)
+    seen = b""
+    with contextlib.suppress(OSError):
+        while data := os.read(master, 65536):
+            seen += data
+    os.close(master)
+    return process.wait(60), seen.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_shows_what_fits_and_says_what_more_there_is(indexed):
+    code, seen = in_terminal("lookup", str(indexed), "id < 100")
+    lines = seen.splitlines()
+    assert code == 0
+    assert max(map(len, lines)) <= 80 or "rows; " in max(lines, key=len)
+    assert lines[40].split()[0] == "39"
+    assert "more column" in lines[41]
+    assert "60 more rows: --limit N shows N, -o FILE writes all" in seen
+    assert "100 rows; " in lines[-1]
+    _, seen = in_terminal("lookup", str(indexed), "id < 100", "--limit=90", "--columns=id")
+    assert len(seen.splitlines()) == 92
+    for output in ("arrow", "parquet"):
+        code, seen = in_terminal("head", str(indexed), "--output", output)
+        assert (code, "garble" in seen) == (2, True)
+
+
+def test_completion(run):
+    for shell in ("bash", "zsh", "fish"):
+        code, out, _ = run("completion", shell)
+        assert (code, "_ZONEBLOOM_COMPLETE" in out) == (0, True)
+    process = subprocess.run(
+        PROGRAM,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "_ZONEBLOOM_COMPLETE": "bash_complete",
+            "COMP_WORDS": "zonebloom va",
+            "COMP_CWORD": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.stdout.split() == ["plain,vacuum", "plain,validate"]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_tables_open_as_folders_do(run, tmp_path, kind):
+    table = pa.table({"id": range(1000), "name": [f"name {i}" for i in range(1000)]})
+    if kind == "delta":
+        deltalake = pytest.importorskip("deltalake")
+        folder = tmp_path / "t"
+        deltalake.write_deltalake(folder, table.slice(0, 600))
+        deltalake.write_deltalake(folder, table.slice(600), mode="append")
+        deltalake.DeltaTable(folder).delete("id >= 900")
+    else:
+        catalogs = pytest.importorskip("pyiceberg.catalog.sql")
+        catalog = catalogs.SqlCatalog(
+            "c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}"
+        )
+        catalog.create_namespace("n")
+        made = catalog.create_table("n.t", schema=table.schema)
+        made.append(table.slice(0, 600))
+        made.append(table.slice(600))
+        made.delete("id >= 900")
+        folder = tmp_path / "n" / "t"
+    path = str(folder)
+    assert run("count", path)[1] == "900\n"
+    assert run("build", path, "--column=id", "--engine=local")[0] == 0
+    code, out, err = run("lookup", path, "id IN (650, 950)")
+    assert (code, out) == (0, " id  name\n650  name 650\n")
+    assert "kept by id_idx" in err
+    assert run("validate", path, "--sample=all")[0] == 0
+    if kind == "iceberg":
+        *_, newest = sorted((folder / "metadata").glob("*.metadata.json"))
+        assert run("count", str(newest))[1] == "900\n"
+        twin = newest.with_name(f"{newest.name.partition('-')[0]}-twin.metadata.json")
+        twin.write_bytes(newest.read_bytes())
+        code, _, err = run("count", path)
+        assert (code, "its catalog says which counts" in err) == (1, True)
+
+
 def test_stats_without_an_index(run, data):
     code, out, err = run("stats", str(data))
     assert (code, out) == (0, "")
@@ -392,7 +636,45 @@ def test_interrupted(tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert err.split() == ["interrupted"]
+    assert err.strip() == "interrupted; nothing is left half done"
+
+
+@pytest.mark.parametrize("slow", ["numpy", "pyarrow", "click"])
+def test_interrupted_while_modules_are_imported(tmp_path, slow):
+    # As modules in C do, it makes another error of the interrupt.
+    module = """
+        import sys, time
+        print("importing", flush=True)
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            raise ImportError("half of it") from None
+    """
+    (tmp_path / f"{slow}.py").write_text(textwrap.dedent(module))
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    process = start("--help", path=path)
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "interrupted; nothing is left half done\n")
+
+
+def test_an_interrupted_build_leaves_no_part_and_the_next_one_works(run, tmp_path):
+    folder = tmp_path / "large"
+    folder.mkdir()
+    keys = pa.array(range(4_000_000), pa.int64())
+    pq.write_table(pa.table({"id": keys, "text": keys.cast(pa.string())}), folder / "0.parquet")
+    process = start("build", str(folder), "--column=text", "--column=id", "--engine=local")
+    segments = folder / "_zonebloom" / "segments"
+    while process.poll() is None and not (segments.exists() and any(segments.iterdir())):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.strip() == "interrupted; nothing is left half done"
+    assert not (folder / "_zonebloom").exists()
+    assert run("build", str(folder), "--column=id", "--engine=local")[0] == 0
+    assert run("lookup", str(folder), "id = 3999999", "--columns=text")[1] == "text\n3999999\n"
 
 
 def test_text_cells_are_cut_and_obey_no_terminal():

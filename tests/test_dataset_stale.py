@@ -356,7 +356,7 @@ def test_an_index_that_is_behind_is_refused_when_asked(folder: Path):
     for ask in ask_index:
         with pytest.raises(errors.StaleIndex, match=r"1 of 4 files .*part-003\.parquet \(not ind"):
             ask()
-    with pytest.raises(Exception, match="1 of 4 files are not as they were indexed"):
+    with pytest.raises(Exception, match="1 of 4 files is not covered by the index: "):
         ds.to_polars().filter(pl.col("id") == 50).collect()
     # What would not use the index is answered.
     assert ds.count_rows() == ds.count_rows("row >= 0") == 400
@@ -410,6 +410,18 @@ def test_old_index_is_not_trusted_for_a_file_indexed_anew_on_another_column(fold
     both = "id = 1150 AND name = 'n1150'"
     assert len(at_most_rows(ds, both)) == 10
     assert ds.count_rows(both) == 1
+
+
+def test_a_file_that_two_indices_lack_is_counted_once(folder: Path):
+    ds = zb.dataset(folder)
+    build(ds, "row", number_of_items=10)
+    rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
+    build(ds, "name", number_of_items=10)
+    with pytest.warns(StaleIndexWarning, match="1 of 3 files is not covered by the index and is"):
+        assert ds.count_rows("id = 1150 OR row = 5") == 2
+    rewrite(folder / "part-000.parquet", part(0, range(50)))
+    with pytest.warns(StaleIndexWarning, match="2 of 3 files are not .* are read .* index them"):
+        ds.count_rows("id = 1150 OR row = 5")
 
 
 def test_ids_of_vanished_files_are_not_given_again(folder: Path):
@@ -773,7 +785,7 @@ def test_datasets_that_share_an_index_dir_are_told_apart(tmp_path: Path):
     assert len(sizes) == 1
     one = zb.dataset(tmp_path / "a", index_dir=shared)
     one.create_scalar_index("id", number_of_items=100, spark=False)
-    assert "1 of 1 fragments covered" in repr(zb.dataset(tmp_path / "a", index_dir=shared))
+    assert "1 of 1 fragments covered" in str(zb.dataset(tmp_path / "a", index_dir=shared))
     other = zb.dataset(tmp_path / "b", index_dir=shared)
     with pytest.warns(errors.StaleIndexWarning):
         assert other.count_rows(filter="id = 1500") == 1

@@ -3,8 +3,10 @@
 All have the same two files, an index of one filter after another with a global filter, and a
 sliced one. ``golden/catalog-1`` was written before documents of the catalog had a checksum,
 ``golden/catalog-2`` while page maps belonged to the segments of an index, ``golden/catalog-3``
-before files were listed with the digests of their footers; in the last two the second file was
-indexed later.
+before files were listed with the digests of their footers, ``golden/catalog-4`` while one listing
+had all of a version; from the second on the second file was indexed later. ``golden/catalog-5``
+was vacuumed, and says which segments were doomed. ``golden/sealed-4`` and ``golden/sealed-5`` are
+as those of their number, encrypted, over the same files.
 """
 
 from __future__ import annotations
@@ -26,16 +28,33 @@ from zonebloom.storage.parquet.pagemap import PageMap
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.fixture(params=[("catalog-1", 2), ("catalog-2", 4), ("catalog-3", 4)], ids=["1", "2", "3"])
+CATALOGS = [("catalog-1", 2), *((f"catalog-{format}", 4) for format in (2, 3, 4)), ("catalog-5", 5)]
+
+
+@pytest.fixture(params=CATALOGS, ids=[name for name, _ in CATALOGS])
 def folder(request, tmp_path: Path) -> tuple[Path, int]:
-    """A folder with the times its files had, for a checkout gives them others; its version."""
+    """A folder and its version."""
     name, version = request.param
+    return with_times(tmp_path, name), version
+
+
+@pytest.fixture(params=[4, 5])
+def sealed(request, tmp_path: Path) -> tuple[Path, zb.Encryption, int]:
+    """A folder with an encrypted index, its key, and its version."""
+    copy = with_times(tmp_path, f"catalog-{request.param}")
+    shutil.rmtree(copy / "_zonebloom")
+    shutil.copytree(GOLDEN / f"sealed-{request.param}" / "_zonebloom", copy / "_zonebloom")
+    return copy, zb.Encryption("golden", {"golden": bytes(range(32))}), request.param
+
+
+def with_times(tmp_path: Path, name: str) -> Path:
+    """A folder with the times its files had, for a checkout gives them others."""
     copy = tmp_path / "data"
     shutil.copytree(GOLDEN / name, copy)
     for number in range(2):
         time = 1_700_000_000_000_000_000 + number
         os.utime(copy / f"part={number}" / "data.parquet", ns=(time, time))
-    return copy, version
+    return copy
 
 
 def assert_used_and_right(folder: Path, ds: zb.Dataset) -> None:
@@ -57,9 +76,19 @@ def assert_used_and_right(folder: Path, ds: zb.Dataset) -> None:
     assert [each.num_fragments_indexed for each in ds.describe_indices()] == [2, 2]
 
 
+def test_an_earlier_encrypted_catalog_opens_and_answers(
+    sealed: tuple[Path, zb.Encryption, int],
+):
+    path, encryption, version = sealed
+    assert_opens(path, zb.dataset(path, encryption=encryption), version)
+
+
 def test_an_earlier_catalog_opens_and_answers(folder: tuple[Path, int]):
     path, version = folder
-    ds = zb.dataset(path)
+    assert_opens(path, zb.dataset(path), version)
+
+
+def assert_opens(path: Path, ds: zb.Dataset, version: int) -> None:
     assert ds.version == version
     assert [each.layout for each in ds.describe_indices()] == ["table", "sliced"]
     assert_used_and_right(path, ds)
@@ -81,7 +110,7 @@ def test_an_earlier_catalog_is_written_on_top_of(folder: tuple[Path, int]):
     assert again.version == version + 2
     assert_used_and_right(path, again)
     written = path / "_zonebloom" / "versions" / f"{again.version:020d}.json"
-    assert written.read_bytes().startswith(b'{"format_version": 4, "checksum": "')
+    assert written.read_bytes().startswith(b'{"format_version": 5, "checksum": "')
 
 
 @pytest.mark.parametrize(
@@ -90,7 +119,7 @@ def test_an_earlier_catalog_is_written_on_top_of(folder: tuple[Path, int]):
         ("bloomfilter.arrow", lambda buffer: RowTable(buffer, "it")),
         ("ranges.arrow", lambda buffer: read_ranges(buffer, "it")),
         ("pages.arrow", lambda buffer: PageMap(buffer, "it")),
-        ("versions/*.arrow", lambda buffer: listed(buffer.to_pybytes())),
+        ("versions/*.arrow", listed),
     ],
     ids=["table", "ranges", "pages", "listing"],
 )
@@ -100,12 +129,12 @@ def test_every_arrow_file_says_its_format_and_a_newer_one_is_refused(tmp_path, p
     zb.dataset(folder).create_scalar_index("id", number_of_items=100, spark=False)
     newest = max((folder / "_zonebloom").rglob(pattern), key=lambda path: path.stat().st_mtime_ns)
     table = pa.ipc.open_file(newest.read_bytes()).read_all()
-    assert table.schema.metadata[b"zonebloom_format"] == b"4"
-    newer = table.replace_schema_metadata({**table.schema.metadata, b"zonebloom_format": b"5"})
+    assert table.schema.metadata[b"zonebloom_format"] == b"5"
+    newer = table.replace_schema_metadata({**table.schema.metadata, b"zonebloom_format": b"6"})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, newer.schema) as writer:
         writer.write_table(newer)
-    with pytest.raises(ValueError, match=r"format 5, 4 is known.*pip install --upgrade") as caught:
+    with pytest.raises(ValueError, match=r"format 6, 5 is known.*pip install --upgrade") as caught:
         try:
             read(sink.getvalue())
         except zb.errors.CorruptIndex as error:

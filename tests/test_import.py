@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import pyarrow as pa
@@ -76,6 +77,13 @@ def test_importing_names_loads_nothing_heavy(names):
     assert json.loads(found) == []
 
 
+@pytest.mark.parametrize("name", ["", ".results", ".polars", ".plots", ".spark"])
+def test_only_public_names_are_listed(name):
+    module = importlib.import_module(f"zonebloom{name}")
+    assert dir(module) == sorted(module.__all__)
+    assert all(getattr(module, each) is not None for each in dir(module))
+
+
 LOOKUPS = {
     "= literal": 'ds.to_table(filter="id = 31000")',
     "IN literals": 'ds.to_table(["id", "name"], "id IN (31000, -1)")',
@@ -99,6 +107,29 @@ def test_a_point_lookup_loads_nothing_heavy(indexed, form):
         indexed,
     )
     assert json.loads(found) == [[{"id": 31_000, "name": "n31000"}], []]
+
+
+def test_a_lookup_in_files_of_one_zone_loads_nothing_heavy(tmp_path):
+    for number in range(3):
+        ids = pa.array(range(number * 200, (number + 1) * 200), pa.int64())
+        pq.write_table(
+            pa.table({"id": ids, "name": ids.cast("string")}), tmp_path / f"{number}.parquet"
+        )
+    run_python(BUILD, tmp_path)
+    found = run_python(
+        f"""
+        import json, sys
+        import zonebloom as zb
+
+        ds = zb.dataset(sys.argv[1])
+        # All rows of one file, which pyarrow's scan would be asked for.
+        assert len(ds.search("id = 300").at_most) == 200
+        rows = ds.to_table(["id"], "id = 300").to_pylist()
+        print(json.dumps([rows, [name for name in {HEAVY!r} if name in sys.modules]]))
+        """,
+        tmp_path,
+    )
+    assert json.loads(found) == [[{"id": 300}], []]
 
 
 @pytest.mark.parametrize("asked", [["id = 31000"], ["name = 'n31000'"], ["--key", "id=31000"]])

@@ -22,6 +22,7 @@ from pyarrow import feather
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.scan import locate as module
+from zonebloom.scan import numbering
 
 NAN = math.nan
 DAY = dt.date(2024, 5, 1)
@@ -288,6 +289,38 @@ def test_a_million_keys(tmp_path):
             assert found["key_index"].equals(wanted["key_index"].cast(pa.int64()))
             assert path.equals(wanted["path"].cast(pa.string()))
             assert found["row"].equals(wanted["row"])
+
+
+def test_filters_over_all_keys_leave_none_of_many(tmp_path):
+    """A filter of another column is then asked for none."""
+    numbers = pa.array(range(1000))
+    pq.write_table(pa.table({"a": numbers, "b": numbers}), tmp_path / "a.parquet")
+    ds = zb.dataset(tmp_path)
+    ds.create_scalar_index(["a", "b"], spark=False, global_filter=True)
+    absent = pa.array([10**6] * 20_000)
+    assert not any(ds.global_filter(name).sbbf.check(absent).any() for name in "ab")
+    for first in (absent, pa.array([5] * 20_000)):
+        found = ds.locate(["a", "b"], {"a": first, "b": absent})
+        assert found.num_rows == found["row"].null_count == 20_000
+
+
+_SOME = st.integers(-3, 3) | st.sampled_from([-(2**15), 2**15 - 1])
+
+
+@given(st.lists(st.lists(st.none() | _SOME)), st.lists(_SOME), st.sampled_from(["int16", "text"]))
+def test_rows_and_keys_share_a_number_where_they_are_equal(chunks, keys, kind):
+    """Integers go by a table of the keys, texts by Arrow's dictionaries."""
+    stored = pa.chunked_array([pa.array(chunk, pa.int16()) for chunk in chunks], pa.int16())
+    asked = pa.array(keys, pa.int16())
+    if kind == "text":
+        stored, asked = stored.cast(pa.string()), asked.cast(pa.string())
+    rows = [value for chunk in chunks for value in chunk]
+    codes, of_keys = numbering._encoded(stored, numbering.numbered_keys(asked))
+    assert [code >= 0 for code in codes] == [value in keys for value in rows]
+    for key, number in zip(keys, of_keys, strict=True):
+        assert number >= 0 or key not in rows
+        held = [value == key for value in rows]
+        assert number < 0 or [code == number for code in codes] == held
 
 
 def test_keys_of_other_types(tmp_path):

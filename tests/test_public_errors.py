@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,7 @@ from zonebloom.polars import scan
 from zonebloom.scan.scanner import Scanner
 
 ROWS = 400
+PACKAGE = str(Path(zb.__file__).parent)
 
 
 class Opaque:
@@ -231,6 +233,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
         f"{name}({given})": lambda ds, v, run=run, given=given: run(ds, {given: v})
         for name, run in RUNS.items()
         for given in SCANS
+        if (name, given) not in (("count_rows", "columns"), ("head", "limit"))
     },
     "computed columns": lambda ds, v: ds.to_table({"x": v}),
     "computed columns, all in one": lambda ds, v: ds.to_table({"id": pc.field("id"), "x": v}),
@@ -406,14 +409,21 @@ def test_the_message_says_what_to_write(
 
 def test_values_that_are_right_stay_right(ds: zb.Dataset) -> None:
     """Of NumPy's types too, and beyond what pyarrow counts to."""
-    table = ds.to_table(limit=np.int64(3), batch_size=np.int32(2))
+    table = ds.to_table(limit=np.int64(3), batch_size=np.int32(2))  # pyright: ignore
     assert table["id"].to_pylist() == [0, 1, 2]
     assert ds.to_table(limit=2**70, batch_size=2**70).num_rows == ROWS
-    assert ds.to_table(np.array(["id"]), use_scalar_index=np.bool_(False)).num_columns == 1
+    assert ds.to_table(np.array(["id"]), use_scalar_index=np.bool_(False)).num_columns == 1  # pyright: ignore
     assert ds.to_table(("id", "name")).column_names == ["id", "name"]
-    assert ds.head(np.uint8(2))["id"].to_pylist() == [0, 1]
+    assert ds.head(np.uint8(2))["id"].to_pylist() == [0, 1]  # pyright: ignore
     assert ds.head(2**70).num_rows == ROWS
     assert len(zb.RowRanges(np.array([[0, 5], [7, 9]]))) == 7
+
+
+def test_a_scan_of_polars_takes_what_a_dataset_takes() -> None:
+    ours, theirs = (inspect.signature(each).parameters for each in (zb.dataset, scan))
+    assert [(each.name, each.default) for each in ours.values()] == [
+        (each.name, each.default) for each in theirs.values()
+    ]
 
 
 def test_what_python_refuses_stays_pythons(ds: zb.Dataset) -> None:
@@ -421,7 +431,13 @@ def test_what_python_refuses_stays_pythons(ds: zb.Dataset) -> None:
     calls: list[Callable[[], Any]] = [
         lambda: ds.scanner(None, None, None, 1, True, None, 5),  # pyright: ignore
         lambda: ds.scanner(nope=1),  # pyright: ignore
-        lambda: ds.to_table(nope=1),
+        *(
+            lambda call=call: call(where="id = 5")  # pyright: ignore
+            for call in (ds.scanner, ds.to_table, ds.to_batches, ds.count_rows)
+        ),
+        lambda: ds.head(5, where="id = 5"),  # pyright: ignore
+        lambda: zb.dataset(ds.files, where="id = 5"),  # pyright: ignore
+        lambda: scan(ds, where="id = 5"),  # pyright: ignore
         lambda: RANGES & 5,  # pyright: ignore
         lambda: RANGES | None,  # pyright: ignore
         lambda: RANGES - [(0, 1)],  # pyright: ignore
@@ -474,3 +490,53 @@ def test_commands_say_errors_in_a_line(
         assert "Traceback" not in shown.err, line
         if code in (1, 2):
             assert "Error: " in shown.err, line
+
+
+WRONG_CELLS = {
+    "a literal": "ds.to_table(filter=\"id = 'abc'\")",
+    "a literal of several": "ds.count_rows(\"id IN (1, 'x')\")",
+    "a date": "ds.search(\"id = 1 AND value = DATE '2024-99-01'\")",
+    "a column of SQL": 'ds.to_table(filter="nope = 1")',
+    "SQL": 'ds.scanner(filter="id = = 1").analyze_plan()',
+    "a literal of PyArrow": 'ds.to_table(filter=pc.field("id") == "abc")',
+    "a column of PyArrow": 'ds.to_table(filter=pc.field("nope") == 1)',
+    "an operator": 'ds.to_table(filter=[("id", "~", 1)])',
+    "a column": 'ds.to_table(["nope"])',
+    "a column to index": 'ds.create_scalar_index("nope")',
+    "a path": 'zb.dataset("nowhere")',
+    "an index": 'ds.drop_index("nope")',
+    "keys": 'ds.lookup("id", ["abc"])',
+}
+
+
+@pytest.fixture(scope="module")
+def shell(ds: zb.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        shell = InteractiveShell(colors="nocolor", history_length=0)
+    shell.push({"ds": ds, "zb": zb, "pc": pc})
+    return shell
+
+
+@pytest.mark.parametrize("name", WRONG_CELLS)
+def test_a_notebook_shows_one_message(
+    shell: Any, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = shell.run_cell(WRONG_CELLS[name])
+    error = result.error_in_exec
+    assert isinstance(error, errors.ZoneBloomError)
+    shown = capsys.readouterr().out
+    assert shown.count("Traceback (most recent call last)") == 1
+    assert "another exception" not in shown and "direct cause" not in shown
+    first, *_ = str(error).splitlines()
+    assert f"{type(error).__name__}: {first}" in shown
+    ours = [each for each in traceback.extract_tb(error.__traceback__) if PACKAGE in each.filename]
+    assert len(ours) <= 5, ours
+
+
+def test_a_missing_package_is_one_message(ds: zb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lance.file", None)
+    found = refused(lambda: ds.index_to_lance("name_idx", "x.lance"), "zonebloom[lance]")
+    assert isinstance(found, errors.MissingDependency)

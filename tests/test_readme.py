@@ -100,6 +100,8 @@ def test_commands_print_what_is_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if WRITE and engines.missing_for_spark():
         pytest.fail("the README shows builds on Spark; install Java to write it")
+    # What the README says has been done before.
+    run_command("zonebloom demo --path data")
     for block in blocks(README.read_text(encoding="utf-8"), "console"):
         shown = ""
         for line in block[2].splitlines():

@@ -1,18 +1,15 @@
-"""The README's recipes for tables of other libraries: what they read, and what is there then."""
+"""The notebook's recipes for tables of other libraries: what they read, and what is there then."""
 
 from __future__ import annotations
-
-import re
-import uuid
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pytest
-from helpers import ROOT
 
 import zonebloom as zb
+from bench.recipes import recipes as recipes_of_notebook
 from bench.store_server import serving
 
 pytest.importorskip("deltalake")
@@ -22,32 +19,15 @@ from deltalake import DeltaTable, write_deltalake
 from obstore.store import S3Store
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, write_file
-from pyiceberg.table import WriteTask
 
 FILES, ROWS = 8, 500
 KEYS = [3, 1_234, 2_345, 10**6]
 SCHEMA = pa.schema({"id": pa.int64(), "at": pa.int64(), "x": pa.float64()})
-# What the README takes as imported.
-NAMES = {
-    "pa": pa,
-    "pc": pc,
-    "uuid": uuid,
-    "ArrowScan": ArrowScan,
-    "AlwaysTrue": AlwaysTrue,
-    "WriteTask": WriteTask,
-    "write_file": write_file,
-}
 
 
 @pytest.fixture(scope="module")
 def recipes():
-    blocks = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (code,) = [each for each in blocks if "def erase(" in each]
-    names = dict(NAMES)
-    exec(code, names)
-    return names
+    return recipes_of_notebook()
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import pickle
 import random
+import re
 import shutil
 import warnings
 from datetime import timedelta
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from helpers import THOROUGH
 from hypothesis import given
@@ -247,6 +250,46 @@ def test_nothing_of_the_keys_or_the_files_is_in_clear(folder):
                 stored += base64.b64decode(content["content"])
         for each in told:
             assert (each in stored) == is_there, each
+
+
+def test_names_and_what_is_in_clear_say_nothing_of_what_is_inside(folder):
+    twins = [folder, Path(shutil.copytree(folder, folder.parent / "twin"))]
+    names, clear = [], []
+    for each in twins:
+        ds = build(each)
+        pq.write_table(part(PARTS), each / f"part-{PARTS}.parquet")
+        ds.optimize.optimize_indices(spark=False)
+        ds.vacuum(timedelta(0))
+        index = each / "_zonebloom"
+        paths = [path for path in index.rglob("*") if path.is_file()]
+        names.append({name for path in paths for name in path.relative_to(index).parts})
+        # A digest of what is inside would tell whoever guesses it that he is right.
+        stored = b"".join(str(path).encode() + path.read_bytes() for path in paths)
+        documents = [json.loads(path.read_bytes()) for path in index.glob("versions/*.json")]
+        for document in documents:
+            assert document.keys() == {"format_version", "checksum", "content", "writer"}
+            assert document["content"].keys() == {"sealed_by", "key_check", "content"}
+        seal = Seal(str(index), KEYS)
+        opened = [
+            seal.open(str(path), path.read_bytes()) for path in paths if path.suffix != ".json"
+        ]
+        opened += [
+            seal.open(str(path), base64.b64decode(document["content"]["content"]))
+            for path, document in zip(index.glob("versions/*.json"), documents, strict=True)
+        ]
+        for data in opened:
+            for digest in (xxhash.xxh3_64, xxhash.xxh3_128, hashlib.md5, hashlib.sha256):
+                found = digest(data)
+                assert found.hexdigest()[:16].encode() not in stored
+                assert found.digest()[:8] not in stored
+        clear.append({document["content"]["key_check"] for document in documents})
+    assert clear[0] == clear[1]
+    # Of the same data under the same key: names of ours, numbers of versions, and no more.
+    shared = {name for name in names[0] & names[1] if not re.fullmatch(r"0+[1-9]\.json", name)}
+    assert shared == {"segments", "versions", "bloomfilter.arrow", "ranges.arrow"} | {
+        "pages.arrow",
+        "global.sbbf",
+    }
 
 
 # Keys

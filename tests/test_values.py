@@ -534,6 +534,14 @@ def test_any_integers_at_once(numbers, column):
     check_many_is_the_union(column, pa.array(numbers, pa.int64()))
 
 
+def test_of_very_many_literals_none_is_left_out(monkeypatch):
+    monkeypatch.setattr("zonebloom.values.probe._SORTED", 100)
+    numbers = pa.array(np.random.default_rng(0).permutation(500))
+    hashes = probe_many(pa.int32(), numbers).hashes
+    assert set(hashes.tolist()) == set(hash_array(numbers.cast(pa.int32())).values.tolist())
+    assert (np.diff(hashes[:100].astype(object)) > 0).all()
+
+
 def test_no_literals_are_in_no_row():
     found = probe_many(pa.int32(), pa.array([], pa.int64()))
     assert found.maybe is None

@@ -6,6 +6,30 @@ that may match.
     ds = zb.dataset("flights/")
     ds.create_scalar_index("tailnum", "BLOOMFILTER")
     ds.to_table(filter="tailnum = 'N14228'")
+
+Beside it there are `zonebloom.polars`, `zonebloom.spark`, `zonebloom.plots`,
+`zonebloom.exchange.lance` and `zonebloom.exchange.hudi`; `zonebloom.results` tells what methods
+return, `zonebloom.errors` what they raise.
+
+The examples of the reference begin where these lines end, each in a folder of its own: `ds` is
+three files in the folder ``orders``, indexed.
+
+>>> import os
+>>> import numpy as np
+>>> import pyarrow as pa
+>>> import pyarrow.parquet as pq
+>>> import zonebloom as zb
+>>> ids = np.arange(3000) * 1009 % 3000
+>>> customers = [f"C{id % 500:03}" for id in ids.tolist()]
+>>> days = np.datetime64("2024-05-01") + np.arange(3000) // 1000
+>>> table = pa.table({"id": ids, "customer": customers, "day": days})
+>>> os.mkdir("orders")
+>>> for n in range(3):
+...     pq.write_table(table.slice(1000 * n, 1000), f"orders/{n}.parquet")
+>>> ds = zb.dataset("orders")
+>>> ds.create_scalar_index(["id", "customer"], number_of_items=100)
+>>> ds
+<zonebloom.Dataset orders: 3 parquet files, 3 columns; indices: id_idx, customer_idx>
 """
 
 from __future__ import annotations
@@ -30,8 +54,15 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def warmup() -> None:
-    """Compile every kernel now, or load it from the cache, rather than at its first use."""
+    """Compile every kernel now, or load it from the cache, rather than at its first use.
+
+    >>> zb.warmup()
+    """
     import zonebloom.sbbf.blocks
     import zonebloom.sbbf.xxh64
     import zonebloom.storage.parquet.leaf_reader

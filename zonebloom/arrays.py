@@ -45,9 +45,17 @@ def inferred(values: Any) -> pa.Array | pa.ChunkedArray:
     return pa.array(values)
 
 
-def from_numpy(values: np.ndarray) -> pa.Array:
-    """An array over the memory of numbers."""
-    return _over([np.ascontiguousarray(values)], pa.from_numpy_dtype(values.dtype), values.size)
+def from_numpy(values: np.ndarray, is_valid: np.ndarray | None = None) -> pa.Array:
+    """An array over the memory of numbers, null where they are not valid."""
+    validity = None if is_valid is None else pa.py_buffer(np.packbits(is_valid, bitorder="little"))
+    buffers = [validity, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, buffers)
+
+
+def empty(size: int, dtype: Any) -> np.ndarray:
+    """Room for numbers in memory that Arrow keeps for later, where NumPy's would be given back."""
+    num_bytes = size * np.dtype(dtype).itemsize
+    return np.frombuffer(pa.allocate_buffer(num_bytes), dtype) if size else np.empty(0, dtype)
 
 
 def to_numpy(values: pa.Array | pa.ChunkedArray) -> np.ndarray:

@@ -7,10 +7,10 @@ all of them, so that whatever reaches for it past the methods here reads more, n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,20 @@ from zonebloom.opened import Opened
 from zonebloom.ranges import OFFSET_BITS, RowRanges
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS
+from zonebloom.scan.recheck import Columns
 from zonebloom.storage.source import Fragment, Source
+
+
+class ScanOptions(TypedDict, total=False):
+    """How PyArrow scans; its scanners take nothing else beside what is to be read."""
+
+    batch_size: int
+    batch_readahead: int
+    fragment_readahead: int
+    fragment_scan_options: pads.FragmentScanOptions | None
+    use_threads: bool
+    cache_metadata: bool
+    memory_pool: pa.MemoryPool | None
 
 
 class ArrowDataset(pads.UnionDataset):
@@ -33,6 +46,10 @@ class ArrowDataset(pads.UnionDataset):
 
     The methods are PyArrow's, with its parameters. A scanner with a filter reads once. Fragments
     asked for with a filter are those with a row that may match, and skip zones themselves.
+
+    >>> import pyarrow.compute as pc
+    >>> ds.to_arrow_dataset().scanner(filter=pc.field("id") == 42).to_table().num_rows
+    1
     """
 
     def __init__(self, dataset: Dataset):
@@ -42,36 +59,51 @@ class ArrowDataset(pads.UnionDataset):
         # As it is now. The index of a table in memory goes with the dataset it was made on.
         self._dataset, self._owner = Dataset(opened, dataset.title), dataset
 
+    def __repr__(self) -> str:
+        return f"<ArrowDataset of {self._dataset!r}>"
+
     @property
     def _filter(self) -> pc.Expression | None:
         return self._scan_options.get("filter")
 
     def scanner(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
-        columns: Any = None,
-        filter: Any = None,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,
         batch_size: int = DEFAULT_BATCH_ROWS,
-        **options: Any,
+        batch_readahead: int = 16,
+        fragment_readahead: int = 4,
+        fragment_scan_options: pads.FragmentScanOptions | None = None,
+        use_threads: bool = True,
+        cache_metadata: bool = True,
+        memory_pool: pa.MemoryPool | None = None,
     ) -> pads.Scanner:
         filter = self._scanner_options({"filter": filter}).get("filter")
         if filter is None and not self._has_views:
-            return super().scanner(columns=columns, batch_size=batch_size, **options)
-        _refuse_file_options(options)
+            ahead = batch_readahead, fragment_readahead, fragment_scan_options
+            more = use_threads, cache_metadata, memory_pool
+            return super().scanner(columns, None, batch_size, *ahead, *more)
+        _refuse(fragment_scan_options)
         scan = self._dataset.scanner(columns, filter, batch_size=batch_size)
         return pads.Scanner.from_batches(scan.to_batches(), schema=scan.schema)
 
     def count_rows(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, filter: pc.Expression | None = None, **options: Any
+        self, filter: pc.Expression | None = None, **options: Unpack[ScanOptions]
     ) -> int:
         # Of the rows that match no column is needed.
         return self.scanner([], filter, **options).count_rows()
 
     def take(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, indices: Any, columns: Any = None, filter: Any = None, **options: Any
+        self,
+        indices: Any,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,
+        **options: Unpack[ScanOptions],
     ) -> pa.Table:
+        scan = self.scanner(columns, filter, **options)
         if filter is not None or self._filter is not None:
-            return self.to_table(columns, filter, **options).take(indices)
-        _refuse_file_options(options)
+            return scan.take(indices)
+        _refuse(options.get("fragment_scan_options"))
         planner = self._dataset.opened.planner
         present = planner.to_read().present
         counts = [planner.count_rows(each) for each in present]
@@ -116,17 +148,54 @@ class ArrowDataset(pads.UnionDataset):
             )
         return self
 
-    def sort_by(self, sorting: Any, **options: Any) -> pads.InMemoryDataset:
-        return self.unindexed().sort_by(sorting, **options)
+    def sort_by(
+        self,
+        sorting: str | Sequence[tuple[str, str]],
+        *,
+        null_placement: Literal["at_start", "at_end"] | None = None,
+    ) -> pads.InMemoryDataset:
+        return self.unindexed().sort_by(sorting, null_placement=null_placement)
 
-    def join(self, right_dataset: pads.Dataset, *keys: Any, **options: Any) -> Any:
-        return self.unindexed().join(_unindexed(right_dataset), *keys, **options)
+    def join(
+        self,
+        right_dataset: pads.Dataset,
+        keys: str | list[str],
+        right_keys: str | list[str] | None = None,
+        join_type: str = "left outer",
+        left_suffix: str | None = None,
+        right_suffix: str | None = None,
+        coalesce_keys: bool = True,
+        use_threads: bool = True,
+    ) -> pads.InMemoryDataset:
+        return self.unindexed().join(
+            _unindexed(right_dataset),
+            keys,
+            right_keys,
+            join_type,
+            left_suffix,
+            right_suffix,
+            coalesce_keys,
+            use_threads,
+        )
 
-    def join_asof(self, right_dataset: pads.Dataset, *keys: Any, **options: Any) -> Any:
-        return self.unindexed().join_asof(_unindexed(right_dataset), *keys, **options)
+    def join_asof(
+        self,
+        right_dataset: pads.Dataset,
+        on: str,
+        by: str | list[str],
+        tolerance: int,
+        right_on: str | None = None,
+        right_by: str | list[str] | None = None,
+    ) -> pads.InMemoryDataset:
+        right = _unindexed(right_dataset)
+        return self.unindexed().join_asof(right, on, by, tolerance, right_on, right_by)
 
     def unindexed(self) -> pads.Dataset:
-        """The rows as PyArrow's own dataset: of the files, or in memory what matches the filter."""
+        """The rows as PyArrow's own dataset: of the files, or in memory what matches the filter.
+
+        >>> ds.to_arrow_dataset().unindexed().count_rows()
+        3000
+        """
         if self._filter is None and not self._has_views:
             return self.children[0]
         return pads.InMemoryDataset(self.to_table())
@@ -152,6 +221,9 @@ class ArrowFragment:
     def __init__(self, dataset: Dataset, filter: pc.Expression | None, plan: ScanPlan):
         self._dataset, self._filter, self._plan = dataset, filter, plan
 
+    def __repr__(self) -> str:
+        return f"<ArrowFragment {self._plan.fragments[0].fragment.path}>"
+
     @cached_property
     def _whole(self) -> Any:
         source, part = self._dataset.opened.source, self._plan.fragments[0]
@@ -168,14 +240,21 @@ class ArrowFragment:
     def scanner(
         self,
         schema: pa.Schema | None = None,
-        columns: Any = None,
+        columns: Columns = None,
         filter: pc.Expression | None = None,
         batch_size: int = DEFAULT_BATCH_ROWS,
-        **options: Any,
+        batch_readahead: int = 16,
+        fragment_readahead: int = 4,
+        fragment_scan_options: pads.FragmentScanOptions | None = None,
+        use_threads: bool = True,
+        cache_metadata: bool = True,
+        memory_pool: pa.MemoryPool | None = None,
     ) -> pads.Scanner:
         if filter is None and self._plan.fragments[0].fragment.view is None:
-            return self._whole.scanner(schema, columns, batch_size=batch_size, **options)
-        _refuse_file_options(options)
+            ahead = batch_readahead, fragment_readahead, fragment_scan_options
+            more = use_threads, cache_metadata, memory_pool
+            return self._whole.scanner(schema, columns, None, batch_size, *ahead, *more)
+        _refuse(fragment_scan_options)
         if schema is not None and not schema.equals(self._dataset.schema):
             raise InvalidArgument(
                 "a fragment is filtered as its dataset's schema has it; give that"
@@ -191,25 +270,51 @@ class ArrowFragment:
         own = tuple(part for part in plan.fragments if part.fragment.path == path)
         return replace(plan, fragments=own)
 
-    def to_table(self, *what: Any, **options: Any) -> pa.Table:
-        return self.scanner(*what, **options).to_table()
+    def to_table(
+        self,
+        schema: pa.Schema | None = None,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,
+        **options: Unpack[ScanOptions],
+    ) -> pa.Table:
+        return self.scanner(schema, columns, filter, **options).to_table()
 
-    def to_batches(self, *what: Any, **options: Any) -> Iterator[pa.RecordBatch]:
-        return self.scanner(*what, **options).to_batches()
+    def to_batches(
+        self,
+        schema: pa.Schema | None = None,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,
+        **options: Unpack[ScanOptions],
+    ) -> Iterator[pa.RecordBatch]:
+        return self.scanner(schema, columns, filter, **options).to_batches()
 
-    def head(self, num_rows: int, **options: Any) -> pa.Table:
-        return self.scanner(**options).head(num_rows)
+    def head(
+        self,
+        num_rows: int,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,
+        **options: Unpack[ScanOptions],
+    ) -> pa.Table:
+        return self.scanner(None, columns, filter, **options).head(num_rows)
 
-    def take(self, indices: Any, **options: Any) -> pa.Table:
-        return self.scanner(**options).take(indices)
+    def take(
+        self,
+        indices: Any,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,
+        **options: Unpack[ScanOptions],
+    ) -> pa.Table:
+        return self.scanner(None, columns, filter, **options).take(indices)
 
-    def count_rows(self, **options: Any) -> int:
-        return self.scanner(columns=[], **options).count_rows()
+    def count_rows(
+        self, filter: pc.Expression | None = None, **options: Unpack[ScanOptions]
+    ) -> int:
+        return self.scanner(None, [], filter, **options).count_rows()
 
 
-def _refuse_file_options(options: dict[str, Any]) -> None:
+def _refuse(fragment_scan_options: pads.FragmentScanOptions | None) -> None:
     """Refuse what changes how files are read; how far ahead, and by how many, is told here."""
-    if options.get("fragment_scan_options") is not None:
+    if fragment_scan_options is not None:
         raise InvalidArgument(
             "fragment_scan_options are not known to the index; give them to the format of the "
             "pyarrow.dataset.Dataset that zonebloom.dataset opens"

@@ -1,4 +1,21 @@
-"""Every exception and warning zonebloom raises, as one tree."""
+"""Every exception and warning zonebloom raises, as one tree.
+
+    ZoneBloomError
+      InvalidArgument, FilterError, ColumnNotFound, UnsupportedType
+      SourceError
+        NoFragments, SchemaMismatch
+        FragmentUnreadable
+          FragmentChanged
+      CatalogError
+        IndexNotFound, IndexExists, CommitConflict, InvalidState
+        CorruptIndex, EncryptedIndex, StaleIndex
+      EngineError, MissingDependency
+    ZoneBloomWarning
+      StaleIndexWarning, MissingFilesWarning, HiddenColumnsWarning, IndexNotUsedWarning
+
+Each message says what was given and what to do next. What Python itself refuses (a missing
+argument, an unknown keyword) stays its TypeError, and what a function of yours raises stays yours.
+"""
 
 from __future__ import annotations
 

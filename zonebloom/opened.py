@@ -37,13 +37,14 @@ def beside(
             "give index_dir"
         )
     folder = posixpath.join(source.root, FOLDER)
-    if index_dir is not None and index_dir.rstrip("/") != folder:
+    given = None if index_dir is None else path_in(source.filesystem, index_dir)
+    if given is not None and given.rstrip("/") != folder:
         # The folder may serve several datasets: files of one name in each are told apart.
-        folder, source = path_in(source.filesystem, index_dir), source.with_paths_as_keys()
+        folder, source = given, source.with_paths_as_keys()
     return source, Catalog(source.filesystem, folder, encryption)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Opened:
     """A dataset as it is open: its files as listed, the folder of its indices and the version in
     use, what answers over them, and what filters and projections are held against."""
@@ -68,6 +69,9 @@ class Opened:
         planner = Planner(source, catalog, version, embedded_filters)
         return cls(source, catalog, version, planner, Binding(source.schema))
 
+    def __repr__(self) -> str:
+        return f"<Opened {self.source.root}, index version {self.version.number}>"
+
     def at(self, version: Version) -> Opened:
         return Opened.of(self.source, self.catalog, version, self.planner.asks_embedded)
 
@@ -78,6 +82,7 @@ class Opened:
                 f"the files lie below {source.root} by now, so their index would be in "
                 f"{catalog.folder}, and it is in {self.catalog.folder}; open the dataset again"
             )
+        catalog.take_over(self.catalog)
         version = _renamed(catalog.latest(), source)
         paths = [[each.path for each in files.fragments] for files in (source, self.source)]
         is_same = paths[0] == paths[1] and source.state == self.source.state

@@ -12,7 +12,7 @@ import functools
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from operator import and_
+from operator import and_, is_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,26 +26,44 @@ from zonebloom.predicates.polars import filter_of, to_frame, to_predicate
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request
+from zonebloom.storage.discovery import Partitioning, Schema
 from zonebloom.storage.memory import TableSource
-from zonebloom.storage.source import Source
+from zonebloom.storage.sealed import Encryption
+from zonebloom.storage.source import Source, Stale
 
 if TYPE_CHECKING:
     import polars as pl
+
+__all__ = ["scan"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 # With more of a file than this to read, Polars' own scan of all of it was measured quicker.
 _MOST = 0.2
 
 
-def scan(source: Any, *, index_dir: str | None = None, **options: Any) -> pl.LazyFrame:
+def scan(
+    source: Any,
+    *,
+    format: str = "parquet",
+    filesystem: Any = None,
+    index_dir: str | None = None,
+    partitioning: Partitioning = "auto",
+    stale: Stale = "read",
+    embedded_filters: bool = False,
+    schema: Schema = None,
+    encryption: Encryption | None = None,
+) -> pl.LazyFrame:
     """Scan a dataset lazily.
 
     Parameters
     ----------
     source : Dataset, or whatever `zonebloom.dataset` takes
-    index_dir : str, optional
-        Folder of the index; not with a Dataset, which has its own.
-    **options
-        Of `zonebloom.dataset`: format, filesystem, partitioning, schema, embedded_filters.
+    format, filesystem, index_dir, partitioning, stale, embedded_filters, schema, encryption
+        As `zonebloom.dataset` takes them; none with a Dataset, which is open already.
 
     Returns
     -------
@@ -60,21 +78,33 @@ def scan(source: Any, *, index_dir: str | None = None, **options: Any) -> pl.Laz
     InvalidArgument
         A Dataset was given together with options of how to open one.
     NoFragments, FragmentUnreadable, SourceError
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import zonebloom.polars
+    >>> frame = zonebloom.polars.scan("orders").filter(pl.col("id") == 42)
+    >>> frame.collect().rows()
+    [(42, 'C042', datetime.date(2024, 5, 2))]
     """
     try:
         from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
-    except ImportError as error:
+    except ImportError:
         raise MissingDependency(
             "a scan as a LazyFrame needs Polars 2.0 or newer; run pip install 'zonebloom[polars]'"
-        ) from error
+        ) from None
 
     is_path = isinstance(source, str | os.PathLike)
+    # In the order of `dataset`.
+    way, place = (format, filesystem, index_dir, partitioning), (schema, encryption)
     if not isinstance(source, Dataset):
-        opened = dataset(source, index_dir=index_dir, **options)
-    elif index_dir is None and not options:
+        opened = dataset(source, *way, stale, embedded_filters, *place)
+    elif all(map(is_, (*way, stale, embedded_filters, *place), dataset.__defaults__ or ())):
         opened = source
     else:
-        raise InvalidArgument("the dataset is open already; give index_dir to zonebloom.dataset")
+        raise InvalidArgument(
+            "the dataset is open already; give how to open it to zonebloom.dataset"
+        )
     version = itertools.count()
 
     class ZoneBloomScan(LazyFrameResolver):

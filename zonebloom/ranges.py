@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom import arguments
+from zonebloom.display import Shown, Strip, page, pictures_html, title_html, up_to
 from zonebloom.errors import InvalidArgument
-from zonebloom.text import table_html
 
 OFFSET_BITS = 32
 MAX_ROWS_PER_FRAGMENT = (1 << OFFSET_BITS) - 1
@@ -35,9 +35,9 @@ class RowRanges:
 
     Examples
     --------
-    >>> RowRanges([(0, 10), (5, 20), (30, 31)]) & RowRanges([(15, 40)])
+    >>> zb.RowRanges([(0, 10), (5, 20), (30, 31)]) & zb.RowRanges([(15, 40)])
     RowRanges([(15, 20), (30, 31)])
-    >>> len(RowRanges([(0, 10), (30, 31)]))
+    >>> len(zb.RowRanges([(0, 10), (30, 31)]))
     11
     """
 
@@ -68,6 +68,11 @@ class RowRanges:
         ------
         InvalidArgument
             For a negative start or a stop before its start.
+
+        Examples
+        --------
+        >>> zb.RowRanges.from_arrays([30, 0], [31, 10])
+        RowRanges([(0, 10), (30, 31)])
         """
         starts, stops = _offsets(starts, "starts"), _offsets(stops, "stops")
         if starts.size != stops.size:
@@ -102,6 +107,11 @@ class RowRanges:
         ------
         InvalidArgument
             For rows in another order, or a negative one.
+
+        Examples
+        --------
+        >>> zb.RowRanges.from_rows(np.array([0, 1, 2, 7]))
+        RowRanges([(0, 3), (7, 8)])
         """
         rows = _offsets(rows, "rows")
         if rows.size == 0:
@@ -176,7 +186,11 @@ class RowRanges:
         return self._sweep(other, lambda inside: inside == 1)
 
     def issubset(self, other: RowRanges) -> bool:
-        """Whether every row of this set is in the other."""
+        """Whether every row of this set is in the other.
+
+        >>> zb.RowRanges([(2, 4)]).issubset(zb.RowRanges([(0, 10)]))
+        True
+        """
         return not (self - arguments.of_type(other, RowRanges, "other"))
 
     def _sweep(self, other: RowRanges, wanted) -> RowRanges:
@@ -190,7 +204,11 @@ class RowRanges:
         return RowRanges.from_arrays(points[:-1][inside], points[1:][inside])
 
     def window(self, start: int, stop: int) -> RowRanges:
-        """The rows in ``[start, stop)``, counted from ``start``."""
+        """The rows in ``[start, stop)``, counted from ``start``.
+
+        >>> zb.RowRanges([(0, 10), (30, 40)]).window(5, 35)
+        RowRanges([(0, 5), (25, 30)])
+        """
         start, stop = arguments.whole(start, "start"), arguments.whole(stop, "stop")
         low = int(np.searchsorted(self.stops, start, side="right"))
         high = int(np.searchsorted(self.starts, stop, side="left"))
@@ -200,13 +218,42 @@ class RowRanges:
         return RowRanges._of(starts, np.minimum(self.stops[low:high], stop) - start)
 
     def rows(self) -> np.ndarray:
-        """All rows of the set, ascending."""
+        """All rows of the set, ascending.
+
+        Returns
+        -------
+        int64 array, shape (len(self),)
+
+        Examples
+        --------
+        >>> zb.RowRanges([(0, 2), (30, 31)]).rows()
+        array([ 0,  1, 30])
+        """
         counts = self.stops - self.starts
         offsets = np.repeat(self.starts - (np.cumsum(counts) - counts), counts)
         return offsets + np.arange(offsets.size)
 
     def rows_at(self, numbers: np.ndarray) -> np.ndarray:
-        """Rows of the set by their number, counted from 0 in ascending order."""
+        """Rows of the set by their number, counted from 0 in ascending order.
+
+        Parameters
+        ----------
+        numbers : integers, shape (n,)
+
+        Returns
+        -------
+        int64 array, shape (n,)
+
+        Raises
+        ------
+        InvalidArgument
+            For a number that is not below ``len(self)``.
+
+        Examples
+        --------
+        >>> zb.RowRanges([(0, 2), (30, 40)]).rows_at(np.array([3, 1]))
+        array([31,  1])
+        """
         numbers = arguments.whole_numbers(numbers, "numbers", len(self) - 1)
         counts = self.stops - self.starts
         firsts = np.cumsum(counts) - counts
@@ -214,7 +261,18 @@ class RowRanges:
         return self.starts[within] + numbers - firsts[within]
 
     def shift(self, rows: int) -> RowRanges:
-        """The same ranges, ``rows`` further on."""
+        """The same ranges, ``rows`` further on.
+
+        Raises
+        ------
+        InvalidArgument
+            When a row would be below 0 or over 2⁶³ - 1.
+
+        Examples
+        --------
+        >>> zb.RowRanges([(0, 2), (30, 31)]).shift(10)
+        RowRanges([(10, 12), (40, 41)])
+        """
         if not self:
             return self
         rows = arguments.whole(
@@ -250,7 +308,7 @@ _RESULT_SCHEMA = pa.schema(
 Kind = Literal["Exact", "AtMost", "AtLeast"]
 
 
-class SearchResult:
+class SearchResult(Shown):
     """What an index says of a predicate: two bounds of the rows it is true for.
 
     Predicates have three values (true, false, null). Rows outside ``at_most`` are not true;
@@ -261,6 +319,8 @@ class SearchResult:
     ----------
     at_most, at_least, universe : RowRanges
         Row addresses; ``universe`` is every row of the dataset.
+    covered : tuple of frozenset of int, or None
+        Fragment ids of each index that answered; None where that is not known.
     null_free : bool
         Whether no row is null for the predicate, as far as the bounds say: only then are rows in
         both bounds true.
@@ -268,9 +328,20 @@ class SearchResult:
         "Exact": the bounds meet, or nothing can match. "AtMost": ``ranges`` is the upper
         bound, the rows in it are to be rechecked. "AtLeast": nothing bounds the result from
         above, and ``ranges`` is the lower bound.
+
+    Examples
+    --------
+    >>> print(ds.search("id = 42"))
+    SearchResult: AtMost, 100 of 3,000 rows in 1 of 3 fragments
+      1.parquet: 300-400
+    >>> print(ds.search("id = 42 OR customer = 'nobody'").kind, ds.search("id = -1").kind)
+    AtMost Exact
+    >>> a, b = ds.search("id = 42"), ds.search("id = 43")
+    >>> len((a | b).at_most), len((a & b).at_most)
+    (200, 0)
     """
 
-    __slots__ = ("at_least", "at_most", "null_free", "paths", "universe")
+    __slots__ = ("at_least", "at_most", "covered", "null_free", "paths", "universe")
 
     def __init__(
         self,
@@ -280,16 +351,19 @@ class SearchResult:
         at_least: RowRanges | None = None,
         paths: Mapping[int, str] | None = None,
         null_free: bool = True,
+        covered: tuple[frozenset[int], ...] | None = None,
     ):
         bounds = {"universe": universe, "at_most": at_most, "at_least": at_least}
         for name, rows in bounds.items():
             if rows is not None or name == "universe":
                 arguments.of_type(rows, RowRanges, name)
-        self.null_free = null_free
-        self.universe = universe
-        self.at_most = universe if at_most is None else at_most
-        self.at_least = _NOTHING if at_least is None else at_least
-        self.paths = {} if paths is None else arguments.of_type(paths, Mapping, "paths")
+        self.null_free: bool = null_free
+        self.covered: tuple[frozenset[int], ...] | None = covered
+        self.universe: RowRanges = universe
+        self.at_most: RowRanges = universe if at_most is None else at_most
+        self.at_least: RowRanges = _NOTHING if at_least is None else at_least
+        paths = {} if paths is None else paths
+        self.paths: Mapping[int, str] = arguments.of_type(paths, Mapping, "paths")
 
     def __and__(self, other: SearchResult) -> SearchResult:
         if not isinstance(other, SearchResult):
@@ -311,6 +385,9 @@ class SearchResult:
             at_least=at_least,
             paths=self.paths,
             null_free=self.null_free and other.null_free,
+            covered=None
+            if self.covered is None or other.covered is None
+            else self.covered + other.covered,
         )
 
     @property
@@ -328,7 +405,11 @@ class SearchResult:
         return by_fragment(self.at_least if self.kind == "AtLeast" else self.at_most)
 
     def to_table(self) -> pa.Table:
-        """The ranges as a table: ``fragment_id``, ``path``, ``start``, ``stop``."""
+        """The ranges as a table: ``fragment_id``, ``path``, ``start``, ``stop``.
+
+        >>> ds.search("id = 42").to_table().to_pylist()
+        [{'fragment_id': 1, 'path': '1.parquet', 'start': 300, 'stop': 400}]
+        """
         rows = [
             {"fragment_id": fragment_id, "path": self.paths.get(fragment_id), "start": a, "stop": b}
             for fragment_id, ranges in self.ranges.items()
@@ -336,7 +417,7 @@ class SearchResult:
         ]
         return pa.Table.from_pylist(rows, _RESULT_SCHEMA)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         ranges = self.ranges
         rows = sum(len(each) for each in ranges.values())
         lines = [
@@ -344,21 +425,27 @@ class SearchResult:
             f"in {len(ranges):,} of {len(by_fragment(self.universe)):,} fragments"
         ]
         for fragment_id, of_fragment in list(ranges.items())[:5]:
-            path = self.paths.get(fragment_id, f"fragment {fragment_id}")
-            lines.append(f"  {path}: {ranges_text(of_fragment, 4)}")
+            lines.append(f"  {self._name(fragment_id)}: {ranges_text(of_fragment, 4)}")
         if len(ranges) > 5:
             lines.append(f"  ... {len(ranges) - 5:,} more fragments")
         return "\n".join(lines)
 
+    def _name(self, fragment_id: int) -> str:
+        return self.paths.get(fragment_id, f"fragment {fragment_id}")
+
     def _repr_html_(self) -> str:
-        table = self.to_table()
-        head, *_ = repr(self).splitlines()
-        rows = [
-            (str(row["fragment_id"]), str(row["path"]), row["start"], row["stop"])
-            for row in table.slice(0, 20).to_pylist()
-        ]
-        more = f"... {table.num_rows - 20:,} more ranges" if table.num_rows > 20 else ""
-        return table_html(["fragment", "path", "start", "stop"], rows, head, more)
+        kept = by_fragment(self.at_most)
+        files = []
+        for fragment_id, every in by_fragment(self.universe).items():
+            rows, name = kept.get(fragment_id, _NOTHING), self._name(fragment_id)
+            words = f"rows {ranges_text(rows, 3)}" if rows else "skipped"
+            strip = Strip(name, words, int(every.stops[-1]), (rows.starts, rows.stops))
+            covered = self.covered is None or any(fragment_id in ids for ids in self.covered)
+            # Of a file that no index covers, paths alone can tell that it holds nothing.
+            if rows and not covered:
+                strip = Strip(name, f"{words}, not indexed", 1, unindexed=up_to(1))
+            files.append(strip)
+        return page(title_html(str(self).splitlines()[0]), pictures_html(files))
 
 
 def ranges_text(rows: RowRanges, most: int) -> str:

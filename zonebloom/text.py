@@ -1,8 +1,7 @@
-"""How numbers and tables look in a terminal and in Jupyter."""
+"""How numbers and tables look in a terminal."""
 
 from __future__ import annotations
 
-import html
 import unicodedata
 from collections.abc import Sequence
 
@@ -21,6 +20,15 @@ def bytes_text(count: int) -> str:
     return f"{size:.1f} TB"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "read"), counted(2000, "row group")
+    ('1 read', '2,000 row groups')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def table_text(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns aligned, numbers to the right.
 
@@ -28,11 +36,16 @@ def table_text(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     name    zones
     id_idx     29
     """
-    right = [
-        bool(rows) and all(isinstance(row[i], int | float) for row in rows)
-        for i in range(len(headers))
+    lines = [list(headers), *([cell_text(cell) for cell in row] for row in rows)]
+    return aligned(lines, numeric_columns(headers, rows))
+
+
+def numeric_columns(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[bool]:
+    """Which columns hold numbers alone."""
+    return [
+        bool(rows) and all(isinstance(row[at], int | float) for row in rows)
+        for at in range(len(headers))
     ]
-    return aligned([list(headers), *([_cell_text(cell) for cell in row] for row in rows)], right)
 
 
 def aligned(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
@@ -54,40 +67,13 @@ def text_width(text: str) -> int:
     )
 
 
-def _cell_text(cell: object) -> str:
+def cell_text(cell: object) -> str:
     if isinstance(cell, bool) or cell is None:
         return {True: "yes", False: "no", None: "-"}[cell]
     if isinstance(cell, int):
         return f"{cell:,}"
     if isinstance(cell, float):
         return f"{cell:.3g}"
+    if isinstance(cell, list | tuple):
+        return ", ".join(map(cell_text, cell))
     return str(cell)
-
-
-def table_html(
-    headers: Sequence[str], rows: Sequence[Sequence[object]], above: str = "", below: str = ""
-) -> str:
-    head = "".join(f"<th>{html.escape(header)}</th>" for header in headers)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_cell_text(cell))}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    above, below = (f"<p>{html.escape(line)}</p>" if line else "" for line in (above, below))
-    return f"<div>{above}{table}{below}</div>"
-
-
-class Lines:
-    """What shows itself as the lines of its `str`, in Jupyter too."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        return lines_html(str(self))
-
-
-def lines_html(text: str) -> str:
-    return f"<pre>{html.escape(text)}</pre>"

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__version__ = "0.1.0"
+# What a release changes is told at the end of README.
+__version__ = "0.2.0"
 
 # Of all files of an index; raised by a change that an earlier release would misread.
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 _KEY = b"zonebloom_format"
 
 

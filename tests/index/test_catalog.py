@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -20,6 +20,7 @@ import xxhash
 from helpers import flipped_bits, rewrite_document, without_privileges
 
 from zonebloom.catalog import store as catalog_module
+from zonebloom.catalog import vacuum as vacuum_module
 from zonebloom.catalog import version_log as log_module
 from zonebloom.catalog.folder import write_whole
 from zonebloom.catalog.model import (
@@ -104,6 +105,11 @@ def local(tmp_path):
     return Filled(LOCAL, str(tmp_path / "_zonebloom"))
 
 
+def anew(catalog):
+    """The same catalog as another process opens it."""
+    return Filled(catalog.filesystem, catalog.folder)
+
+
 def versions_of(catalog):
     return Path(catalog.folder) / "versions"
 
@@ -134,13 +140,13 @@ def test_round_trip_of_a_version(catalog):
         )
     )
     assert written.number == 1
-    assert catalog.latest() == written
+    assert anew(catalog).latest() == catalog.latest() == written
     assert catalog.latest().indices["two"].num_bytes == 1000 + 1001 + 1002
 
 
 def test_round_trip_of_an_empty_version(catalog):
     assert catalog.commit(lambda latest: latest) == Version(1)
-    assert catalog.latest() == Version(1)
+    assert anew(catalog).latest() == Version(1)
 
 
 def test_versions_are_numbered_one_after_another_and_never_changed(local):
@@ -226,14 +232,14 @@ def test_a_writer_that_lost_leaves_the_winners_version_whole_at_every_instant(lo
     def fail(descriptor):
         raise OSError("disk full")
 
-    # The same number and the same fragments, so the same listing: the loser dies writing it.
+    # The same number and the same fragments: the loser dies writing its listing.
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        local._create(first)
+        local._create(first, Version())
     monkeypatch.undo()
-    assert local.latest() == first
-    assert not local._create(replace(first, indices={}))
-    assert local.latest() == first
+    assert anew(local).latest() == first
+    assert local._create(replace(first, indices={}), Version()) is None
+    assert local.latest() == anew(local).latest() == first
 
 
 def test_a_writer_that_was_overtaken_starts_again_on_top(local):
@@ -254,7 +260,7 @@ def test_a_writer_that_is_always_overtaken_gives_up_clearly(local, monkeypatch):
     monkeypatch.setattr(catalog_module, "_MAX_TRIES", 3)
 
     def change(latest):
-        local._create(replace(adding("other")(latest), number=latest.number + 1))
+        local._create(replace(adding("other")(latest), number=latest.number + 1), latest)
         return adding("mine")(latest)
 
     with pytest.raises(CommitConflict, match="3 times in between; try again"):
@@ -289,7 +295,7 @@ def test_a_crash_while_committing_leaves_the_last_version_and_the_next_commit_wo
 
     monkeypatch.setattr(os, call, crash)
     with pytest.raises(KeyboardInterrupt):
-        local.commit(adding("b"))
+        local.commit(adding("b", fragments=3))
     monkeypatch.undo()
     assert local.latest() == first
     assert not [name for name in tree(versions_of(local)) if name.startswith(".")]
@@ -330,6 +336,7 @@ def test_a_damaged_newest_version_is_reported_and_the_one_before_is_used(local, 
         path.write_bytes(b"")
     else:
         path.unlink()
+    local = anew(local)
     check_falls_back(local, first)
     with pytest.warns(IndexNotUsedWarning):
         third = local.commit(adding("c"))
@@ -345,7 +352,7 @@ def test_every_flipped_bit_of_a_version_is_noticed(local, which):
     path = which(local, 2)
     for damaged in flipped_bits(path.read_bytes()):
         path.write_bytes(damaged)
-        check_falls_back(local, first)
+        check_falls_back(anew(local), first)
 
 
 def test_several_flipped_bits_never_pass_for_another_format():
@@ -372,7 +379,7 @@ def test_a_catalog_with_nothing_but_damage_is_empty(local):
 # Files made to deceive
 
 
-def forge(catalog, number, change, written_as=FORMAT_VERSION):
+def forge(catalog, number, change, written_as=4):
     """Rewrite the JSON of a version."""
     rewrite_document(json_of(catalog, number), change, written_as)
 
@@ -458,7 +465,7 @@ HOSTILE = [
     put("indices", 0, "parameters", value={"probability": "0.1"}),
     put("indices", 0, "parameters", value={"sizing": "best"}),
     put("indices", 0, "parameters", value={"evil": 1}),
-    put("fragments", value=[]),
+    put("fragments", value=5),
     put("fragments", "checksum", value="0"),
     put("fragments", "checksum", value=None),
     put("version", value=1),
@@ -479,7 +486,7 @@ HOSTILE = [
 HOSTILE_PAGE_MAPS = [
     5,
     [{"segment": "../a"}],
-    *([page_map(**part)] for part in ({"segment": "../a"}, {"fragment_ids": [2]})),
+    *([page_map(**part)] for part in ({"segment": "../a"}, {"fragment_ids": [3]})),
     [page_map(num_bytes="1")],
 ]
 
@@ -506,7 +513,7 @@ HOSTILE_FIRST = [
 )
 def test_a_version_that_does_not_hold_is_not_used(local, written_as, change):
     first = local.commit(adding("a"))
-    local.commit(adding("b"))
+    local.commit(adding("b", fragments=3))
     forge(local, 2, change, written_as)
     check_falls_back(local, first)
 
@@ -590,21 +597,21 @@ def forge_listing(catalog, number, rows, fields=FRAGMENT_FIELDS, nullable=False)
         pytest.param([(0, "a", 1, 1, 2**32 + 1), (1, "b", 1, 1, 1)], id="too many rows"),
         pytest.param([(0, "a", 1, 1, 1), (0, "b", 1, 1, 1)], id="an id twice"),
         pytest.param([(0, "a", 1, 1, 1), (1, "a", 1, 1, 1)], id="a key twice"),
-        pytest.param([(0, "a", 1, 1, 1), (2, "b", 1, 1, 1)], id="an id not given yet"),
+        pytest.param([(0, "a", 1, 1, 1), (3, "b", 1, 1, 1)], id="an id not given yet"),
         pytest.param([(2**64 - 1, "a", 1, 1, 1)], id="an id of 64 bits"),
         pytest.param([(0, "a", 1, 1, None)], id="null"),
     ],
 )
 def test_fragments_that_do_not_hold_are_not_used(local, rows):
     first = local.commit(adding("a"))
-    local.commit(adding("b", fragments=2))
+    local.commit(adding("b", fragments=3))
     forge_listing(local, 2, rows)
     check_falls_back(local, first)
 
 
 def test_fragments_with_other_columns_are_not_used(local):
     first = local.commit(adding("a"))
-    local.commit(adding("b", fragments=2))
+    local.commit(adding("b", fragments=3))
     forge_listing(local, 2, [(0, "a", 1, 1)], FRAGMENT_FIELDS[:4])
     check_falls_back(local, first)
 
@@ -625,6 +632,66 @@ def test_a_well_formed_forgery_is_read(local, written_as):
     known = local.latest().fragments
     local.commit(lambda latest: replace(latest, fragments=known))
     assert local.latest().fragments == known
+
+
+def grown(key, fragments):
+    """A change after which so many fragments more are known."""
+
+    def change(latest):
+        first = latest.next_fragment_id
+        new = [fragment(i, f"{key}/{i}") for i in range(first, first + fragments)]
+        known = {**latest.fragments, **{each.key: each for each in new}}
+        return replace(latest, next_fragment_id=first + fragments, fragments=known)
+
+    return change
+
+
+def test_a_commit_lists_what_it_adds_and_listings_stay_few(local):
+    local.commit(grown("a", 5000))
+    written, most = 0, 0
+    for number in range(300):
+        before = set(versions_of(local).glob("*.arrow"))
+        version = local.commit(grown("b", 1))
+        new = set(versions_of(local).glob("*.arrow")) - before
+        assert len(new) == 1
+        written += sum(path.stat().st_size for path in new)
+        most = max(most, len(version.listings))
+        if number % 50 == 7:
+            vacuum(local, timedelta(0))
+            assert len(list(versions_of(local).glob("*.arrow"))) == len(version.listings)
+            assert anew(local).latest() == version
+    assert most == 3
+    (whole,) = versions_of(local).glob(version.listings[0].file)
+    assert written < 16 * whole.stat().st_size
+    # What changed is told by the listing that came last, and what is gone by all anew.
+    changed = replace(fragment(7, "a/7"), num_rows=5)
+    at_rest = local.commit(
+        lambda latest: replace(latest, fragments={**latest.fragments, "a/7": changed})
+    )
+    assert anew(local).latest() == at_rest
+    assert anew(local).latest().fragments["a/7"].num_rows == 5
+    same = local.commit(lambda latest: replace(latest, indices={}))
+    assert same.listings == at_rest.listings
+    left = {"a/7": changed}
+    assert len(local.commit(lambda latest: replace(latest, fragments=left)).listings) == 1
+    assert anew(local).latest().fragments == left
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document["fragments"].append(document["fragments"][0]),
+        lambda document: document["fragments"].append({"file": "../a", "checksum": "0"}),
+        lambda document: document["fragments"].append(5),
+        lambda document: document["fragments"][0].update(file=["a"]),
+    ],
+    ids=["twice", "elsewhere", "no file", "no name"],
+)
+def test_listings_that_do_not_hold_are_not_used(local, change):
+    first = local.commit(adding("a"))
+    local.commit(adding("b", fragments=3))
+    forge(local, 2, change, FORMAT_VERSION)
+    check_falls_back(local, first)
 
 
 # Folders that cannot be written
@@ -682,33 +749,56 @@ def test_a_version_is_not_written_when_a_file_it_names_is_not_there(catalog, tmp
     assert len(list((tmp_path / "_zonebloom" / "versions").glob("*.json"))) == 1
 
 
-@pytest.mark.parametrize("vacuumed", [False, True])
+@pytest.mark.parametrize("deleted", ["at once", "later"])
 @pytest.mark.parametrize("name", ["b", "a"])
-def test_a_version_whose_files_went_while_it_was_written_is_taken_back(
-    local, monkeypatch, name, vacuumed
-):
+def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, deleted):
     first = local.commit(adding("a"))
     change = writing(local, name, "bb")
     link = os.link
 
     def vacuumed_meanwhile(*paths):
+        # When all files were found to be there.
         monkeypatch.setattr(os, "link", link)
-        shutil.rmtree(os.path.dirname(local.path("bb-0000", "bloomfilter.arrow")))
+        if deleted == "later":
+            monkeypatch.setattr(vacuum_module, "_is_deleted", lambda *place: False)
+        vacuum(local, timedelta(0))
         link(*paths)
-        if vacuumed:
-            # It sees the new version, and nobody but that names what was before.
-            vacuum(local, timedelta(0))
 
     monkeypatch.setattr(os, "link", vacuumed_meanwhile)
     with pytest.raises(CommitConflict, match="gone before it was committed"):
         local.commit(change)
     latest = local.latest()
-    assert latest.number == 3
+    assert latest.doomed == ("bb-0000",)
+    assert latest.indices == first.indices
     assert latest.fragments == first.fragments
-    # An index that was to be replaced, and whose own files are gone by now, is no more.
-    is_lost = vacuumed and name == "a"
-    assert latest.indices == ({} if is_lost else first.indices)
-    assert local.commit(adding("c")).number == 4
+    # Others commit on top, and it is refused still.
+    local.commit(adding("c"))
+    with pytest.raises(CommitConflict, match="gone before it was committed"):
+        Catalog.commit(local, change)
+    monkeypatch.undo()
+    for prefix in ("dd", "ee"):
+        local.commit(writing(local, "d", prefix))
+        vacuum(local, timedelta(0))
+    # What is there no more is named no more.
+    assert local.latest().doomed == ("dd-0000",)
+    assert segments_of(local) == sorted(local.latest().folders)
+
+
+def test_a_vacuum_spares_what_is_committed_before_it_dooms(local, monkeypatch):
+    local.commit(adding("a"))
+    change = writing(local, "b", "bb")
+    commit = Catalog.commit
+
+    def after_another(self, dooming):
+        monkeypatch.setattr(Catalog, "commit", commit)
+        commit(self, change)
+        return commit(self, dooming)
+
+    monkeypatch.setattr(Catalog, "commit", after_another)
+    assert vacuum(Catalog(LOCAL, local.folder), timedelta(0)).num_segments == 0
+    assert sorted(local.latest().indices) == ["a", "b"]
+    assert local.latest().doomed == ()
+    assert segments_of(local) == sorted(local.latest().folders)
 
 
 def test_a_version_a_vacuum_deletes_before_it_is_read_makes_way_for_the_newer(local, monkeypatch):
@@ -754,16 +844,18 @@ def test_a_commit_whose_number_others_used_and_vacuumed_goes_on_top(local, monke
     create = Catalog._create
     change = writing(local, "mine", "mm") if built else lambda latest: replace(latest, indices={})
 
-    def overtaken(self, version):
+    def overtaken(self, version, before):
         if version.number == 3:
             monkeypatch.setattr(Catalog, "_create", create)
             for name in ("c", "d"):
                 local.commit(adding(name))
-            vacuum(local, timedelta(0))
             if built:
-                writing(local, "mine", "mm")
+                # As a file that came since a vacuum looked, which it leaves alone.
+                in_future = time.time() + 1000
+                os.utime(local.path("mm-0000", "bloomfilter.arrow"), (in_future, in_future))
+            vacuum(local, timedelta(0))
             assert sorted(int(p.name[:20]) for p in versions_of(local).glob("*.json")) == [4]
-        return create(self, version)
+        return create(self, version, before)
 
     monkeypatch.setattr(Catalog, "_create", overtaken)
     written = local.commit(change)

@@ -350,6 +350,16 @@ def test_rows_are_searched_for_many_alike(tmp_path, count):
     assert set(found) == pairs_of(table, hashes)
 
 
+@pytest.mark.parametrize("count", [2, 3, 40])
+def test_of_very_many_the_first_are_looked_up_first(tmp_path, monkeypatch, count):
+    """They may be in every zone, or leave some to the others."""
+    rows, table = both(tmp_path, UNLIKE, 64)
+    expected = in_rows(rows, some_hashes(40))
+    monkeypatch.setattr("zonebloom.index.sliced._MANY", count)
+    assert np.array_equal(may_hold(table, some_hashes(40)), expected)
+    assert not table.find(np.empty(0, dtype=np.uint64)).size
+
+
 # Append and merge
 
 

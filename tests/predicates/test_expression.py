@@ -8,6 +8,8 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
 import pytest
 from helpers import cases
 from hypothesis import given, settings
@@ -194,3 +196,19 @@ def test_types_that_pyarrow_does_not_compare(type_, values):
         assert ds.count_rows(Compares(("c",), "<", literal)) == below
     assert ds.count_rows(IsIn(("c",), column[1:3])) == sum(each in known[1:3] for each in known)
     assert ds.count_rows(IsNull(("c",))) == 1
+
+
+@pytest.mark.parametrize("word", ["= X'62'", "IN (X'62', X'6262', X'00')"])
+def test_row_groups_are_passed_over_by_values_of_a_width(word, tmp_path):
+    rows = [b"a", None, b"b", b"b", b"c", None]
+    pq.write_table(pa.table({"c": pa.array(rows, pa.binary(1))}), tmp_path / "a", row_group_size=2)
+    ds = zb.dataset(tmp_path / "a")
+    scanner = ds.scanner(filter=f"c {word}")
+    assert scanner.to_table()["c"].to_pylist() == [b"b", b"b"]
+    groups = pads.dataset(tmp_path / "a").get_fragments()
+    kept = next(groups).split_by_row_group(scanner.plan().filter)
+    assert [group.id for part in kept for group in part.row_groups] == [1]
+    for none in ("= X'6262'", "IN (X'6262')", "IN (X'')"):
+        assert ds.count_rows(f"c {none}") == 0
+        assert ds.count_rows(f"NOT c {none}") == 4
+    assert ds.count_rows("c < X'62'") == 1 and ds.count_rows("c <= X'6200'") == 3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonebloom.errors import InvalidArgument, UnsupportedType
-from zonebloom.sbbf import filter as filter_module
 from zonebloom.sbbf.filter import Sbbf
 
 
@@ -179,7 +176,8 @@ def test_repr():
     )
 
 
-def test_docstring_examples():
-    results = doctest.testmod(filter_module)
-    assert results.failed == 0
-    assert results.attempted > 0
+def test_html_tells_a_small_probability():
+    bloom = Sbbf(8192)
+    bloom.insert(range(8192))
+    assert 1e-5 < bloom.estimated_fpp < 1e-4
+    assert f"probability {bloom.estimated_fpp:.1e}" in bloom._repr_html_()

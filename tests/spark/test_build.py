@@ -75,13 +75,15 @@ def test_active_session_is_used_for_much_when_none_is_given(
     spark, lake, monkeypatch, capsys, least_bytes
 ):
     used = []
-    monkeypatch.setattr(sys.modules["zonebloom.dataset"], "WORTH_AN_ENGINE", least_bytes)
+    monkeypatch.setattr(sys.modules["zonebloom.dataset.engine"], "WORTH_AN_ENGINE", least_bytes)
 
     def record(session, tasks, **options):
         used.append(session)
         return train_on_spark(session, tasks, **options)
 
     monkeypatch.setattr("zonebloom.spark.jobs.train_on_spark", record)
+    # Of work that takes this long, a log has a line.
+    monkeypatch.setattr("zonebloom.progress._SECONDS_A_LINE", 0)
     zb.dataset(lake).create_scalar_index("id", progress=True)
     assert used == ([] if least_bytes else [spark])
     assert ("in this process" if least_bytes else "on Spark") in capsys.readouterr().err
@@ -89,7 +91,7 @@ def test_active_session_is_used_for_much_when_none_is_given(
     assert used[-1:] == [spark]
 
 
-@pytest.mark.parametrize(("most_bytes", "wanted"), [(1 << 28, 4), (1, 12)])
+@pytest.mark.parametrize(("most_bytes", "wanted"), [(1 << 28, 2), (1, 12)])
 def test_small_work_is_few_spark_tasks(spark, lake, monkeypatch, most_bytes, wanted):
     """On two cores; each file is a segment, however many of them a Spark task makes."""
     for number in range(3, 12):

@@ -31,7 +31,7 @@ from zonebloom.errors import (
 from zonebloom.spark import BFIndexConfig, IndexManager
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.hyperspace.records import Record, State
-from zonebloom.spark.hyperspace.source import num_items, open_source
+from zonebloom.spark.hyperspace.source import Access, num_items, open_source
 
 ROWS = 1_000
 COUNTS = ["Source", "Appended", "Deleted"]
@@ -512,7 +512,7 @@ def test_frames_and_paths_that_name_the_folder(spark, lake):
         f"file://{lake}",
         spark.read.parquet(str(lake / "1.parquet")),
     ]
-    opened = [open_source(source, None) for source in sources]
+    opened = [open_source(source, None, Access(spark)) for source in sources]
     assert [len(each.files) for each, _ in opened] == [3, 3, 3, 3, 3, 1]
     assert [path for _, path in opened] == [*[str(lake)] * 5, str(lake / "1.parquet")]
     assert {each.index_dir for each, _ in opened} == {str(lake / "_zonebloom")}

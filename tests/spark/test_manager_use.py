@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,11 +14,12 @@ import pytest
 from spark_data import files_read
 
 import zonebloom as zb
+import zonebloom.spark as zs
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.spark.hyperspace.source import measure_drift
 from zonebloom.spark.pruning.listing import set_rule
-from zonebloom.spark.pruning.prune import plan_of
 
 ROWS = 500
 FILES = 6
@@ -94,7 +96,7 @@ def expected(spark, conf, frame):
 
 def files(manager, frame):
     """Numbers of the files that a frame reads, as the manager says."""
-    plan = plan_of(frame, manager._lookup())
+    plan = manager.why_not(frame)
     return sorted(int(Path(path).stem) for each in plan.relations for path in each.kept_paths)
 
 
@@ -169,7 +171,7 @@ def test_only_indices_of_the_manager_are_asked(manager, spark, conf, lake, tmp_p
     conf.set(SYSTEM_PATH, str(tmp_path))
     frame = spark.read.parquet(str(lake)).where("id = 2003")
     assert files(manager, frame) == EVERY
-    assert str(manager.why_not(frame)).startswith("there is no index")
+    assert manager.why_not(frame).reasons == {Reason.NO_INDEX}
 
 
 # Hybrid scan
@@ -183,7 +185,7 @@ def test_files_within_the_ratios_are_read_along(changing, spark, conf):
     with pytest.warns(StaleIndexWarning, match=r"7\.parquet"):
         assert applied(manager, frame) == expected(spark, conf, frame)
     assert manager.why_not(frame).reasons == {Reason.NEW_FILES}
-    assert manager.why_not(frame).is_used
+    assert manager.why_not(frame).is_pruned
 
     # A file written anew is neither trusted nor lost, and counts on both sides.
     write(lake, 2, rows=ROWS - 100)
@@ -202,7 +204,7 @@ def test_more_than_the_ratios_allow_and_what_to_do(changing, spark, conf):
 
     def refused(reason, text):
         found = manager.why_not(frame)
-        assert found.reasons == {reason} and not found.is_used
+        assert found.reasons >= {reason} and not found.is_pruned
         with pytest.warns(IndexNotUsedWarning, match=text):
             assert applied(manager, frame) == expected(spark, conf, frame)
 
@@ -275,7 +277,7 @@ def test_deleted_and_restored_and_what_a_manager_remembers(changing, spark, conf
     assert files(other, frame) == [2]
     manager.delete_index("ids")
     assert files(manager, frame) == EVERY
-    assert manager.why_not(frame, "ids").reasons == {Reason.NOT_ACTIVE}
+    assert manager.why_not(frame, "ids").reasons >= {Reason.NOT_ACTIVE}
     # The other manager read the records a moment ago, and may believe them for so long.
     assert files(other, frame) == [2]
     conf.set("zonebloom.index.cache.expiryDurationInSeconds", "0")
@@ -287,32 +289,22 @@ def test_deleted_and_restored_and_what_a_manager_remembers(changing, spark, conf
 # why_not
 
 
-def test_a_reason_for_every_index_and_column(manager, spark, lake):
+def test_a_reason_for_every_scan(manager, spark, lake):
     frame = spark.read.parquet(str(lake))
 
     def reasons(query):
-        found = manager.why_not(query)
-        assert {row.index for row in found.rows} == {"ids"}
-        return {row.column: row.reason for row in found.rows}
+        return manager.why_not(query).reasons
 
-    assert reasons(frame.where("id = 2003")) == {
-        "id": None,
-        "Name": Reason.COLUMN_NOT_IN_FILTER,
-    }
-    assert reasons(frame.where("id > 5 AND upper(name) = 'X'")) == {
-        "id": Reason.FILTER_NOT_ANSWERED,
-        "Name": Reason.FILTER_NOT_ANSWERED,
-    }
-    assert reasons(frame.where("Name = 'everywhere'")) == {
-        "id": Reason.COLUMN_NOT_IN_FILTER,
-        "Name": Reason.ALL_FILES_KEPT,
-    }
-    assert reasons(frame) == {"": Reason.NO_FILTER}
-    assert reasons(frame.where("id = 5 AND 1 = 0")) == {"": Reason.OTHER_SOURCE}
-    assert reasons(spark.range(5)) == {"": Reason.OTHER_SOURCE}
+    assert reasons(frame.where("id = 2003")) == frozenset()
+    assert manager.why_not(frame.where("id = 2003")).relations[0].indices == ("ids.id",)
+    assert reasons(frame.where("id > 5 AND upper(name) = 'X'")) == {Reason.FILTER_NOT_ANSWERED}
+    assert reasons(frame.where("Name = 'everywhere'")) == {Reason.ALL_FILES_KEPT}
+    assert reasons(frame.where("x = 5")) >= {Reason.NO_INDEX_ON_COLUMN}
+    assert reasons(frame) == {Reason.NO_FILTER}
+    assert reasons(spark.range(5)) == {Reason.UNSUPPORTED_RELATION}
     cached = frame.where("id > -1").cache()
     try:
-        assert reasons(cached.where("id = 2003")) == {"": Reason.CACHED}
+        assert reasons(cached.where("id = 2003")) == {Reason.CACHED}
     finally:
         cached.unpersist()
 
@@ -320,36 +312,54 @@ def test_a_reason_for_every_index_and_column(manager, spark, lake):
 def test_each_relation_of_a_join_has_its_own(manager, spark, lake, tmp_path):
     other = make_lake(tmp_path / "other", files=2)
     left, right = spark.read.parquet(str(lake)), spark.read.parquet(str(other))
-    query = left.where("id = 2003").join(right, "x")
-    found = manager.why_not(query)
-    assert {row.relation for row in found.rows if row.reason is None} == {f"file:{lake}"}
-    assert files(manager, left.where("id = 2003")) == [2]
+    query = left.where("id = 2003").join(right.where("x = 5"), "x")
+    found = {each.name: each for each in manager.why_not(query).relations}
+    assert found[f"file:{lake}"].kept_files == 1
+    assert Reason.NO_INDEX in found[f"file:{other}"].reasons
     assert applied(manager, query) == rows(query)
 
 
 def test_another_index_on_the_column_and_in_another_folder(changing, spark, tmp_path):
     manager, lake = changing
     frame = spark.read.parquet(str(lake)).where("id = 2003")
+
+    def used(query):
+        (relation,) = manager.why_not(query).relations
+        return relation.indices, relation.reasons
+
     manager.create_index(str(lake), BFIndexConfig("later", ["id"]))
-    found = {row.index: row.reason for row in manager.why_not(frame).rows}
-    assert found == {"ids": Reason.OTHER_INDEX, "later": None}
+    assert used(frame) == (("later.id",), frozenset())
     manager.delete_index("later")
-    found = {row.index: row.reason for row in manager.why_not(frame).rows}
-    assert found == {"ids": None, "later": Reason.NOT_ACTIVE}
+    assert used(frame) == (("ids.id",), {Reason.NOT_ACTIVE})
+    assert manager.why_not(frame, "ids").reasons == frozenset()
     aside = str(tmp_path / "aside")
     manager.create_index(str(lake), BFIndexConfig("aside", ["Name"]), index_dir=aside)
-    found = {row.index: row.reason for row in manager.why_not(frame).rows}
-    assert found == {
-        "ids": None,
-        "later": Reason.NOT_ACTIVE,
-        "aside": Reason.COLUMN_NOT_IN_FILTER,
-    }
     # Both folders are asked: each index excludes what it can.
     both = spark.read.parquet(str(lake)).where("id IN (2003, 3003) AND Name = 'n3003'")
     assert files(manager, both) == [3]
-    assert manager.why_not(both).reasons == {Reason.NOT_ACTIVE}
+    assert set(used(both)[0]) == {"ids.id", "aside.Name"}
     with pytest.raises(IndexNotFound, match="no index 'nope'"):
         manager.why_not(frame, "nope")
+
+
+def test_a_dataset_is_opened_once_while_files_and_version_stay(changing, spark, monkeypatch):
+    manager, lake = changing
+    opened = []
+    monkeypatch.setattr(
+        "zonebloom.spark.hyperspace.managed_lookup.measure_drift",
+        lambda *given: opened.append(1) or measure_drift(*given),
+    )
+    for number in range(3):
+        found = manager.apply(spark.read.parquet(str(lake)).where(f"id = 200{number}"))
+        assert found.count() == 1
+    assert len(opened) == 1
+    write(lake, 9)
+    with pytest.warns(StaleIndexWarning):
+        assert manager.apply(spark.read.parquet(str(lake)).where("id = 9001")).count() == 1
+    assert len(opened) == 2
+    manager.refresh_index("ids", "incremental")
+    assert manager.apply(spark.read.parquet(str(lake)).where("id = 9002")).count() == 1
+    assert len(opened) == 3
 
 
 def test_indices_that_are_lost_or_damaged(changing, spark, conf):
@@ -365,12 +375,12 @@ def test_indices_that_are_lost_or_damaged(changing, spark, conf):
     zb.dataset(lake).drop_index("ids.id")
     with pytest.warns(IndexNotUsedWarning, match=r"ids\.id is not in.*mode='full'"):
         manager.apply(frame).collect()
-    assert manager.why_not(frame).reasons == {Reason.MISSING}
+    assert Reason.MISSING in manager.why_not(frame).reasons
     manager.refresh_index("ids", mode="full")
     assert files(manager, frame) == [2]
     for file in lake.glob("*.parquet"):
         file.unlink()
-    assert manager.why_not(frame).reasons == {Reason.DATA_UNREADABLE}
+    assert Reason.DATA_UNREADABLE in manager.why_not(frame).reasons
 
 
 # explain
@@ -408,39 +418,36 @@ def explained(manager, frame):
     return texts[0]
 
 
-def test_explain_shows_both_plans_and_what_differs(manager, spark, lake, capsys):
+def test_explain_shows_what_is_read_and_the_plan(manager, spark, lake, capsys):
     frame = spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>&'")
     manager.explain(frame)
     printed = capsys.readouterr().out
-    with_indices, rest = printed.split("Plan without indices:")
-    without, used = rest.split("Indices used:")
-    assert "Plan with indices:" in with_indices
-    marked = [line for line in with_indices.splitlines() if line.startswith("<----")]
-    assert len(marked) == 1 and "FileScan parquet" in marked[0] and marked[0].endswith("---->")
-    assert "FileScan parquet" in without and "<----" not in without
-    assert "ids.id: 1 of 6 files of" in used
-
+    assert "files: 1 of 6 kept" in printed and "indices: ids.id" in printed
+    assert "filter: id = 2003" in printed and "not answered by an index: Name <" in printed
+    assert "FileScan" not in printed
     texts = []
     manager.explain(frame, True, texts.append)
     manager.explain(frame, verbose=True, redirectFunc=texts.append)
-    assert capsys.readouterr().out == "" and texts[0] == texts[1]
-    assert "filter: id = 2003" in texts[0] and "not answered by an index: Name <" in texts[0]
-
-
-def test_explain_where_nothing_is_left_out(manager, spark, lake):
-    frame = spark.read.parquet(str(lake)).groupBy("x").count()
-    text = explained(manager, frame)
-    with_indices, without = text.split("Plan without indices:")
-    assert with_indices.count("FileScan") == without.count("FileScan") == 1
-    assert "none; IndexManager.why_not(df) says why" in text
-    assert "<----" not in text
+    assert capsys.readouterr().out == ""
+    assert all("FileScan parquet" in text and "IndexedFiles" in text for text in texts)
 
 
 def test_why_not_as_text_and_html(manager, spark, lake):
-    frame = spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>'")
-    brief, full = manager.why_not(frame), manager.whyNot(frame, indexName="ids", extended=True)
-    assert [row.reason for row in brief.rows] == [row.reason for row in full.rows]
-    assert "FILTER_NOT_ANSWERED" in str(brief) and "<b>" not in str(brief)
-    assert "Name < '<b>'" in str(full) or "Name < <b>" in str(full)
-    assert "&lt;b&gt;" in full._repr_html_() and "<b>" not in full._repr_html_()
-    html_text(full)
+    found = manager.whyNot(
+        spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>'"), indexName="ids"
+    )
+    assert "Name < <b>" in str(found) or "Name < '<b>'" in str(found)
+    assert "&lt;b&gt;" in found._repr_html_() and "<b>" not in found._repr_html_()
+    html_text(found)
+
+
+def test_what_spark_gives_shows_itself_on_one_line(manager, spark, lake):
+    frame = spark.read.parquet(str(lake)).where("id = 2003")
+    given = [
+        *(manager, manager.why_not(frame), zs.BFIndexConfig("a", ["id"]), zs.Indexed(str(lake))),
+        *(zs.prune_plan(frame), zs.plan(spark, str(lake), "id = 2003"), zs.Reason.NO_INDEX),
+        zs.ExecutorReport(()),
+    ]
+    for each in given:
+        assert "\n" not in repr(each) and not re.search("0x[0-9a-f]{6}", repr(each)), repr(each)
+    assert "1 of 6 files kept" in repr(given[1])

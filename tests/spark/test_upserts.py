@@ -1,16 +1,17 @@
-"""README's job that tags each batch of a stream: stopped anywhere, and started again."""
+"""The job told at `tag_location` that tags a stream: stopped anywhere, and started again."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
+import textwrap
 from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import ROOT
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrameWriter
 
@@ -71,7 +72,8 @@ def places(folder, ids):
 
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
 def test_a_job_stopped_anywhere_tags_each_key_right(spark, lake, monkeypatch):
-    (recipe,) = re.findall(r"```py\n([^`]*foreachBatch[^`]*)```", (ROOT / "README.md").read_text())
+    told = inspect.getdoc(zs.tag_location).partition("first attempt wrote::\n")[2]
+    recipe = textwrap.dedent(told.partition("\nExamples\n")[0])
     # The JVM is in another folder.
     recipe = re.sub(r'"(orders|changes|checkpoint(?=\"))', rf'"{lake}/\1', recipe)
     # Calls of the first attempts at the batches 0 to 4; each is followed by another attempt.
@@ -86,7 +88,7 @@ def test_a_job_stopped_anywhere_tags_each_key_right(spark, lake, monkeypatch):
     )
     stops = 0
     while True:
-        names = {"stream": stream, "zs": zs, "zonebloom": zonebloom}
+        names = {"stream": stream, "zs": zs, "zonebloom": zonebloom, "shutil": shutil}
         exec(recipe, names)
         query = names["changed"].trigger(availableNow=True).start()
         try:

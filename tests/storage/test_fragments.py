@@ -187,6 +187,7 @@ def test_nothing_in_a_table_of_another_format_is_opened_as_files(
         f"{tmp_path}/*/*/data/*/*.parquet",
         table.as_uri(),
         file.as_uri(),
+        [file.as_uri()],
     ]
     for source in sources:
         with pytest.raises(errors.SourceError, match=rf"{table} {MARKS[mark]}"):

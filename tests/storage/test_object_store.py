@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable, SourceError, StaleIndexWarning
+from zonebloom.storage import object_store
 from zonebloom.storage.files import identities
 
 ROWS = 60_000
@@ -43,6 +45,21 @@ def write(filesystem, seed: int) -> None:
     )
 
 
+@pytest.fixture(params=["obstore", "pyarrow alone"])
+def reader(request, monkeypatch):
+    """What reads the ranges of objects of pyarrow's S3."""
+    object_store._bucket.cache_clear()
+    if request.param == "pyarrow alone":
+        monkeypatch.setitem(sys.modules, "obstore.store", None)
+    yield request.param
+    object_store._bucket.cache_clear()
+
+
+@pytest.fixture
+def s3(s3, reader):
+    return s3
+
+
 @pytest.fixture
 def indexed(s3):
     for seed in range(3):
@@ -63,6 +80,23 @@ def test_lookups_equal_pyarrow_and_read_few_bytes(indexed, s3):
         assert stats[0].data_bytes < size / 20
         # At most the filter's page and the pages of the rest, each zone.
         assert stats[0].data_reads <= 6
+
+
+def test_objects_are_read_by_obstore_where_it_is_installed(indexed, s3, reader):
+    bucket = object_store.reader_of(s3, *indexed.files)
+    assert (bucket is not None) == (reader == "obstore")
+    if bucket is not None:
+        assert bucket.read(indexed.files[0]) == s3.open_input_file(indexed.files[0]).read_buffer()
+        # One file system may have files of several buckets.
+        assert object_store.reader_of(s3, "lake/a", "sea/a") is None
+
+
+def test_a_name_with_a_control_character_is_read(s3):
+    pq.write_table(raw(0), "lake/a\tb/x.parquet", filesystem=s3)
+    ds = zb.dataset("lake/a\tb", filesystem=s3)
+    ds.create_scalar_index("id", number_of_items=100, spark=False)
+    assert ds.take([0])["id"].to_pylist() == [0]
+    assert ds.count_rows("id = 7") == 1
 
 
 def test_ranges_of_one_fragment_are_few_requests(indexed):

@@ -6,6 +6,7 @@ import io
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -17,9 +18,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from obstore.store import AzureStore, HTTPStore, LocalStore, MemoryStore, S3Store
 
 import zonebloom as zb
+from bench.store_server import Handler
 from zonebloom.catalog import version_log
 from zonebloom.catalog.store import Catalog
-from zonebloom.catalog.version_log import VersionLog
+from zonebloom.catalog.version_log import VersionLog, to_document
 from zonebloom.errors import (
     CatalogError,
     CommitConflict,
@@ -248,6 +250,35 @@ def test_only_the_first_of_two_puts_is_made(bucket, s3):
             assert file.read() == b"one"
 
 
+class Heedless(Handler):
+    """A server that puts what it is sent, whatever the condition."""
+
+    def _put(self, *arguments):
+        del self.headers["If-None-Match"]
+        super()._put(*arguments)
+
+
+@pytest.fixture
+def heedless(tmp_path):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Heedless, tmp_path, 0))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield s3_store(f"127.0.0.1:{server.server_port}", bucket="lake")
+    server.shutdown()
+
+
+def test_a_store_that_passes_over_the_condition_is_noticed(heedless):
+    heedless.put("a", b"one")
+    heedless.put("a", b"two", mode="create", use_multipart=False)
+    assert heedless.get("a").bytes() == b"two"
+    assert create_new(as_arrow_filesystem(heedless), "lake/1", b"") is None
+    put(heedless, "data/a.parquet", 0)
+    names = [f"idx{number}" for number in range(4)]
+    committed = write_at_once([("data", heedless)] * len(names), names)
+    ds = zb.dataset("data", filesystem=heedless)
+    assert committed and {each["name"] for each in ds.list_indices()} == committed
+    assert ds.count_rows("id = 7") == 1
+
+
 def test_file_systems_without_a_conditional_put_say_so(s3, endpoint, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     of_a_role = pafs.S3FileSystem(region="us-east-1", endpoint_override=endpoint, scheme="http")
@@ -260,15 +291,15 @@ def test_the_second_writer_of_a_claimed_number_is_told(s3, monkeypatch):
     monkeypatch.setattr(version_log, "_PATIENCE", (0.0,) * 3)
     filesystem = pafs.SubTreeFileSystem("lake", s3)
     log = VersionLog(filesystem, "versions", set())
-    assert log.create(1, {"a": 1})
+    assert log.create(1, to_document({"a": 1}))
     claim = f"versions/{2:020d}-of-another.claim"
     with filesystem.open_output_stream(claim) as sink:
         sink.write(b"")
     with pytest.raises(CommitConflict, match=r"another writer is at work.*-of-another\.claim"):
-        log.create(2, {"a": 2})
+        log.create(2, to_document({"a": 2}))
     assert log.numbers() == [1]
     filesystem.delete_file(claim)
-    assert log.create(2, {"a": 2}) and not log.create(2, {"a": 3})
+    assert log.create(2, to_document({"a": 2})) and not log.create(2, to_document({"a": 3}))
     assert log.read(2) == {"a": 2}
 
 

@@ -11,7 +11,6 @@ from zonebloom.storage.paths import (
     filesystem_of,
     key_below,
     plain_path,
-    spark_path,
     split_path,
 )
 
@@ -23,18 +22,12 @@ def test_a_local_file_has_one_name(text):
     encoded = text == pathlib.Path(ODD).as_uri()
     assert plain_path(text, encoded) == ODD
     assert split_path(text, encoded) == ("", ODD)
-    assert spark_path(text, encoded) == f"file:{ODD}"
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3"])
 def test_an_object_has_one_name(scheme):
     assert plain_path(f"{scheme}://bucket/a%20b", encoded=True) == "s3://bucket/a b"
     assert split_path(f"{scheme}://bucket/a%20b") == ("s3", "bucket/a%20b")
-
-
-def test_spark_is_given_the_scheme_it_knows():
-    assert spark_path("s3a://bucket/a%20b/", encoded=True) == "s3a://bucket/a b"
-    assert spark_path("hdfs:///lake") == "hdfs:///lake"
 
 
 def test_a_file_system_is_given_as_pyarrow_gives_it():

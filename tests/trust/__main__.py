@@ -15,7 +15,17 @@ import tempfile
 from pathlib import Path
 
 TESTS = str(Path(__file__).resolve().parents[1])
-PARTS = ("differential", "spark", "histories", "damage", "faults", "kill", "pages", "bodies")
+PARTS = (
+    "differential",
+    "spark",
+    "histories",
+    "damage",
+    "faults",
+    "kill",
+    "many",
+    "pages",
+    "bodies",
+)
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from trust import damage, differential, faults, histories, kill
+from trust import damage, differential, faults, histories, kill, many
 from trust.report import Report, check
 from trust.small import WRITERS
 from trust.workers import run
@@ -33,3 +33,10 @@ def test_no_row_is_lost(tmp_path, part, case, options):
 @pytest.mark.parametrize("part", ["pages", "bodies"])
 def test_pages_of_damaged_files(part):
     check(run(part, 0, range(200), 8, 1))
+
+
+@pytest.mark.parametrize("case", range(len(many.STORES)), ids=many.STORES)
+def test_many_writers_and_readers(tmp_path, case):
+    report = Report("many")
+    many.run_case(report, case, tmp_path, seconds=5)
+    check(report)

@@ -269,7 +269,11 @@ class _Sample:
             zones_if_absent=fpp * self.num_zones,
         )
         row_group_zones = pace.row_group_rows / self._parameters.number_of_items
-        return judged(advice, self._parquet, row_group_zones, _is_measure(column.type))
+        no_ranges = "" if self._parquet else "the files keep no key ranges"
+        if self._parquet and column.type == pa.uuid():
+            # It has no comparison of them either.
+            no_ranges = "pyarrow passes over no row group by those of UUIDs"
+        return judged(advice, no_ranges, row_group_zones, _is_measure(column.type))
 
     def _cut(self, values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
         sizes = [zone.stop - zone.start for zone in self.zones]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zonebloom.text import bytes_text, lines_html, table_html, table_text
+from zonebloom.display import Shown, list_html, page, table_html, title_html
+from zonebloom.text import bytes_text, table_text
 
 INDEX = "index"
 KEY_RANGES = "key ranges suffice"
@@ -27,7 +28,7 @@ _FEW_MORE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Shown):
     """What an index on one column would cost and save, by estimate.
 
     Attributes
@@ -81,6 +82,9 @@ class Advice:
     zones_per_value: float | None = None
     zones_if_absent: float | None = None
 
+    def __str__(self) -> str:
+        return f"{self.column}: {self.why}"
+
     @property
     def is_worth_it(self) -> bool:
         """Whether the verdict is to index the column."""
@@ -88,7 +92,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Advices(Sequence[Advice]):
+class Advices(Shown, Sequence[Advice]):
     """The advice on several columns, by position or by column name.
 
     Attributes
@@ -103,6 +107,14 @@ class Advices(Sequence[Advice]):
     read_bytes : int
         Bytes of data files read for it.
     seconds : float
+
+    Examples
+    --------
+    >>> advices = ds.advise(["id", "day"], number_of_items=100)
+    >>> advices.worth_it
+    ['id']
+    >>> print(advices["day"])
+    day: clustered: key ranges alone leave 10 of 30 zones, and Parquet keeps them
     """
 
     advices: tuple[Advice, ...]
@@ -129,13 +141,18 @@ class Advices(Sequence[Advice]):
         """Names of the columns worth an index, as `create_scalar_index` takes them."""
         return [each.column for each in self.advices if each.is_worth_it]
 
+    def __str__(self) -> str:
+        # All of them are wider than a terminal.
+        brief = [[row[at] for at in _BRIEF] for row in (_HEADERS, *map(_cells, self.advices))]
+        lines = [self._title(), table_text(list(map(str, brief[0])), brief[1:])]
+        return "\n".join([*lines, *map(str, self.advices)])
+
     def __repr__(self) -> str:
-        lines = [self._title(), table_text(_HEADERS, [_cells(each) for each in self.advices])]
-        return "\n".join([*lines, *self._reasons()])
+        return f"<Advices: index {', '.join(self.worth_it) or 'no column'}; {self._title()}>"
 
     def _repr_html_(self) -> str:
-        table = table_html(_HEADERS, [_cells(each) for each in self.advices], self._title())
-        return table + lines_html("\n".join(self._reasons()))
+        table = table_html(_HEADERS, [_cells(each) for each in self.advices])
+        return page(title_html(self._title()), table, list_html(map(str, self.advices)))
 
     def _title(self) -> str:
         rows, zones = f"{self.num_rows:,} rows", f"{self.num_zones:,} zones"
@@ -144,22 +161,23 @@ class Advices(Sequence[Advice]):
             f"zones, read {bytes_text(self.read_bytes)} in {self.seconds:.1f} s"
         )
 
-    def _reasons(self) -> list[str]:
-        return [f"{each.column}: {each.why}" for each in self.advices]
-
 
 _HEADERS = [
-    *("column", "type", "nulls", "distinct", "size", "exact", "unfolded", "build"),
-    *("zones read", "of a value", "by key ranges", "without", "verdict"),
+    *("column", "verdict", "type", "nulls", "distinct", "size", "exact", "unfolded", "build"),
+    *("zones read", "of a value", "by key ranges"),
 ]
+
+_BRIEF = [_HEADERS.index(name) for name in ("column", "type", "distinct", "size")]
+_BRIEF += [_HEADERS.index(name) for name in ("zones read", "verdict")]
 
 
 def _cells(each: Advice) -> list[object]:
     if each.distinct is None:
         verdict = each.verdict.partition(":")[0]
-        return [each.column, each.type, *["-"] * (len(_HEADERS) - 3), verdict]
+        return [each.column, verdict, each.type, *["-"] * (len(_HEADERS) - 3)]
     return [
         each.column,
+        each.verdict,
         each.type,
         f"{each.null_share or 0:.0%}",
         f"{_rounded(each.distinct):,}",
@@ -170,8 +188,6 @@ def _cells(each: Advice) -> list[object]:
         _zones_text(each.zones_with_index),
         _zones_text(each.zones_per_value),
         _zones_text(each.zones_with_key_ranges),
-        f"{each.num_zones:,}",
-        each.verdict,
     ]
 
 
@@ -187,18 +203,18 @@ def _zones_text(zones: float | None) -> str:
 
 
 def judged(
-    advice: Advice, in_parquet: bool, row_group_zones: float, is_measure: bool = False
+    advice: Advice, no_ranges: str, row_group_zones: float, is_measure: bool = False
 ) -> Advice:
-    """The advice with a verdict on its figures; whether the files keep minima and maxima, and how
-    many zones a row group of them has."""
-    verdict, why = _verdict(advice, in_parquet, row_group_zones)
+    """The advice with a verdict on its figures; why the files' own minima and maxima are of no use,
+    if so, and how many zones a row group has."""
+    verdict, why = _verdict(advice, no_ranges, row_group_zones)
     if verdict == INDEX and is_measure:
         verdict = MEASURE
         why = f"values of {advice.type} are measured, not looked up; were they, {why}"
     return replace(advice, verdict=verdict, why=why)
 
 
-def _verdict(figures: Advice, in_parquet: bool, row_group_zones: float) -> tuple[str, str]:
+def _verdict(figures: Advice, no_ranges: str, row_group_zones: float) -> tuple[str, str]:
     zones = figures.num_zones
     if zones < 2:
         are = "is one zone" if zones == 1 else "are no rows"
@@ -222,8 +238,8 @@ def _verdict(figures: Advice, in_parquet: bool, row_group_zones: float) -> tuple
     left = f"key ranges alone leave {_zones_text(ranges)}"
     if ranges > max(_AS_GOOD * read, read + _FEW_MORE):
         return INDEX, f"{finding}; {left}"
-    if not in_parquet:
-        return INDEX, f"{finding}; {left}, but the files keep no key ranges"
+    if no_ranges:
+        return INDEX, f"{finding}; {left}, but {no_ranges}"
     how = "sorted" if ranges < 3 else "clustered"
     kept = f"{how}: {left} of {every}, and Parquet keeps them"
     if row_group_zones < 2 * ranges:

@@ -12,8 +12,8 @@ from zonebloom.build.others import OtherDatasets
 from zonebloom.build.spec import IndexSpec
 from zonebloom.build.tasks import TrainedTask, cut_tasks
 from zonebloom.build.train import train_locally
-from zonebloom.catalog.coverage import Coverage, PresentFragment, cover
-from zonebloom.catalog.folder import writing_to
+from zonebloom.catalog.coverage import Coverage, PresentFragment, cover, indexed_identities
+from zonebloom.catalog.folder import Gone, writing_to
 from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry, KnownFragment, Segment, Version
 from zonebloom.catalog.page_maps import merged_page_maps
 from zonebloom.errors import CommitConflict, HiddenColumnsWarning
@@ -55,6 +55,8 @@ class Refreshed:
     num_segments : int
     changed : bool
         Whether a new version was committed.
+    damage : str, optional
+        What was damaged of an index that is built anew for it.
     """
 
     name: str
@@ -63,6 +65,16 @@ class Refreshed:
     layout: str
     num_segments: int
     changed: bool
+    damage: str | None = None
+
+
+REFRESHED_HEADERS = ("index", "files added", "files dropped", "segments", "layout")
+
+
+def refreshed_cells(each: Refreshed) -> list[object]:
+    """What was done to an index as a line of a table below `REFRESHED_HEADERS`."""
+    done = (each.fragments_added, each.fragments_dropped, each.num_segments)
+    return [each.name, *done, each.layout]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,7 @@ class _Work:
     before: IndexEntry | None = None
     segments: tuple[Segment, ...] = ()
     alive: frozenset[int] = frozenset()
+    damage: str | None = None
 
     def refreshed(self, now: IndexEntry) -> Refreshed:
         before = set() if self.before is None else self.before.fragment_ids
@@ -85,6 +98,7 @@ class _Work:
             now.layout,
             len(now.segments),
             now != self.before,
+            self.damage,
         )
 
 
@@ -134,9 +148,11 @@ class Builder:
         layout: str,
         engine: Engine | None,
         progress: Progress,
+        damaged: Mapping[str, str],
     ) -> tuple[Version, list[Refreshed]]:
+        """Bring indices up to date; of those `damaged`, told why, nothing that is there is kept."""
         base, coverage = self._now()
-        work = [self._outdated(entry, column, base, coverage) for entry, column in indices]
+        work = [self._outdated(entry, column, base, coverage, damaged) for entry, column in indices]
 
         def check(latest: Version) -> None:
             for entry, _ in indices:
@@ -153,20 +169,29 @@ class Builder:
 
     def _now(self) -> tuple[Version, Coverage]:
         base = self._planner.version
-        return base, cover(self._source.fragments, self._source.identities(), base)
+        fragments = self._source.fragments
+        identities = self._source.identities(None, indexed_identities(fragments, base))
+        return base, cover(fragments, identities, base)
 
     def _outdated(
-        self, entry: IndexEntry, column: Column, base: Version, coverage: Coverage
+        self,
+        entry: IndexEntry,
+        column: Column,
+        base: Version,
+        coverage: Coverage,
+        damaged: Mapping[str, str],
     ) -> _Work:
+        stored = entry.global_filter
+        size = None if stored is None else GlobalSize(stored.num_items, stored.probability)
+        spec = IndexSpec(entry.name, column, entry.parameters, size, entry.field)
+        if entry.name in damaged:
+            return _Work(spec, coverage.present, damage=damaged[entry.name])
         alive = coverage.live | self._others.unchanged(base, entry.fragment_ids)
         items = entry.parameters.number_of_items
         zones = {k.fragment_id: -(-k.num_rows // items) for k in base.fragments.values()}
         segments = tuple(_still_used(entry.segments, alive, coverage.live, zones))
         left = {i for segment in segments for i in segment.fragment_ids}
         missing = tuple(each for each in coverage.present if each.fragment_id not in left)
-        stored = entry.global_filter
-        size = None if stored is None else GlobalSize(stored.num_items, stored.probability)
-        spec = IndexSpec(entry.name, column, entry.parameters, size, entry.field)
         return _Work(spec, missing, entry, segments, alive)
 
     def _run(
@@ -181,7 +206,7 @@ class Builder:
         prefix: str = "",
     ) -> Version:
         prefix = prefix or self._catalog.new_segment_prefix()
-        with self._new_segments(prefix):
+        with self._new_segments(prefix, base):
             trained = self._train_missing(prefix, work, engine, progress)
             entries: dict[str, IndexEntry] = {}
             for number, (each, tasks) in enumerate(zip(work, trained, strict=True)):
@@ -231,11 +256,17 @@ class Builder:
             return self._catalog.commit(change)
 
     @contextlib.contextmanager
-    def _new_segments(self, prefix: str) -> Iterator[None]:
+    def _new_segments(self, prefix: str, base: Version) -> Iterator[None]:
         """Within, segments with a prefix are written; those no version names are deleted after."""
         try:
             with writing_to(self._catalog.folder):
                 yield
+        except Gone as error:
+            if self._catalog.is_damaged(base):
+                raise
+            raise CommitConflict(
+                f"{error}, for another writer replaced it, or a vacuum() deleted it; try again"
+            ) from None
         finally:
             # What cannot be deleted is left to `vacuum`: what was committed stands, and of a
             # build that failed the user is to see why.

@@ -38,6 +38,12 @@ class IndexConfig:
         "bloomfilter", in any case.
     parameters : dict
         Of `ZoneParameters`: number_of_items, probability, sizing.
+
+    Examples
+    --------
+    >>> ds.create_scalar_index("id", zb.IndexConfig(parameters={"probability": 0.01}))
+    >>> ds.index_statistics("id_idx")["probability"]
+    0.01
     """
 
     index_type: str = INDEX_TYPE

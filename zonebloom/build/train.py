@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
 
 from zonebloom.build.tasks import TrainedTask, TrainTask
@@ -40,15 +41,28 @@ def train_locally(
     """Run tasks on threads of this process; results come in the order of the tasks."""
     workers = workers or cores()
     threads = max(1, workers // len(tasks))
+    is_stopped = threading.Event()
+
+    def report(rows: int) -> None:
+        if is_stopped.is_set():
+            raise CancelledError
+        if progress is not None:
+            progress(rows)
+
     with ThreadPoolExecutor(min(workers, len(tasks))) as pool:
-        return list(
-            in_order(
-                pool,
-                lambda task: train_task(task, threads=threads, progress=progress),
-                tasks,
-                len(tasks) + 1,
+        try:
+            return list(
+                in_order(
+                    pool,
+                    lambda task: train_task(task, threads=threads, progress=report),
+                    tasks,
+                    len(tasks) + 1,
+                )
             )
-        )
+        except BaseException:
+            # Tasks under way end at their next batch: whoever interrupts does not wait for a file.
+            is_stopped.set()
+            raise
 
 
 def train_task(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from zonebloom.catalog.freshness import is_at_rest, last_seen
@@ -59,6 +59,15 @@ class Coverage:
             base = each.fragment_id << OFFSET_BITS
             ranges.append((base, base + rows))
         return RowRanges(ranges)
+
+
+def indexed_identities(
+    fragments: Iterable[Fragment], version: Version
+) -> Iterator[FileIdentity | None]:
+    """What files were when they were indexed."""
+    for fragment in fragments:
+        known = version.fragments.get(fragment.key)
+        yield None if known is None else known.identity
 
 
 def cover(

@@ -16,14 +16,18 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.errors import CatalogError, CorruptIndex, ZoneBloomError
+from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, ZoneBloomError
 from zonebloom.storage.files import is_local
-from zonebloom.storage.object_store import store_of
+from zonebloom.storage.object_store import reader_of
 
 # Of file systems that have no such thing.
 _NOT_SYNCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 # Syncs that wait together are served by one write of the file system's journal.
 _THREADS = 16
+
+
+class Gone(CorruptIndex):
+    """A file of the index is not there."""
 
 
 def missing(filesystem: pafs.FileSystem, sizes: Mapping[str, int]) -> str | None:
@@ -37,7 +41,7 @@ def missing(filesystem: pafs.FileSystem, sizes: Mapping[str, int]) -> str | None
 
 def whole(filesystem: pafs.FileSystem, path: str) -> pa.Buffer:
     """All of a file; of a store in one request."""
-    store = store_of(filesystem)
+    store = reader_of(filesystem, path)
     if store is not None:
         return store.read(path)
     # A local file system may have been told to map what it opens.
@@ -52,7 +56,8 @@ def read_file(
     try:
         buffer = whole(filesystem, path)
     except OSError as error:
-        raise CorruptIndex(f"cannot open {path} ({error}); build the index again") from None
+        kind = Gone if isinstance(error, FileNotFoundError) else CorruptIndex
+        raise kind(f"cannot open {path} ({error}); build the index again") from None
     if buffer.size != num_bytes:
         raise CorruptIndex(
             f"{path} has {buffer.size:,} bytes, {num_bytes:,} were written; build the index again"
@@ -158,7 +163,10 @@ def writing_to(folder: str) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             step = "make room there, or give another index_dir"
         elif error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
-            step = "something else is at work there, such as vacuum(); try again when that is done"
+            raise CommitConflict(
+                f"cannot write to {folder} ({error}); something else is at work there, such as "
+                "vacuum(); try again when that is done"
+            ) from None
         else:
             step = "make it writable, or give another index_dir"
         raise CatalogError(f"cannot write to {folder} ({error}); {step}") from None

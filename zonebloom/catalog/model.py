@@ -138,6 +138,15 @@ class IndexEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Listing:
+    """A file that lists fragments of a version, by their keys."""
+
+    file: str
+    checksum: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Version:
     """One version of the catalog; 0 is a folder without one. Page maps: at most one a fragment."""
 
@@ -146,6 +155,11 @@ class Version:
     fragments: Mapping[str, KnownFragment] = field(default_factory=dict)
     indices: Mapping[str, IndexEntry] = field(default_factory=dict)
     page_maps: tuple[PageMapEntry, ...] = ()
+    # Where its fragments are listed, or those of the version it was made from; a fragment is what
+    # the last says that has it.
+    listings: tuple[Listing, ...] = ()
+    # Segments that a vacuum deletes: no later version may name them.
+    doomed: tuple[str, ...] = ()
     # Why nothing is known of it: it is encrypted, and its key is not given.
     locked: str = ""
 

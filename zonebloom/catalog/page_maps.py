@@ -27,7 +27,7 @@ class PageMaps:
         self._catalog = catalog
         self._entries = {i: entry for entry in entries for i in entry.fragment_ids}
         self._loaded: dict[str, PageMap | None] = {}
-        self.read_bytes = 0
+        self.read_bytes: int = 0
 
     def pages(self, fragment_id: int, file_bytes: int) -> FilePages | None:
         """Where a fragment's pages lie; None has the footer say, as for a damaged map, reported

@@ -2,7 +2,8 @@
 
     _zonebloom/
       versions/00000000000000000007.json    one catalog, whole; created once, never changed
-      versions/00000000000000000007-<checksum>.arrow   its fragments: id, key, rows, identity
+      versions/00000000000000000007-<random>.arrow     fragments of it and later ones: id, key,
+                                            rows, identity; a version names one or more of these
       segments/<name>/bloomfilter.arrow     one table over a set of fragments
       segments/<name>/ranges.arrow          the least and greatest key of each of them
       segments/<name>/global.sbbf           one filter over the keys of all fragments
@@ -21,7 +22,8 @@ import os
 import posixpath
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -39,9 +41,18 @@ from zonebloom.catalog.folder import (
     write_whole,
     writing_to,
 )
-from zonebloom.catalog.model import Version
-from zonebloom.catalog.version_log import VersionLog
-from zonebloom.catalog.versions import from_content, listed, listing_of, plain_name, to_content
+from zonebloom.catalog.model import Listing, Version
+from zonebloom.catalog.version_log import VersionLog, to_document, to_json
+from zonebloom.catalog.versions import (
+    Fragments,
+    from_content,
+    listed,
+    listing_of,
+    listings_of,
+    plain_name,
+    to_content,
+    to_list,
+)
 from zonebloom.errors import (
     CatalogError,
     CommitConflict,
@@ -51,6 +62,7 @@ from zonebloom.errors import (
 )
 from zonebloom.storage.files import is_local
 from zonebloom.storage.sealed import Encryption, Seal, sealed
+from zonebloom.threads import REMOTE_THREADS
 from zonebloom.version import NewerFormat
 
 FOLDER = "_zonebloom"
@@ -82,11 +94,24 @@ class Catalog:
         self.folder = folder
         self.encryption = encryption
         self._seal = None if encryption is None else Seal(folder, encryption)
-        self.files = filesystem if self._seal is None else sealed(filesystem, self._seal)
+        self.files: pafs.FileSystem = (
+            filesystem if self._seal is None else sealed(filesystem, self._seal)
+        )
         self._versions = posixpath.join(folder, "versions")
         self._log = VersionLog(filesystem, self._versions, _VERSION_KEYS, self.prepare)
-        # The document read last, and what it says.
+        # The document read or written last, and what it says.
         self._last: tuple[bytes, Version] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Catalog {self.folder}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Sent to workers, which write to it and look nothing up.
+        return {**self.__dict__, "_last": None}
+
+    def take_over(self, other: Catalog) -> None:
+        """Know what another catalog of the same folder has read."""
+        self._last = other._last
 
     def path(self, segment: str, file: str) -> str:
         return posixpath.join(self.folder, "segments", segment, file)
@@ -121,6 +146,8 @@ class Catalog:
 
     def latest(self, *, for_writing: bool = False) -> Version:
         """The newest version that can be read; a damaged one is reported and passed over."""
+        # Before it is looked for: another thread may write the first one.
+        was_read = self.was_read
         try:
             numbers = self._numbers()[::-1]
         except CatalogError as error:
@@ -128,7 +155,7 @@ class Catalog:
                 raise
             warnings.warn(f"{error}. The data is read instead", IndexNotUsedWarning, stacklevel=3)
             return Version()
-        if not numbers and not for_writing:
+        if not numbers and was_read and not for_writing:
             self._say_gone()
         while numbers:
             number = numbers.pop(0)
@@ -152,6 +179,10 @@ class Catalog:
                 warnings.warn(str(error), IndexNotUsedWarning, stacklevel=3)
         return Version()
 
+    def newest_number(self) -> int:
+        """Of the newest version, be it readable or not; 0 without any."""
+        return max(self._numbers(), default=0)
+
     @property
     def was_read(self) -> bool:
         """Whether this process has read a version of it, as far as its place tells it."""
@@ -161,7 +192,7 @@ class Catalog:
     def _say_gone(self) -> None:
         """Warn of an index that was beside the data, where the data is still."""
         beside, name = posixpath.split(self.folder.rstrip("/"))
-        if self.was_read and name == FOLDER and _is_folder(self.filesystem, beside):
+        if name == FOLDER and _is_folder(self.filesystem, beside):
             self._last = None
             _read_before.discard(os.path.abspath(self.folder))
             warnings.warn(
@@ -180,28 +211,22 @@ class Catalog:
         synced: set[str] = set()
         for _ in range(_MAX_TRIES):
             # A damaged version still has its number: ours comes after it.
-            number = max(self._numbers(), default=0) + 1
+            number = self.newest_number() + 1
             latest = self.latest(for_writing=True)
             version = replace(change(latest), number=number)
             before, named = self.named_files(latest), self.named_files(version)
             new = {path: size for path, size in named.items() if path not in before}
-            self._require(new)
+            self._require(new, latest.doomed)
             if is_local(self.filesystem):
                 sync_files(new.keys() - synced)
                 synced |= new.keys()
             try:
-                is_made = self._create(version)
+                made = self._create(version, latest)
             except FileNotFoundError:
                 # A vacuum takes a draft for one that a crash left.
                 continue
-            if is_made:
-                try:
-                    self._require(new)
-                except CommitConflict:
-                    self._take_back(version, latest)
-                    raise
-                if self._is_in_use(version, change, new):
-                    return version
+            if made is not None and self._is_in_use(made, change, new):
+                return made
         raise CommitConflict(
             f"{self.folder}: other writers committed {_MAX_TRIES} times in between; try again"
         )
@@ -210,17 +235,22 @@ class Catalog:
         """Paths and sizes of the files that a version names."""
         return {self.path(*place): size for place, size in version.files.items()}
 
-    def _has(self, part: Version) -> bool:
-        return missing(self.files, self.named_files(part)) is None
-
-    def _require(self, files: Mapping[str, int]) -> None:
+    def _require(self, files: Mapping[str, int], doomed: Iterable[str]) -> None:
+        """Refuse to name files that are gone, or that a vacuum is about to delete."""
         path = missing(self.files, files)
+        for name in doomed:
+            path = path or next((each for each in files if each.split("/")[-2] == name), None)
         if path is not None:
             raise CommitConflict(
                 f"{path} is gone before it was committed: a vacuum() at that time deletes what no "
                 "version names yet; build again, and vacuum with an older_than above what builds "
                 "take"
             )
+
+    def is_damaged(self, version: Version) -> bool:
+        """Whether a version is the newest, and not all of its files are there."""
+        is_newest = self.latest(for_writing=True).number == version.number
+        return is_newest and missing(self.files, self.named_files(version)) is not None
 
     def _is_in_use(
         self, version: Version, change: Callable[[Version], Version], new: Mapping[str, int]
@@ -230,7 +260,7 @@ class Catalog:
         Its number may be free since others committed it and more, and a vacuum deleted theirs, as
         it then deletes this one.
         """
-        if max(self._numbers(), default=0) <= version.number:
+        if self.newest_number() <= version.number:
             return True
         newest = self.latest(for_writing=True)
         # A newer build of the same files has page maps of its own.
@@ -247,28 +277,6 @@ class Catalog:
             with contextlib.suppress(FileNotFoundError):
                 self.filesystem.delete_file(self._log.path(version.number))
         return is_in_it
-
-    def _take_back(self, version: Version, before: Version) -> None:
-        """Commit what was before a version whose files are gone, as far as its files are there.
-
-        Deleting the version will not do: a vacuum that has seen it may have deleted the one before.
-        """
-
-        def change(newest: Version) -> Version:
-            indices = {}
-            for name, entry in newest.indices.items():
-                old = before.indices.get(name)
-                if entry == old or entry != version.indices.get(name):
-                    indices[name] = entry
-                elif old is not None and self._has(Version(indices={name: old})):
-                    indices[name] = old
-            page_maps = newest.page_maps + before.page_maps
-            there = [each for each in page_maps if self._has(Version(page_maps=(each,)))]
-            return replace(newest, page_maps=()).with_indices(indices, there)
-
-        # The conflict is what the user is to see: readers of the version scan the data meanwhile.
-        with contextlib.suppress(OSError, CatalogError):
-            self._commit(change)
 
     def new_segment_prefix(self) -> str:
         return uuid.uuid4().hex[:16]
@@ -307,25 +315,32 @@ class Catalog:
                 "another index_dir"
             ) from None
 
-    def _create(self, version: Version) -> bool:
-        fragments = listing_of(list(version.fragments.values()))
-        checksum = xxhash.xxh3_64_hexdigest(fragments)
-        # Named by content: a version can only ever refer to the bytes it was made with.
-        listing = f"{version.number:020d}-{checksum}.arrow"
-        path = posixpath.join(self._versions, listing)
-        if is_local(self.filesystem):
-            stored = fragments if self._seal is None else self._seal.seal(path, fragments)
-            write_whole(path, stored, self.prepare, os.replace)
-        else:
-            self.write(path, fragments)
-        content = self._sealed(version.number, to_content(version, listing, checksum))
-        return self._log.create(version.number, content)
+    def _create(self, version: Version, before: Version) -> Version | None:
+        """Write a version; as it is then, with its listings, or None where its number is taken."""
+        listings, added = to_list(version, before)
+        if added:
+            data = listing_of(added.values())
+            # A name of its own: a version can only ever refer to the bytes it was made with.
+            name = f"{version.number:020d}-{uuid.uuid4().hex[:16]}.arrow"
+            path = posixpath.join(self._versions, name)
+            if is_local(self.filesystem):
+                stored = data if self._seal is None else self._seal.seal(path, data)
+                write_whole(path, stored, self.prepare, os.replace)
+            else:
+                self.write(path, data)
+            listings += (Listing(name, xxhash.xxh3_64_hexdigest(data), tuple(added)),)
+        made = replace(version, listings=listings)
+        document = to_document(self._sealed(made.number, to_content(made)))
+        if not self._log.create(made.number, document):
+            return None
+        self._last = document, made
+        return made
 
     def _sealed(self, number: int, content: dict[str, Any]) -> dict[str, Any]:
         if self._seal is None:
             return content
         key_id = self._seal.encryption.key_id
-        stored = self._seal.seal(self._log.path(number), json.dumps(content).encode())
+        stored = self._seal.seal(self._log.path(number), to_json(content).encode())
         return {
             "sealed_by": key_id,
             "key_check": self._seal.encryption.check_of(key_id),
@@ -354,18 +369,14 @@ class Catalog:
             document = self._log.document(number)
             last = self._last
             if last is not None and last[0] == document:
+                self._note_read()
                 return last[1]
             content = self._opened(number, self._log.content(document))
             if content["version"] != number:
                 raise ValueError(f"it is version {content['version']!r}")
-            listing = posixpath.join(self._versions, plain_name(content["fragments"]["file"]))
-            fragments = whole(self.files, listing).to_pybytes()
-            if xxhash.xxh3_64_hexdigest(fragments) != content["fragments"]["checksum"]:
-                raise ValueError("the checksum of its fragments does not match")
-            version = from_content(content, listed(fragments))
+            version = from_content(content, *self._listed(listings_of(content)))
             self._last = document, version
-            if is_local(self.filesystem):
-                _read_before.add(os.path.abspath(self.folder))
+            self._note_read()
             return version
         except (
             OSError,
@@ -381,3 +392,27 @@ class Catalog:
             may_pass = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
             kind = _NotRead if may_pass or isinstance(error, NewerFormat) else CorruptIndex
             raise kind(f"{path} cannot be read ({error}); the version before it is used") from None
+
+    def _listed(self, named: Sequence[Any]) -> tuple[list[Listing], list[Fragments]]:
+        """The listings that a document names, and the fragments in each."""
+
+        def read(each: Any) -> tuple[Listing, Fragments]:
+            name, checksum = plain_name(each["file"]), each["checksum"]
+            data = whole(self.files, posixpath.join(self._versions, name))
+            if xxhash.xxh3_64_hexdigest(data) != checksum:
+                raise ValueError("the checksum of its fragments does not match")
+            part = listed(data)
+            return Listing(name, checksum, tuple(part)), part
+
+        if len({each["file"] for each in named}) < len(named):
+            raise ValueError("it names a listing twice")
+        if is_local(self.filesystem):
+            read_all = list(map(read, named))
+        else:
+            with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+                read_all = list(pool.map(read, named))
+        return [listing for listing, _ in read_all], [part for _, part in read_all]
+
+    def _note_read(self) -> None:
+        if is_local(self.filesystem):
+            _read_before.add(os.path.abspath(self.folder))

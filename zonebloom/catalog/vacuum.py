@@ -1,17 +1,16 @@
 """Deleting versions and segments that nobody needs any more.
 
-Segments are renamed first, and the newest version is read once more: a commit under way either
-finds its segments gone and fails, or it is seen here and they get their name back.
+A segment that no version names may be of a build under way. So a version is committed that says
+which are to be deleted: a build commits before it, and its segments stay, or after it, and fails.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import posixpath
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
 
@@ -21,17 +20,26 @@ from zonebloom.catalog.folder import writing_to
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, EncryptedIndex
-from zonebloom.storage.files import is_local
 
 # How long versions are kept that were replaced.
 RETENTION = timedelta(days=7)
 
-_ASIDE = "."
+# No build takes longer.
+_LONGEST_BUILD = timedelta(days=1)
 _TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
+    """What `Dataset.vacuum` deleted.
+
+    Attributes
+    ----------
+    num_versions, num_segments : int
+    num_bytes : int
+        Of the segments.
+    """
+
     num_versions: int
     num_segments: int
     num_bytes: int
@@ -44,7 +52,8 @@ def vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
 
 def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     filesystem = catalog.filesystem
-    before = datetime.now(UTC) - older_than
+    now = datetime.now(UTC)
+    before = now - older_than
     # Before the newest version is read: of segments that come later nothing is known.
     segments = _listed(filesystem, posixpath.join(catalog.folder, "segments"))
     folders = [(folder, _listed(filesystem, folder.path)) for folder in segments]
@@ -60,24 +69,35 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     files = newest.files | oldest.files
     num_bytes = 0
     unnamed: dict[str, int] = {}
+    is_young = False
     for folder, inside in folders:
         # An empty folder is of a build that begins.
         if not all(_is_older(info, before) for info in inside or [folder]):
             continue
         if folder.base_name not in named:
             unnamed[folder.base_name] = sum(info.size or 0 for info in inside)
+            began = now - _LONGEST_BUILD
+            is_young |= not all(_is_older(info, began) for info in inside or [folder])
             continue
         # Of a segment whose page map alone is used what else was in it.
         for info in inside:
             if (folder.base_name, info.base_name) not in files:
                 num_bytes += info.size or 0
                 _delete_file(filesystem, info.path)
-    deleted = _delete(catalog, unnamed)
+    if is_young:
+        was_oldest = oldest is newest
+        newest = _doomed(catalog, unnamed, {folder.base_name for folder in segments})
+        oldest = newest if was_oldest else oldest
+        unnamed = {name: size for name, size in unnamed.items() if name in newest.doomed}
+    base = posixpath.join(catalog.folder, "segments")
+    deleted = [n for n in unnamed if _is_deleted(filesystem, posixpath.join(base, n))]
     num_bytes += sum(unnamed[name] for name in deleted)
     num_versions = 0
+    listings = {listing.file for version in (newest, oldest) for listing in version.listings}
     for file in versions:
         # Versions in a newer format, or damaged, have later numbers and are kept.
-        if file.base_name < f"{oldest.number:020d}" and _is_older(file, before):
+        is_past = file.base_name < f"{oldest.number:020d}" and file.base_name not in listings
+        if is_past and _is_older(file, before):
             num_bytes += file.size or 0
             num_versions += file.base_name.endswith(".json")
             _delete_file(filesystem, file.path)
@@ -106,32 +126,14 @@ def _oldest_kept(
     return oldest
 
 
-def _delete(catalog: Catalog, names: Iterable[str]) -> list[str]:
-    """Delete segments, those left renamed too, unless the newest version needs them."""
-    base = posixpath.join(catalog.folder, "segments")
-    asides: dict[str, str] = {}
-    for name in names:
-        asides[name] = name
-        if is_local(catalog.filesystem) and not name.startswith(_ASIDE):
-            asides[name] = _ASIDE + name
-            # Another vacuum may be at work.
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(posixpath.join(base, name), posixpath.join(base, asides[name]))
-    # All, when it cannot be read.
-    needed = {name.removeprefix(_ASIDE) for name in asides}
-    deleted = []
-    try:
-        needed = catalog.latest(for_writing=True).folders
-    finally:
-        for name, aside in asides.items():
-            own = name.removeprefix(_ASIDE)
-            with contextlib.suppress(FileNotFoundError):
-                if own not in needed:
-                    if _is_deleted(catalog.filesystem, posixpath.join(base, aside)):
-                        deleted.append(name)
-                elif aside != own:
-                    os.rename(posixpath.join(base, aside), posixpath.join(base, own))
-    return deleted
+def _doomed(catalog: Catalog, names: Iterable[str], there: Iterable[str]) -> Version:
+    """Commit a version that dooms segments, but those that were named since."""
+
+    def change(latest: Version) -> Version:
+        doomed = {*names, *latest.doomed}.intersection(there) - latest.folders
+        return replace(latest, doomed=tuple(sorted(doomed)))
+
+    return catalog.commit(change)
 
 
 def _is_deleted(filesystem: pafs.FileSystem, path: str) -> bool:
@@ -139,8 +141,11 @@ def _is_deleted(filesystem: pafs.FileSystem, path: str) -> bool:
     for _ in range(_TRIES):
         try:
             filesystem.delete_dir(path)
+        except FileNotFoundError:
+            # Another vacuum is at work.
+            return False
         except OSError as error:
-            # A build that had opened it before it was renamed puts a file there.
+            # A build under way puts a file there.
             if error.errno != errno.ENOTEMPTY:
                 raise
         else:

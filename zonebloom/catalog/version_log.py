@@ -1,6 +1,6 @@
 """A log of numbered documents in a folder: the atomic commit of catalogs and of managers.
 
-    00000000000000000007.json    {"format_version": 4, "checksum": "<XXH3-128 of all other bytes>",
+    00000000000000000007.json    {"format_version": 5, "checksum": "<XXH3-128 of all other bytes>",
                                  "content": {...}}
 
 A document is written whole and then linked to its number, which fails if that is taken. In a store
@@ -11,7 +11,7 @@ first, by a file of its own, and writes the document when it sees no claim but i
 
 Of two claims each is there before its writer looks, so one of them sees the other. Format 1 had
 no checksum and its content at the top; in format 2 page maps belonged to the segments of an index;
-format 3 had no digests of footers.
+format 3 had no digests of footers; in format 4 one file listed all fragments of a version.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import time
 import types
 import uuid
 from collections.abc import Callable, Sequence, Set
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -98,8 +98,8 @@ class VersionLog:
         """A document as it lies there: no two writers write the same bytes."""
         return whole(self._filesystem, self.path(number)).to_pybytes()
 
-    def create(self, number: int, content: Any) -> bool:
-        """Write a document of its own number; whether that was free.
+    def create(self, number: int, document: bytes) -> bool:
+        """Write a document, of `to_document`, of its own number; whether that was free.
 
         Raises
         ------
@@ -108,13 +108,12 @@ class VersionLog:
         """
         path = self.path(number)
         if not is_local(self._filesystem):
-            document = to_document(content)
             self._prepare(path)
             is_made = create_new(self._filesystem, path, document)
             if is_made is None:
                 return self._write_claimed(number, document)
             return is_made and self._is_kept(number, document)
-        if not write_whole(path, to_document(content), self._prepare, os.link):
+        if not write_whole(path, document, self._prepare, os.link):
             return False
         with contextlib.suppress(OSError):
             sync(self._folder)
@@ -180,8 +179,7 @@ def now() -> str:
 def to_document(content: Any) -> bytes:
     head = f'{{"format_version": {FORMAT_VERSION}, "checksum": "'.encode()
     # No two writers write the same: whose document it is can be told by its bytes.
-    tail = f'",\n"content": {json.dumps(content, indent=1)}, "writer": "{uuid.uuid4().hex}"}}\n'
-    tail = tail.encode()
+    tail = f'",\n"content": {to_json(content)}, "writer": "{uuid.uuid4().hex}"}}\n'.encode()
     return head + _checksum(head, tail) + tail
 
 
@@ -203,6 +201,14 @@ def from_document(data: bytes, first_keys: Set[str]) -> tuple[int, Any]:
 
 def _checksum(head: bytes, tail: bytes) -> bytes:
     return xxhash.xxh3_128_hexdigest(head + tail).encode()
+
+
+def to_json(content: Any) -> str:
+    return json.dumps(content, default=_fields)
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 def from_json(kind: Any, value: Any) -> Any:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from zonebloom.catalog.model import TABLE_FILES, IndexEntry, KnownFragment, PageMapEntry, Version
+from zonebloom.catalog.model import (
+    TABLE_FILES,
+    IndexEntry,
+    KnownFragment,
+    Listing,
+    PageMapEntry,
+    Version,
+)
 from zonebloom.catalog.version_log import from_json
 from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.ipc_layout import open_as_it_lies
 from zonebloom.version import require_known, stamped
+
+# Fragments by their keys.
+Fragments: TypeAlias = dict[str, KnownFragment]
 
 # Half of what row addresses have room for: files not yet indexed take ids above.
 _MAX_FRAGMENT_ID = 1 << 30
@@ -42,18 +52,33 @@ _FIELDS = pa.schema(
 _EARLIER_FIELDS = (pa.schema(list(_FIELDS)[:10]), pa.schema(list(_FIELDS)[:5]))
 
 
-def to_content(version: Version, listing: str, checksum: str) -> dict[str, Any]:
+# Listings up to so many fragments are written anew with what comes; of larger ones a fragment is
+# written anew as often as they grow so many times.
+_FEW_FRAGMENTS = 256
+_GROWTH = 8
+
+
+def to_content(version: Version) -> dict[str, Any]:
     return {
         "version": version.number,
         "next_fragment_id": version.next_fragment_id,
-        "fragments": {"file": listing, "checksum": checksum},
-        "indices": [asdict(entry) for entry in version.indices.values()],
-        "page_maps": [asdict(entry) for entry in version.page_maps],
+        "fragments": [{"file": each.file, "checksum": each.checksum} for each in version.listings],
+        "indices": list(version.indices.values()),
+        "page_maps": version.page_maps,
+        **({"doomed": version.doomed} if version.doomed else {}),
     }
 
 
-def from_content(content: Any, fragments: dict[str, KnownFragment]) -> Version:
-    """The version a document holds; ValueError, KeyError or TypeError when it does not hold."""
+def listings_of(content: Any) -> list[Mapping[str, Any]]:
+    """Files and checksums of the listings a document names; one in formats before 5."""
+    listings = content["fragments"]
+    return listings if isinstance(listings, list) else [listings]
+
+
+def from_content(content: Any, listings: Sequence[Listing], parts: Sequence[Fragments]) -> Version:
+    """The version a document holds, with what its listings hold; ValueError, KeyError or TypeError
+    when it does not hold."""
+    fragments = {key: known for part in parts for key, known in part.items()}
     next_id = from_json(int, content["next_fragment_id"])
     if not 0 <= next_id <= _MAX_FRAGMENT_ID:
         raise ValueError(f"next_fragment_id is {next_id}")
@@ -65,6 +90,8 @@ def from_content(content: Any, fragments: dict[str, KnownFragment]) -> Version:
         fragments,
         {entry.name: entry for entry in indices},
         from_json(tuple[PageMapEntry, ...], page_maps),
+        tuple(listings),
+        from_json(tuple[str, ...], content.get("doomed", [])),
     )
     known = [fragment.fragment_id for fragment in fragments.values()]
     if len(set(known)) != len(known):
@@ -104,7 +131,22 @@ def plain_name(name: Any) -> str:
     return name
 
 
-def listing_of(fragments: Sequence[KnownFragment]) -> bytes:
+def to_list(version: Version, before: Version) -> tuple[tuple[Listing, ...], Fragments]:
+    """Listings of the version before that still hold, and fragments that are to be in one more."""
+    old, new = before.fragments, version.fragments
+    if not old.keys() <= new.keys():
+        return (), dict(new)
+    # Most are the very same objects.
+    same = ((key, old.get(key), known) for key, known in new.items())
+    keys = {key: None for key, was, known in same if was is not known and was != known}
+    kept = list(before.listings)
+    while keys and kept and len(kept[-1].keys) <= max(_GROWTH * len(keys), _FEW_FRAGMENTS):
+        keys |= dict.fromkeys(kept.pop().keys)
+    return tuple(kept), {key: new[key] for key in keys}
+
+
+def listing_of(fragments: Iterable[KnownFragment]) -> bytes:
+    fragments = list(fragments)
     columns = []
     for name, kind in zip(_FIELDS.names, _FIELDS.types, strict=True):
         owners = [f.identity if name in _OF_FILE else f for f in fragments]
@@ -115,8 +157,8 @@ def listing_of(fragments: Sequence[KnownFragment]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def listed(data: bytes) -> dict[str, KnownFragment]:
-    table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+def listed(data: pa.Buffer) -> Fragments:
+    table = open_as_it_lies(data).read_all()
     require_known(table.schema)
     table.validate(full=True)
     if table.schema not in (_FIELDS, *_EARLIER_FIELDS):

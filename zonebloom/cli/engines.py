@@ -3,6 +3,7 @@ or Java or pyspark is missing."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -88,6 +89,8 @@ def spark_session(master: str = LOCAL, app_name: str = "zonebloom") -> SparkSess
         # No other machine takes part, and the machine's own name may not resolve.
         builder = builder.config("spark.driver.host", "localhost")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+    # It logs the call that an interrupt breaks off, with a traceback, and raises what failed.
+    logging.getLogger().addFilter(_is_not_of_py4j)
     with _stderr_aside() as read_log:
         try:
             return builder.getOrCreate()
@@ -96,6 +99,10 @@ def spark_session(master: str = LOCAL, app_name: str = "zonebloom") -> SparkSess
                 f"Spark did not start on {master!r}: {_cause(error, read_log())}; check --master, "
                 "or build in this process with --engine local"
             ) from error
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return record.module not in ("java_gateway", "clientserver")
 
 
 def choose(

@@ -17,6 +17,7 @@ from zonebloom.cli.text import FAILED, say
 from zonebloom.errors import ZoneBloomError, ZoneBloomWarning
 
 INTERRUPTED = 130
+_INTERRUPTED_TEXT = "interrupted; nothing is left half done"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,12 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             error.show()
             return error.exit_code
         except (click.Abort, KeyboardInterrupt):
-            say("interrupted")
+            say(_INTERRUPTED_TEXT)
             return INTERRUPTED
         except Exception as error:
             # A module whose import is interrupted may raise whatever it likes.
             if interrupts:
-                say("interrupted")
+                say(_INTERRUPTED_TEXT)
                 return INTERRUPTED
             if isinstance(error, ZoneBloomError | OSError | pa.ArrowException):
                 say(f"Error: {_one_line(error)}")

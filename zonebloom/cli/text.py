@@ -1,4 +1,4 @@
-"""What the commands print: answers to stdout as text or JSON, all else to stderr."""
+"""How what the commands found looks as text, and as the values that JSON has."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import datetime
 import decimal
 import json
 import math
-import os
 import sys
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,36 +19,21 @@ import pyarrow as pa
 from zonebloom.text import aligned, bytes_text, table_text, text_width
 
 if TYPE_CHECKING:
+    from zonebloom.advise.judge import Advice
     from zonebloom.cli.demo import LookupResult
     from zonebloom.scan.explain import ScanPlan
     from zonebloom.scan.plan import ScanStats
 
 FAILED = 1
 FOUND_NOTHING = 3
-PIPE_CLOSED = 141
 
 _CELL_WIDTH = 40
+# Of rows, in a terminal that is not told how many.
+SHOWN_ROWS = 40
 
 
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def write(text: str) -> None:
-    import click
-
-    try:
-        encoding = sys.stdout.encoding or "ascii"
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-    except BrokenPipeError:
-        # Python flushes stdout once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise click.exceptions.Exit(PIPE_CLOSED) from None
-
-
-def write_json(document: dict[str, Any]) -> None:
-    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    write(json.dumps(json_safe(document), indent=2, ensure_ascii=not unicode, allow_nan=False))
 
 
 def json_safe(value: Any) -> Any:
@@ -84,12 +71,26 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
     return table.to_pylist()
 
 
-def rows_text(table: pa.Table) -> str:
-    """A table's rows aligned, long cells cut, numbers to the right as they are."""
+def rows_text(table: pa.Table, width: int | None = None) -> str:
+    """A table's rows aligned, long cells cut, numbers to the right as they are; with a width, as
+    many columns as fit, and the names of the others."""
     names = table.schema.names
     lines = [[_cut(name) for name in names]]
     lines += [[_cell(row[name]) for name in names] for row in rows(table)]
-    return aligned(lines, [_is_number(field.type) for field in table.schema])
+    right = [_is_number(field.type) for field in table.schema]
+    fitting = _fitting(lines, width) if width is not None else len(names)
+    shown = aligned([line[:fitting] for line in lines], right[:fitting])
+    if fitting == len(names):
+        return shown
+    others = textwrap.fill(", ".join(lines[0][fitting:]), width or 0, subsequent_indent="  ")
+    left = count(len(names) - fitting, "more column")
+    return f"{shown}\n{left}, which --columns can name:\n  {others}"
+
+
+def _fitting(lines: list[list[str]], width: int) -> int:
+    """How many columns fit, the first in any case."""
+    ends = accumulate(max(map(text_width, column)) + 2 for column in zip(*lines, strict=True))
+    return max(sum(end - 2 <= width for end in ends), 1)
 
 
 def _is_number(arrow_type: pa.DataType) -> bool:
@@ -123,45 +124,42 @@ def _cut(text: str) -> str:
     return clean + "…"
 
 
-def indices_text(described: list[Any], figures: list[dict[str, Any]] | None = None) -> str:
-    headers = ["index", "column", "zones", "rows", "files covered", "size"]
-    lines: list[list[object]] = [
-        [
-            each.name,
-            each.column,
-            each.num_zones,
-            each.num_rows_indexed,
-            f"{each.num_fragments_indexed:,} of {each.num_fragments:,}",
-            bytes_text(each.num_bytes),
-        ]
-        for each in described
-    ]
+def indices_text(described: list[Any], figures: Sequence[dict[str, Any]] | None = None) -> str:
+    from zonebloom.index.describe import HEADERS, cells
+
+    headers, lines = list(HEADERS), list(map(cells, described))
     if figures is not None:
-        headers += ["fill", "estimated fpp"]
+        headers += ["fill", "fpp"]
         for line, each in zip(lines, figures, strict=True):
             line += [each["fill_mean"], each["estimated_fpp_mean"]]
     return table_text(headers, lines)
 
 
-def embedded_text(embedded: list[Any]) -> str:
-    headers = ["filters in files", "files", "row groups", "size"]
+def advices_text(advices: Iterable[Advice]) -> str:
+    """What decides, for a terminal that is too narrow for all figures."""
     lines = [
-        [each.column, each.num_files, each.num_row_groups, bytes_text(each.num_bytes)]
-        for each in embedded
+        [
+            each.column,
+            "-" if each.distinct is None else bytes_text(each.index_bytes or 0),
+            each.zones_with_index,
+            each.num_zones,
+            each.verdict.partition(":")[0],
+        ]
+        for each in advices
     ]
-    return table_text(headers, lines)
+    table = table_text(["column", "size", "zones read", "without", "verdict"], lines)
+    return f"{table}\nall figures and reasons: in a wider terminal, or with --output json"
 
 
 def lookups_text(results: list[LookupResult]) -> str:
-    headers = ["", "filter", "rows", "zones kept", "index read", "data read", "no index", "check"]
+    headers = ["filter", "rows", "zones kept", "read", "no index"]
     lines = [
         [
-            each.dataset,
-            each.filter,
+            each.filter if each.same_rows else f"ROWS DIFFER: {each.filter}",
             each.rows,
             f"{each.kept_zones} of {each.num_zones}",
-            *map(bytes_text, (each.index_bytes, each.data_bytes, each.scan_bytes)),
-            "same rows" if each.same_rows else "ROWS DIFFER",
+            bytes_text(each.index_bytes + each.data_bytes),
+            bytes_text(each.scan_bytes),
         ]
         for each in results
     ]
@@ -175,6 +173,11 @@ def count(number: int, noun: str) -> str:
     ('1 row', '2,000 keys')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def more_text(number: int, noun: str) -> str:
+    """What a terminal leaves out, and how to see it."""
+    return f"{count(number, f'more {noun}')}: --limit N shows N, -o FILE writes all"
 
 
 def read_text(plan: ScanPlan, stats: ScanStats) -> str:

@@ -40,6 +40,8 @@ from zonebloom.values.types import family, unit, widens
 if TYPE_CHECKING:
     from zonebloom.dataset import Dataset
 
+__all__ = ["HudiTables", "export"]
+
 FILTER_TYPE = "PARQUET_SPLIT_BLOCK"
 COLUMN_STATS_TYPE = 3
 BLOOM_FILTER_TYPE = 4
@@ -166,6 +168,13 @@ def export(
     Raises
     ------
     InvalidArgument, ColumnNotFound, UnsupportedType, FragmentUnreadable, SchemaMismatch
+
+    Examples
+    --------
+    >>> from zonebloom.exchange.hudi import export
+    >>> tables = export(ds, ["id", "day"])
+    >>> tables.column_stats.num_rows, tables.bloom_filters.num_rows
+    (6, 3)
     """
     wanted = [columns] if isinstance(columns, str) else list(columns)
     if not wanted:

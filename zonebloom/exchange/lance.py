@@ -27,6 +27,8 @@ from zonebloom.errors import (
 from zonebloom.index.rows import RowTable
 from zonebloom.index.table import FIELDS, ITEM_KEY, PROBABILITY_KEY, Table, table_schema
 
+__all__ = ["commit_to_lance", "from_lance", "to_lance"]
+
 FILE_NAME = "bloomfilter.lance"
 
 _DETAILS = ("/lance.index.pb.BloomFilterIndexDetails", b"")
@@ -53,6 +55,12 @@ def to_lance(tables: Table | Sequence[Table], path: str | os.PathLike[str]) -> i
         When the tables are not of one index.
     MissingDependency
         Without pylance.
+
+    Examples
+    --------
+    >>> from zonebloom.exchange.lance import to_lance
+    >>> to_lance(ds.opened.planner.loaded["id_idx"].tables(), "bloomfilter.lance") > 30 * 256
+    True
     """
     files = _pylance().file
     joined = [tables] if isinstance(tables, Table) else list(tables)
@@ -83,6 +91,13 @@ def from_lance(path: str | os.PathLike[str]) -> RowTable:
         When the file is missing or holds no bloomfilter table.
     MissingDependency
         Without pylance.
+
+    Examples
+    --------
+    >>> from zonebloom.exchange.lance import from_lance
+    >>> ds.index_to_lance("id_idx", "bloomfilter.lance")
+    >>> from_lance("bloomfilter.lance").to_table().num_rows
+    30
     """
     files = _pylance().file
     where = os.fspath(path)
@@ -113,7 +128,37 @@ def commit_to_lance(
 ) -> Any:
     """Give a Lance dataset an index zonebloom built over the same rows.
 
-    At the version that has the index.
+    Parameters
+    ----------
+    dataset : lance.LanceDataset
+        With fragments of the same ids and rows.
+    column : str
+    tables : Table or sequence of them
+        As of `to_lance`; of whole fragments.
+    name : str, optional
+        ``<column>_idx`` by default.
+
+    Returns
+    -------
+    lance.LanceDataset
+        At the version that has the index.
+
+    Raises
+    ------
+    ColumnNotFound, IndexExists
+    InvalidArgument
+        When the tables are not of one index, or cover a fragment in part.
+    MissingDependency
+        Without pylance.
+
+    Examples
+    --------
+    >>> import lance
+    >>> from zonebloom.exchange.lance import commit_to_lance
+    >>> same = lance.write_dataset(table, "orders.lance", max_rows_per_file=1000)
+    >>> same = commit_to_lance(same, "id", ds.opened.planner.loaded["id_idx"].tables())
+    >>> "ScalarIndexQuery" in same.scanner(filter="id = 42").explain_plan()
+    True
     """
     lance = _pylance()
     joined = [tables] if isinstance(tables, Table) else list(tables)
@@ -156,10 +201,10 @@ def _pylance() -> Any:
     try:
         importlib.import_module("lance.file")
         return importlib.import_module("lance")
-    except ImportError as error:
+    except ModuleNotFoundError:
         raise MissingDependency(
             "Lance files need pylance; run: pip install 'zonebloom[lance]'"
-        ) from error
+        ) from None
 
 
 def _shared_parameters(tables: Sequence[Table]) -> tuple[int, float]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.model import IndexEntry
+from zonebloom.display import Figures, Rows, Shown
 from zonebloom.index.table import Table
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.parquet.bloom import EmbeddedColumn
@@ -23,9 +23,28 @@ _AS_DESCRIBED = (
 
 
 @dataclass(frozen=True, slots=True)
-class IndexDescription:
-    """One index, as `Dataset.describe_indices` lists it: built with these parameters, and the rows
-    and fragments it covers as they are now; times are UTC."""
+class IndexDescription(Shown):
+    """One index, as `Dataset.describe_indices` lists it.
+
+    Attributes
+    ----------
+    name, index_type, column : str
+    number_of_items : int
+        Rows a zone.
+    probability : float
+    sizing : {"log2", "exact"}
+        It was built with these parameters, as `Dataset.create_scalar_index` takes them.
+    layout : {"table", "sliced"}
+    num_segments, num_zones : int
+    num_bytes : int
+        Of its files.
+    num_rows_indexed, num_fragments_indexed : int
+        That it covers as they are now.
+    num_fragments : int
+        Of the dataset.
+    created_at : str
+        UTC, in ISO 8601.
+    """
 
     name: str
     index_type: str
@@ -50,9 +69,34 @@ class IndexDescription:
         )
 
 
+HEADERS = ("index", "column", "zones", "rows", "files covered", "size")
+NO_INDEX = "no index; make one with create_scalar_index(column)"
+
+
+def cells(each: IndexDescription) -> list[object]:
+    """A description as a line of a table below `HEADERS`."""
+    return [
+        each.name,
+        each.column,
+        each.num_zones,
+        each.num_rows_indexed,
+        f"{each.num_fragments_indexed:,} of {each.num_fragments:,}",
+        bytes_text(each.num_bytes),
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class EmbeddedDescription:
-    """Filters of one column inside Parquet files; bytes are those of their blocks."""
+    """Filters of one column inside Parquet files.
+
+    Attributes
+    ----------
+    column : str
+    num_files, num_row_groups : int
+        That have such filters.
+    num_bytes : int
+        Of their blocks.
+    """
 
     column: str
     num_files: int
@@ -60,7 +104,14 @@ class EmbeddedDescription:
     num_bytes: int
 
 
-def describe_embedded(files: Iterable[Iterable[EmbeddedColumn]]) -> list[EmbeddedDescription]:
+EMBEDDED_HEADERS = ("filters in files", "files", "row groups", "size")
+
+
+def embedded_cells(each: EmbeddedDescription) -> list[object]:
+    return [each.column, each.num_files, each.num_row_groups, bytes_text(each.num_bytes)]
+
+
+def describe_embedded(files: Iterable[Iterable[EmbeddedColumn]]) -> Rows[EmbeddedDescription]:
     totals: dict[str, list[int]] = {}
     for columns in files:
         for column in columns:
@@ -68,10 +119,11 @@ def describe_embedded(files: Iterable[Iterable[EmbeddedColumn]]) -> list[Embedde
             total[0] += 1
             total[1] += column.row_groups
             total[2] += column.num_bytes
-    return [EmbeddedDescription(column, *total) for column, total in totals.items()]
+    described = (EmbeddedDescription(column, *total) for column, total in totals.items())
+    return Rows(described, EMBEDDED_HEADERS, embedded_cells, "no filter in any file")
 
 
-def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> list[IndexDescription]:
+def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> Rows[IndexDescription]:
     rows = {known.fragment_id: known.num_rows or 0 for known in coverage.present if known.is_known}
     descriptions = []
     for entry in entries:
@@ -94,32 +146,39 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> list[IndexDes
                 entry.created_at,
             )
         )
-    return descriptions
+    return Rows(descriptions, HEADERS, cells, NO_INDEX)
 
 
-def index_statistics(
-    described: IndexDescription, entry: IndexEntry, tables: Sequence[Table]
-) -> dict[str, Any]:
-    """Measure an index: fill and estimated false positives are of its filters as filled."""
+def measured_filters(tables: Iterable[Table]) -> tuple[np.ndarray, np.ndarray]:
+    """Share of the bits that are set and estimated false positives of each zone's filter."""
     measured = [
         (bloom.fill, bloom.estimated_fpp)
         for table in tables
         for _, zones in table.zones()
         for bloom in map(Sbbf.from_bytes, zones.filters)
     ]
-    fill, fpp = np.array(measured or [(0.0, 0.0)]).T
-    return {
+    fill, fpp = np.array(measured, dtype=float).reshape(-1, 2).T
+    return fill, fpp
+
+
+def index_statistics(
+    described: IndexDescription, entry: IndexEntry, tables: Sequence[Table]
+) -> Figures:
+    """Measure an index: fill and estimated false positives are of its filters as filled."""
+    fill, fpp = measured_filters(tables)
+    fill, fpp = (each if len(each) else np.zeros(1) for each in (fill, fpp))
+    return Figures(
         **{name: getattr(described, name) for name in _AS_DESCRIBED},
-        "num_zones_with_null": sum(int(table.has_null.sum()) for table in tables),
-        "num_bytes": described.num_bytes,
-        "filter_bytes": entry.parameters.filter_bytes,
-        "global_filter_bytes": entry.global_filter.num_bytes if entry.global_filter else 0,
-        "num_indexed_rows": described.num_rows_indexed,
-        "num_indexed_fragments": described.num_fragments_indexed,
-        "num_unindexed_fragments": described.num_fragments - described.num_fragments_indexed,
-        "fill_mean": float(fill.mean()),
-        "fill_max": float(fill.max()),
-        "estimated_fpp_mean": float(fpp.mean()),
-        "estimated_fpp_max": float(fpp.max()),
-        "created_at": described.created_at,
-    }
+        num_zones_with_null=sum(int(table.has_null.sum()) for table in tables),
+        num_bytes=described.num_bytes,
+        filter_bytes=entry.parameters.filter_bytes,
+        global_filter_bytes=entry.global_filter.num_bytes if entry.global_filter else 0,
+        num_indexed_rows=described.num_rows_indexed,
+        num_indexed_fragments=described.num_fragments_indexed,
+        num_unindexed_fragments=described.num_fragments - described.num_fragments_indexed,
+        fill_mean=float(fill.mean()),
+        fill_max=float(fill.max()),
+        estimated_fpp_mean=float(fpp.mean()),
+        estimated_fpp_max=float(fpp.max()),
+        created_at=described.created_at,
+    )

@@ -132,8 +132,20 @@ def load(catalog: Catalog, entry: GlobalFilterEntry) -> Sbbf:
 class GlobalFilter:
     """One filter over the keys of a column, held against the files as they are now.
 
-    Covered are the fragments there are now whose keys it holds, missing the others. ``type`` is
-    what values are hashed as; the probability is at ``num_items`` distinct keys, its size.
+    Attributes
+    ----------
+    index, column : str
+    type : pyarrow.DataType
+        What values are hashed as.
+    sbbf : Sbbf
+    covered : frozenset of int
+        Ids of the fragments there are now whose keys it holds.
+    missing : tuple of PresentFragment
+        The other fragments there are.
+    num_items : int
+        Distinct keys it is sized for.
+    probability : float
+        Of a false positive at that many keys.
     """
 
     index: str
@@ -152,4 +164,5 @@ class GlobalFilter:
 
     @property
     def estimated_fpp(self) -> float:
+        """False positive probability as filled."""
         return self.sbbf.estimated_fpp

@@ -24,6 +24,7 @@ import pyarrow.types as pt
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex
 from zonebloom.sbbf.hashing import value_type
+from zonebloom.storage.ipc_layout import open_as_it_lies
 from zonebloom.version import require_known, stamped
 
 # A key longer than this is not worth its place in the table.
@@ -150,7 +151,7 @@ def to_file(tables: Sequence[pa.Table]) -> pa.Buffer:
 
 def read_ranges(buffer: pa.Buffer, where: str, arrow_type: pa.DataType | None = None) -> pa.Table:
     try:
-        table = pa.ipc.open_file(buffer).read_all()
+        table = open_as_it_lies(buffer).read_all()
         require_known(table.schema)
         table.validate(full=True)
         # Text may have been a string then and be a large one now.

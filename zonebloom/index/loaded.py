@@ -18,6 +18,7 @@ from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.rows import read_table, write_rows
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.table import Table, WrittenTable
+from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.files import is_local
 from zonebloom.threads import REMOTE_THREADS
 
@@ -51,6 +52,7 @@ class LoadedIndex:
         self._is_strict = strict
         self._tables: list[Table] | None = None
         self._key_ranges: pa.Table | None = None
+        self._global_filter: Sbbf | None = None
 
     @property
     def loaded_bytes(self) -> int:
@@ -104,13 +106,15 @@ class LoadedIndex:
         stored = self.entry.global_filter
         if stored is None:
             return None
+        if self._global_filter is None:
+            self._global_filter = load(self._catalog, stored)
         ids = set(stored.fragment_ids)
         covered = {known.fragment_id for known in present if known.is_known} & ids
         return GlobalFilter(
             self.entry.name,
             ".".join(self.entry.column),
             arrow_type,
-            load(self._catalog, stored),
+            self._global_filter,
             frozenset(covered),
             tuple(fragment for fragment in present if fragment.fragment_id not in covered),
             stored.num_items,

@@ -32,6 +32,7 @@ from zonebloom.index.table import (
 )
 from zonebloom.sbbf.lookup import check_any
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
+from zonebloom.storage.ipc_layout import open_as_it_lies
 from zonebloom.threads import cores, in_order
 from zonebloom.version import require_known, stamped
 
@@ -59,7 +60,7 @@ class RowTable(Table):
             ) from None
 
     def _read(self, buffer: pa.Buffer) -> None:
-        reader = pa.ipc.open_file(buffer)
+        reader = open_as_it_lies(buffer)
         require_known(reader.schema)
         if not reader.schema.remove_metadata().equals(FIELDS):
             raise ValueError(f"its columns are {', '.join(reader.schema.names)}")

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.fs as pafs
 import xxhash
 
+from zonebloom.catalog.folder import Gone
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.sliced_file import TRAILER, Directory, directory_bytes, read_directory
 from zonebloom.index.sliced_walk import find_pairs, load_blocks
@@ -28,6 +29,7 @@ from zonebloom.storage.sealed import open_at_random
 # Read at first: the whole directory of most tables in one request.
 _TAIL_BYTES = 16 << 10
 _FEW_REMOTE = 8
+_MANY = 1 << 16
 # Of a tile and hash: eight rows, and the checks of their block.
 _PIECES = 9
 # Far away a request costs more than the bytes between the rows of a block.
@@ -60,7 +62,8 @@ class SlicedTable(Table):
             self.file = open_at_random(filesystem, path, self.counter, num_bytes)
             self.directory = self._open(num_bytes, checksum)
         except (OSError, ValueError) as error:
-            raise CorruptIndex(
+            kind = Gone if isinstance(error, FileNotFoundError) else CorruptIndex
+            raise kind(
                 f"{path} is not a sliced bloomfilter table ({error}); build the index again"
             ) from None
         self.num_bytes = self.file.num_bytes
@@ -107,8 +110,10 @@ class SlicedTable(Table):
         if hashes.size == 1 and self._order is None and len(self):
             return self._places_of(hashes[0])
         hit = np.zeros(len(self), dtype=bool)
-        for _, zones in self._pairs(hashes) if hashes.size and len(self) else ():
-            hit[zones] = True
+        # Of very many, the first may be in every zone.
+        for part in (hashes[:_MANY], hashes[_MANY:]):
+            for _, zones in self._pairs(part) if part.size and not hit.all() else ():
+                hit[zones] = True
         return np.flatnonzero(hit)
 
     def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:

@@ -119,6 +119,8 @@ def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
     group_bytes = _group_dtype(num_groups).itemsize * num_zones if num_groups > 1 else 0
     if head.size + 8 * numbers + null_bytes + group_bytes != len(data):
         raise ValueError("its directory has another size than its counts say")
+    if num_zones > num_bytes // BYTES_PER_BLOCK:
+        raise ValueError("it has no room for the filters of its zones")
     column = np.frombuffer(data, dtype="<u8", count=numbers, offset=head.size)
     of_runs, blocks, of_tiles = np.split(
         column, [_RUN_COLUMNS * num_runs, _RUN_COLUMNS * num_runs + num_groups]

@@ -27,15 +27,15 @@ class IndexView:
         self._live = np.fromiter(live, dtype=np.uint64, count=len(live))
         parts = [(table.runs, self._is_live(table.runs.fragment_ids)) for table in self._tables]
         self._all_live = all(is_live.all() for _, is_live in parts)
-        self.num_zones = sum(int(runs.num_zones[is_live].sum()) for runs, is_live in parts)
-        self.fragment_ids = frozenset[int]().union(
+        self.num_zones: int = sum(int(runs.num_zones[is_live].sum()) for runs, is_live in parts)
+        self.fragment_ids: frozenset[int] = frozenset[int]().union(
             *(runs.fragment_ids[is_live].tolist() for runs, is_live in parts)
         )
         indexed_rows = _union(
             _addresses(runs.fragment_ids[is_live], runs.first_rows[is_live], runs.num_rows[is_live])
             for runs, is_live in parts
         )
-        self.covered = indexed_rows & universe
+        self.covered: RowRanges = indexed_rows & universe
         self._uncovered = universe - self.covered
         # A damaged table may claim rows its fragments do not have.
         self._universe = universe if self.covered != indexed_rows else None

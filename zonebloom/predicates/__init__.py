@@ -86,6 +86,14 @@ RowFilter: TypeAlias = pc.Expression | EngineFilter
 def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
     """A filter as what is applied to rows (None keeps all), and a predicate true for those at
     least."""
+    try:
+        return _translated(filter, schema)
+    except FilterError as error:
+        # It says where in the filter; where in the translator helps nobody who wrote one.
+        raise error.with_traceback(None) from None
+
+
+def _translated(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
     if filter is None:
         return None, Constant(True)
     if isinstance(filter, str):

@@ -78,6 +78,9 @@ class IsIn:
             parts.append(f"... {count - shown} more")
         return f"{column_text(self.column)} IN ({', '.join(parts)})"
 
+    def __repr__(self) -> str:
+        return f"<IsIn {self}>"
+
     # A pa.Array has equality but no hash.
     def __hash__(self) -> int:
         return hash((self.column, str(self.values.type), len(self.values), self.null_matches))

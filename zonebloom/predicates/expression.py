@@ -173,7 +173,7 @@ def _is_in(path: ast.ColumnPath, values: pa.Array, null_matches: bool, resolve: 
             if values.type.bit_width < 128:
                 values = values.cast(pa.decimal128(values.type.precision, values.type.scale))
         elif pt.is_fixed_size_binary(type_):
-            column, values = column.cast(pa.binary()), values.cast(pa.binary())
+            values = _of_width(values, type_)
         elif pt.is_floating(values.type):
             values = numbers_to_find(values)
         elif pt.is_integer(type_):
@@ -200,12 +200,23 @@ def _sides(
         # PyArrow brings a uint64 to int64 to compare the two, which fails at 2**63.
         within = integers_within(pa.array([value]), type_)
         return column, within[0] if len(within) else value
+    if pt.is_fixed_size_binary(type_):
+        of_width = _of_width(pa.array([value]), type_)
+        return column, of_width[0] if len(of_width) else value
     if pt.is_float32(type_) and pt.is_float64(value.type):
         narrow = value.cast(type_)
         if narrow.cast(pa.float64()).equals(value):
             return column, narrow
         column = column.cast(pa.float64())
     return column, value
+
+
+def _of_width(values: pa.Array, type_: pa.FixedSizeBinaryType) -> pa.Array:
+    """Those as wide as a type, in it: PyArrow passes over row groups by values of no other."""
+    values = values.cast(pa.binary())
+    widths = pc.binary_length(values)  # pyright: ignore[reportAttributeAccessIssue]
+    fits = pc.equal(widths, type_.byte_width)  # pyright: ignore[reportAttributeAccessIssue]
+    return values.filter(fits).cast(type_)
 
 
 def _check_zones(path: ast.ColumnPath, column: pa.DataType, value: pa.Scalar) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from zonebloom import arguments
+from zonebloom.display import Shown, Strip, page, pictures_html, title_html, up_to
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header, encode_header
@@ -16,7 +17,7 @@ from zonebloom.sbbf.sizing import estimated_fpp, fold, size_for, validate_target
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 
 
-class Sbbf:
+class Sbbf(Shown):
     """One filter over values of one Arrow type.
 
     Parameters
@@ -30,8 +31,7 @@ class Sbbf:
 
     Examples
     --------
-    >>> import pyarrow as pa
-    >>> bloom = Sbbf(8192, 0.00057)
+    >>> bloom = zb.Sbbf(8192, 0.00057)
     >>> bloom.insert(pa.array(["N14228", "N24211", None]))
     >>> bloom.check(pa.array(["N14228", "N00000"])).tolist()
     [True, False]
@@ -53,6 +53,11 @@ class Sbbf:
         ------
         InvalidArgument
             When the bytes are not one or more whole blocks, or over 128 MiB.
+
+        Examples
+        --------
+        >>> zb.Sbbf.from_bytes(bytes(64))
+        <Sbbf 2 blocks, 64 bytes, 0.000% of bits set>
         """
         view = _bytes(data)
         if not 0 < len(view) <= MAX_BYTES or len(view) % BYTES_PER_BLOCK:
@@ -65,7 +70,11 @@ class Sbbf:
         return bloom
 
     def to_bytes(self) -> bytes:
-        """The blocks, little-endian words one after another."""
+        """The blocks, little-endian words one after another.
+
+        >>> len(zb.Sbbf(100, 0.01).to_bytes())
+        256
+        """
         return self._words.astype("<u4", copy=False).tobytes()
 
     @classmethod
@@ -79,6 +88,12 @@ class Sbbf:
         InvalidArgument
             When the header is malformed, of another algorithm, hash or compression, or claims
             bytes that do not follow it, are no whole blocks, or over 128 MiB.
+
+        Examples
+        --------
+        >>> bloom = zb.Sbbf(100, 0.01)
+        >>> zb.Sbbf.from_parquet_bytes(bloom.to_parquet_bytes() + b"and more") == bloom
+        True
         """
         view = _bytes(data)
         num_bytes, start = decode_header(view[:MAX_HEADER_BYTES].tobytes())
@@ -92,10 +107,8 @@ class Sbbf:
     def to_parquet_bytes(self) -> bytes:
         """The filter as Parquet embeds it: a Thrift header, then the blocks.
 
-        Examples
-        --------
-        >>> bloom = Sbbf(10, 0.01)
-        >>> Sbbf.from_parquet_bytes(bloom.to_parquet_bytes()) == bloom
+        >>> bloom = zb.Sbbf(10, 0.01)
+        >>> zb.Sbbf.from_parquet_bytes(bloom.to_parquet_bytes()) == bloom
         True
         """
         return encode_header(self.nbytes) + self.to_bytes()
@@ -120,7 +133,7 @@ class Sbbf:
         """False positive probability as filled: mean over blocks of the product over words."""
         return estimated_fpp(self._words)
 
-    def insert(self, values: pa.Array | pa.ChunkedArray | Iterable[Any]) -> None:
+    def insert(self, values: Iterable[Any]) -> None:
         """Insert values; nulls are left out.
 
         Parameters
@@ -128,6 +141,18 @@ class Sbbf:
         values : pyarrow Array or ChunkedArray, or an iterable ``pyarrow.array`` accepts
             Of an indexable type: bytes are hashed at the array's own type, so int32 and
             int64 arrays are different values.
+
+        Raises
+        ------
+        UnsupportedType
+            Of booleans, lists, structs and nulls, which are not indexed.
+
+        Examples
+        --------
+        >>> bloom = zb.Sbbf(100, 0.01)
+        >>> bloom.insert(pa.array([1, 2, None], pa.int32()))
+        >>> bloom.check(pa.array([1], pa.int32())), bloom.check(pa.array([1], pa.int64()))
+        (array([ True]), array([False]))
         """
         from zonebloom.sbbf import blocks
 
@@ -135,18 +160,37 @@ class Sbbf:
             blocks.insert(self._words, np.ascontiguousarray(hash_array(chunk).valid()))
 
     def insert_hashes(self, hashes: np.ndarray) -> None:
-        """Insert values by their XXH64, uint64, shape (n,)."""
+        """Insert values by their XXH64, uint64, shape (n,).
+
+        >>> import xxhash
+        >>> bloom = zb.Sbbf(100, 0.01)
+        >>> bloom.insert_hashes(np.array([xxhash.xxh64_intdigest(b"N14228")], np.uint64))
+        >>> bloom.check(["N14228", "N00000"])
+        array([ True, False])
+        """
         from zonebloom.sbbf import blocks
 
         blocks.insert(self._words, _hashes(hashes))
 
-    def check(self, values: pa.Array | pa.ChunkedArray | Iterable[Any]) -> np.ndarray:
+    def check(self, values: Iterable[Any]) -> np.ndarray:
         """Tell which values may be in: False is certain, True is not.
 
         Returns
         -------
         bool array, shape (n,)
             False under a null.
+
+        Raises
+        ------
+        UnsupportedType
+            As of `insert`.
+
+        Examples
+        --------
+        >>> bloom = zb.Sbbf(100, 0.01)
+        >>> bloom.insert(["a", "b"])
+        >>> bloom.check(["b", "c", None])
+        array([ True, False, False])
         """
         hits = [np.empty(0, dtype=bool)]
         for chunk in _chunks(values):
@@ -155,7 +199,17 @@ class Sbbf:
         return np.concatenate(hits)
 
     def check_hashes(self, hashes: np.ndarray) -> np.ndarray:
-        """Tell of values given by their XXH64, uint64, shape (n,), which may be in."""
+        """Tell of values given by their XXH64, uint64, shape (n,), which may be in.
+
+        Returns
+        -------
+        bool array, shape (n,)
+
+        Examples
+        --------
+        >>> zb.Sbbf(100, 0.01).check_hashes(np.array([2**63 + 1], np.uint64))
+        array([False])
+        """
         from zonebloom.sbbf import blocks
 
         hashes = _hashes(hashes)
@@ -170,6 +224,14 @@ class Sbbf:
         ------
         InvalidArgument
             When the sizes differ.
+
+        Examples
+        --------
+        >>> some, others = zb.Sbbf(100, 0.01), zb.Sbbf(100, 0.01)
+        >>> others.insert([7])
+        >>> some.merge(others)
+        >>> some.check([7])
+        array([ True])
         """
         arguments.of_type(other, Sbbf, "other")
         if other.num_blocks != self.num_blocks:
@@ -186,6 +248,13 @@ class Sbbf:
         ----------
         probability : float
             ``estimated_fpp`` the new filter may have at most; a copy when not one halving fits.
+
+        Examples
+        --------
+        >>> bloom = zb.Sbbf(8192)
+        >>> bloom.insert(range(100))
+        >>> bloom.nbytes, bloom.fold(0.00057).nbytes
+        (32768, 256)
         """
         validate_target(1, probability)
         return Sbbf.from_bytes(fold(self._words, probability))
@@ -193,12 +262,18 @@ class Sbbf:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sbbf) and np.array_equal(self._words, other._words)
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
+    __hash__: ClassVar[None] = None  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __repr__(self) -> str:
         return (
             f"<Sbbf {self.num_blocks:,} blocks, {self.nbytes:,} bytes, {self.fill:.3%} of bits set>"
         )
+
+    def _repr_html_(self) -> str:
+        words = f"{self.fill:.3%}; estimated false positive probability {self.estimated_fpp:.2g}"
+        set_bits = int(np.bitwise_count(self._words).sum())
+        bits = Strip("bits set", words, self.nbytes * 8, up_to(set_bits))
+        return page(title_html(repr(self).strip("<>")), pictures_html((), [bits]))
 
 
 def _chunks(values: Any) -> list[pa.Array]:

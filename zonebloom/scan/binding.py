@@ -25,6 +25,9 @@ class Binding:
     def __init__(self, schema: pa.Schema):
         self._schema = schema
 
+    def __repr__(self) -> str:
+        return f"<Binding to {', '.join(self._schema.names)}>"
+
     @cached_property
     def _stored(self) -> pads.Dataset:
         return _no_rows(self._schema)

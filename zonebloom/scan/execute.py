@@ -61,7 +61,7 @@ class Execution:
         counter: ReadCounter | None = None,
         stats: ScanStats | None = None,
     ):
-        self.stats = stats or ScanStats()
+        self.stats: ScanStats = stats or ScanStats()
         self._source = source
         self._request = request
         self._counter = counter or ReadCounter()

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zonebloom.display import (
+    NOWHERE,
+    Shown,
+    Strip,
+    list_html,
+    page,
+    pictures_html,
+    title_html,
+    up_to,
+)
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.ranges import ranges_text
-from zonebloom.scan.plan import FragmentPlan, ScanStats
-from zonebloom.text import Lines, bytes_text
+from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
+from zonebloom.text import bytes_text, counted
 
 _SHOWN_FRAGMENTS = 5
 _SHOWN_RANGES = 3
@@ -29,7 +39,7 @@ class IndexUse:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ScanPlan(Lines):
+class ScanPlan(Shown):
     """A scan before it runs; `str` and HTML show it.
 
     Attributes
@@ -44,7 +54,7 @@ class ScanPlan(Lines):
     num_fragments : int
         All of the dataset's.
     indices : tuple of IndexUse
-        Empty, as ``by_path`` is, in a plan made to run rather than to be shown.
+        Empty, as ``by_path`` and ``files`` are, in a plan made to run rather than to be shown.
     unanswered : tuple of (str, str)
         Parts of the filter no index took, and why.
     index_bytes : int
@@ -53,6 +63,10 @@ class ScanPlan(Lines):
         What planning read of data files: the filters embedded in them.
     by_path : tuple of (str, int)
         Parts of the filter that the paths of fragments answer, and the fragments they leave.
+    files : tuple of FileZones
+        All files of the dataset with what the filter leaves of them; empty without a filter.
+    all_bytes : int
+        Of all files of the dataset.
     """
 
     filter: RowFilter | None
@@ -66,6 +80,8 @@ class ScanPlan(Lines):
     data_bytes: int = 0
     data_reads: int = 0
     by_path: tuple[tuple[str, int], ...] = ()
+    files: tuple[FileZones, ...] = ()
+    all_bytes: int = 0
 
     @property
     def skipped(self) -> int:
@@ -87,30 +103,56 @@ class ScanPlan(Lines):
         )
 
     def __str__(self) -> str:
+        head, *facts = self._facts()
+        parts = [part for part in self.fragments if part.rows is not None]
+        whole = [part for part in self.fragments if part.rows is None]
+        lines = [head, *(f"  {fact}" for fact in facts), *_first_few(parts, "in part")]
+        # When nothing was asked of an index, "whole" needs no reason a fragment.
+        if self.indices or any(part.row_groups is not None for part in whole):
+            lines += _first_few(whole, "whole")
+        return "\n".join(lines + [f"  {reason}" for reason in self._reasons()])
+
+    def _facts(self) -> list[str]:
         columns = ", ".join(self.columns[:8]) + (", ..." if len(self.columns) > 8 else "")
         filter = "no filter" if self.filter is None else str(self.predicate or self.filter)
-        lines = [f"ZoneBloomScan: {filter}", f"  columns: {columns}"]
+        lines = [f"ZoneBloomScan: {filter}", f"columns: {columns}"]
         for text, left in self.by_path:
-            lines.append(f"  by path: {text} leaves {left:,} of {self.num_fragments:,} fragments")
+            lines.append(f"by path: {text} leaves {left:,} of {self.num_fragments:,} fragments")
         for use in self.indices:
             lines.append(
-                f"  index {use.name} on {use.column}: {use.kept_zones:,} of {use.num_zones:,} "
+                f"index {use.name} on {use.column}: {use.kept_zones:,} of {use.num_zones:,} "
                 f"zones kept, {use.covered_fragments:,} of {self.num_fragments:,} fragments "
                 f"covered, {bytes_text(use.num_bytes)}"
             )
         if not self.indices:
-            lines.append("  index: none used")
-        lines.append(f"  {self.fragments_text}")
+            lines.append("index: none used")
+        lines.append(self.fragments_text)
         if any(part.fragment.view is not None for part in self.fragments):
-            lines.append(f"  deleted rows: {self.deleted_rows:,} left out")
-        parts = [part for part in self.fragments if part.rows is not None]
-        whole = [part for part in self.fragments if part.rows is None]
-        lines += _first_few(parts, "in part")
-        # When nothing was asked of an index, "whole" needs no reason a fragment.
-        if self.indices or any(part.row_groups is not None for part in whole):
-            lines += _first_few(whole, "whole")
-        lines += [f"  not answered by an index: {text} ({why})" for text, why in self.unanswered]
-        return "\n".join(lines)
+            lines.append(f"deleted rows: {self.deleted_rows:,} left out")
+        return lines
+
+    def _reasons(self) -> list[str]:
+        return [f"not answered by an index: {text} ({why})" for text, why in self.unanswered]
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def html(self, facts: Sequence[str] = (), bars: Sequence[Strip] = ()) -> str:
+        """What `str` says with the files drawn, and what else is known of the run."""
+        head, *planned = self._facts()
+        how = {part.fragment.key: part for part in self.fragments}
+        lines = list_html([*planned, *self._reasons(), *facts])
+        strips = [_file_strip(each, how.get(each.path)) for each in self.files]
+        return page(title_html(head), lines, pictures_html(strips, bars))
+
+
+def _file_strip(each: FileZones, part: FragmentPlan | None) -> Strip:
+    words = "skipped" if part is None else _part_text(part)
+    if not each.zone_rows:
+        return Strip(each.path, words, 1, unindexed=up_to(1) if each.kept else NOWHERE)
+    words = f"{each.kept_zones:,} of {each.num_zones:,} zones: {words}"
+    kept = each.kept.starts, each.kept.stops
+    return Strip(each.path, words, each.num_rows, kept, zone_rows=each.zone_rows)
 
 
 def _first_few(parts: Sequence[FragmentPlan], how: str) -> list[str]:
@@ -129,25 +171,55 @@ def _part_text(part: FragmentPlan) -> str:
     return f"{part.why}; its own filters leave {len(part.row_groups):,} row groups"
 
 
-def analysis_text(plan: ScanPlan, stats: ScanStats) -> str:
-    lines = [
-        str(plan),
-        f"  rows found: {stats.rows_found:,}",
-        f"  data read: {bytes_text(stats.data_bytes)} in {stats.data_reads:,} reads, "
-        f"{stats.fragments_read:,} fragments opened",
+class PlanText(Shown, str):
+    """What ``explain_plan`` and ``analyze_plan`` of a scanner say: a `str`, in Jupyter HTML.
+
+    Attributes
+    ----------
+    plan : ScanPlan
+    stats : ScanStats or None
+        What the run counted; None where it only was planned.
+    """
+
+    plan: ScanPlan
+    stats: ScanStats | None
+
+    def __new__(cls, plan: ScanPlan, stats: ScanStats | None = None) -> PlanText:
+        facts = [] if stats is None else [f"  {fact}" for fact in _counted(stats)]
+        made = super().__new__(cls, "\n".join([str(plan), *facts]))
+        made.plan, made.stats = plan, stats
+        return made
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        # A plan holds what stays in this process.
+        return str, (str(self),)
+
+    def _repr_html_(self) -> str:
+        if self.stats is None:
+            return self.plan.html()
+        read, every = self.stats.data_bytes, self.plan.all_bytes
+        words = f"{bytes_text(read)} read, {bytes_text(every)} in all files"
+        bars = [Strip("bytes read", words, every, up_to(read))] if every else []
+        return self.plan.html(_counted(self.stats), bars)
+
+
+def _counted(stats: ScanStats) -> list[str]:
+    return [
+        f"rows found: {stats.rows_found:,}",
+        f"data read: {bytes_text(stats.data_bytes)} in {counted(stats.data_reads, 'read')}, "
+        f"{counted(stats.fragments_read, 'fragment')} opened",
         *(
-            f"  {count:,} row groups read whole{': ' if why else ''}{why}"
+            f"{counted(count, 'row group')} read whole{': ' if why else ''}{why}"
             for why, count in stats.whole_row_groups.items()
         ),
-        *(f"  whole column chunks of {name}: {why}" for name, why in stats.whole_chunks.items()),
+        *(f"whole column chunks of {name}: {why}" for name, why in stats.whole_chunks.items()),
         *(
-            f"  pages decoded by pyarrow: {', '.join(sorted(names))} ({why})"
+            f"pages decoded by pyarrow: {', '.join(sorted(names))} ({why})"
             for why, names in _by_reason(stats.by_pyarrow).items()
         ),
-        f"  index read: {bytes_text(stats.index_bytes)}",
-        f"  time: {stats.seconds * 1000:,.1f} ms",
+        f"index read: {bytes_text(stats.index_bytes)}",
+        f"time: {stats.seconds * 1000:,.1f} ms",
     ]
-    return "\n".join(lines)
 
 
 def _by_reason(columns: dict[str, str]) -> dict[str, list[str]]:

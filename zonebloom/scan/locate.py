@@ -7,19 +7,19 @@ against the keys once and exactly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import chain
-from typing import Any
+from itertools import chain, pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom import arguments
-from zonebloom.arrays import distinct, from_numpy, to_numpy
+from zonebloom.arrays import distinct, empty, from_numpy, to_numpy
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import FragmentChanged, IndexNotFound, InvalidArgument
 from zonebloom.index.batch_lookup import keys_for
@@ -27,7 +27,8 @@ from zonebloom.predicates import And, IsIn
 from zonebloom.ranges import RowRanges
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.key_values import LARGE, as_stored, plain, plain_column, plain_type
+from zonebloom.scan.key_values import as_stored, plain, plain_column, plain_type
+from zonebloom.scan.numbering import numbered_keys, shared_codes
 from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column
@@ -58,23 +59,23 @@ _FILES_SCHEMA = pa.schema(
 _MOST_CHOOSING = 1 << 14
 # A row in five hundred is held against the keys in vain.
 _PROBABILITY = 0.002
-# Offsets of 32 bits end there.
-_MOST_BYTES = 1 << 31
 _NO_ROWS = np.empty(0, dtype=np.int64)
+# Rows of a file that may hold a key: its number, theirs, and chunks of their values by column.
+_Rows: TypeAlias = tuple[int, np.ndarray, list[list[pa.Array]]]
 
 
 @dataclass(frozen=True)
 class Located:
-    """The rows that hold keys, in scan order.
+    """The rows that may hold keys, in scan order.
 
     Attributes
     ----------
     present : tuple of PresentFragment
     files, rows, codes : int64 arrays, one item a row
         Number of its file among those present, its own in that file, and one that rows of the
-        same key share.
+        same key share; -1 where the row holds none.
     keys : int64 array, one item a key
-        That number; -1 where no row holds the key.
+        That number; -1, or one that no row has, where no row holds the key.
     """
 
     present: tuple[PresentFragment, ...]
@@ -85,31 +86,31 @@ class Located:
 
     def by_key(self) -> pa.Table:
         """A row for each row of each key, and one of nulls for a key without."""
-        counts = np.bincount(self.codes, minlength=1)
-        firsts = np.cumsum(counts) - counts
-        # Of rows by code; after the last comes the null of keys without.
-        order = np.append(np.argsort(self.codes, kind="stable"), self.rows.size)
-        is_held = self.keys >= 0
-        at = np.where(is_held, firsts[self.keys], self.rows.size)
-        key_index = np.arange(self.keys.size)
-        if counts.max() > 1:
-            repeats = np.where(is_held, counts[self.keys], 1)
-            key_index = np.repeat(key_index, repeats)
-            within = np.arange(key_index.size) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-            at = at[key_index] + within
-        at = order[at]
-        files = _with_null(self.files.astype(np.int32)).take(from_numpy(at))
-        rows = _with_null(self.rows).take(from_numpy(at))
+        from zonebloom.scan.number_kernels import count_rows, rows_by_code, rows_by_key
+
+        most = max(self.codes.max(initial=-1), self.keys.max(initial=-1))
+        ends = np.zeros(int(most) + 2, dtype=np.int64)
+        files, rows = empty(self.rows.size, np.int64), empty(self.rows.size, np.int64)
+        rows_by_code(self.codes, self.files, self.rows, ends, files, rows)
+        count = count_rows(self.keys, ends)
+        key_index, of_rows = empty(count, np.int64), empty(count, np.int64)
+        of_files, of_ids = empty(count, np.int32), empty(count, np.uint64)
+        is_held = np.empty(count, dtype=bool)
         ids, paths = self._ids_and_paths()
-        tagged = [ids.take(files), pa.DictionaryArray.from_arrays(files, paths), rows]
-        return pa.table([from_numpy(key_index), *tagged], schema=_SCHEMA)
+        held = files, rows, to_numpy(ids)
+        rows_by_key(self.keys, ends, *held, key_index, of_files, of_ids, of_rows, is_held)
+        places = pa.DictionaryArray.from_arrays(from_numpy(of_files, is_held), paths)
+        columns = from_numpy(of_ids, is_held), places, from_numpy(of_rows, is_held)
+        return pa.table([from_numpy(key_index), *columns], schema=_SCHEMA)
 
     def by_file(self) -> pa.Table:
         """The files that hold keys, with how many of them and how many rows."""
-        size = int(self.codes.max(initial=0)) + 1
-        pairs = distinct(self.files * size + self.codes)
+        is_held = self.codes >= 0
+        files, codes = self.files[is_held], self.codes[is_held]
+        size = int(codes.max(initial=0)) + 1
+        pairs = distinct(files * size + codes)
         num_keys = np.bincount(pairs // size, minlength=len(self.present))
-        num_rows = np.bincount(self.files, minlength=len(self.present))
+        num_rows = np.bincount(files, minlength=len(self.present))
         ids, paths = self._ids_and_paths()
         columns = [paths, ids, from_numpy(num_keys), from_numpy(num_rows)]
         held = from_numpy(np.flatnonzero(num_rows))
@@ -177,24 +178,14 @@ def locate(
             if passed is not None:
                 positions = positions[passed]
                 values = [each.take(from_numpy(passed)) for each in values]
-    is_many = positions.size > _MOST_CHOOSING
-    terms = [IsIn(each.path, keys) for each, keys in zip(columns, values, strict=True)]
-    predicate = terms[0] if len(terms) == 1 else And(tuple(terms))
-    rows = KeyRows({columns[number]: values[number] for number in in_files}, is_many)
-    names = list(dict.fromkeys(each.path[0] for each in columns))
-    # What `rows` leaves of what the predicate leaves is held against the keys below.
-    request = Request(
-        names, rows, predicate=None if is_many else predicate, is_predicate=not is_many
-    )
-    plans = planner.fragments(predicate) if positions.size else []
-    present = planner.to_read().present
-    parts = _parts(planner, plans, present)
-    with ThreadPoolExecutor(cores()) as pool:
-        read = partial(_read, Execution(source, request), columns)
-        found = list(chain.from_iterable(in_order(pool, read, parts, cores() + 1)))
+    with ThreadPoolExecutor(cores() + 1) as pool:
+        # While the files are read.
+        numbered = [pool.submit(numbered_keys, keys) for keys in values]
+        asked = dict(zip(columns, values, strict=True))
+        present, found = _candidates(source, planner, asked, by_path, pool)
     files = np.concatenate([_NO_ROWS, *(np.full(rows.size, number) for number, rows, _ in found)])
     offsets = np.concatenate([_NO_ROWS, *(rows for _, rows, _ in found)])
-    codes, of_keys = _codes(
+    codes, of_keys = shared_codes(
         [
             pa.chunked_array(
                 [chunk for _, _, stored in found for chunk in stored[number]],
@@ -202,16 +193,38 @@ def locate(
             )
             for number, column in enumerate(columns)
         ],
-        values,
+        [each.result() for each in numbered],
     )
-    all_keys = np.full(count, -1)
-    all_keys[positions] = of_keys
-    is_key = np.zeros(int(codes.max(initial=0)) + 2, dtype=bool)
-    is_key[of_keys] = True
-    # Number -1, of keys that are in no row, and of rows that hold none.
-    is_key[-1] = False
-    held = is_key[codes]
-    return Located(present, files[held], offsets[held], codes[held], all_keys)
+    if positions.size < count:
+        all_keys = np.full(count, -1)
+        all_keys[positions] = of_keys
+        of_keys = all_keys
+    return Located(present, files, offsets, codes, of_keys)
+
+
+def _candidates(
+    source: Source,
+    planner: Planner,
+    columns: Mapping[Column, pa.Array],
+    by_path: Collection[str],
+    pool: ThreadPoolExecutor,
+) -> tuple[tuple[PresentFragment, ...], list[_Rows]]:
+    """The files there are, and of each that is read the rows that may hold keys of its columns."""
+    is_many = max(map(len, columns.values())) > _MOST_CHOOSING
+    terms = [IsIn(each.path, keys) for each, keys in columns.items()]
+    predicate = terms[0] if len(terms) == 1 else And(tuple(terms))
+    in_files = {each: keys for each, keys in columns.items() if each.path[0] not in by_path}
+    rows = KeyRows(in_files, is_many)
+    names = list(dict.fromkeys(each.path[0] for each in columns))
+    # What `rows` leaves of what the predicate leaves is held against the keys later.
+    request = Request(
+        names, rows, predicate=None if is_many else predicate, is_predicate=not is_many
+    )
+    plans = planner.fragments(predicate) if len(next(iter(columns.values()))) else []
+    present = planner.to_read().present
+    parts = _parts(planner, plans, present)
+    read = partial(_read, Execution(source, request), tuple(columns))
+    return present, list(chain.from_iterable(in_order(pool, read, parts, cores() + 1)))
 
 
 def _keys(
@@ -248,7 +261,10 @@ def _passed(planner: Planner, column: Column, values: pa.Array) -> np.ndarray | 
         return None
     if known is None or not known.is_current:
         return None
-    return np.flatnonzero(known.sbbf.check(values))
+    bounds = np.linspace(0, len(values), cores() + 1).astype(int).tolist()
+    with ThreadPoolExecutor(cores()) as pool:
+        parts = pool.map(known.sbbf.check, (values[a:b] for a, b in pairwise(bounds)))
+        return np.flatnonzero(np.concatenate(list(parts)))
 
 
 def _parts(
@@ -274,8 +290,7 @@ def _parts(
 
 def _read(
     execution: Execution, columns: Sequence[Column], part: tuple[int, FragmentPlan]
-) -> list[tuple[int, np.ndarray, list[list[pa.Array]]]]:
-    """Rows of a file that may hold a key: its number, theirs, and chunks of their values."""
+) -> list[_Rows]:
     return [
         (part[0], rows, [_chunks(plain_column(table, each.path)) for each in columns])
         for rows, table in execution.located(part[1])
@@ -285,43 +300,3 @@ def _read(
 
 def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
     return values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-
-
-def _codes(
-    stored: Sequence[pa.ChunkedArray], keys: Sequence[pa.Array]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of rows and of keys, alike where all columns are; -1 of a key that is in no row."""
-    pairs = map(_encoded, stored, keys)
-    codes, of_keys = next(pairs)
-    for others, of_others in pairs:
-        size = int(others.max(initial=0)) + 1
-        both = np.where((codes < 0) | (others < 0), -1, codes * size + others)
-        of_both = np.where((of_keys < 0) | (of_others < 0), -2, of_keys * size + of_others)
-        codes, of_keys = _encoded(pa.chunked_array([from_numpy(both)]), from_numpy(of_both))
-    return codes, of_keys
-
-
-def _encoded(stored: pa.ChunkedArray, keys: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    if stored.nbytes >= _MOST_BYTES and stored.type in LARGE:
-        stored, keys = stored.cast(LARGE[stored.type]), keys.cast(LARGE[stored.type])
-    # Of a chunked array each chunk would bring a dictionary of its own.
-    count = len(stored)
-    if len(keys) < 2 * count:
-        # In one pass over both; numbers count up as values come, those of the rows first.
-        encoded = pa.concat_arrays([*stored.chunks, keys]).dictionary_encode()
-        codes = _numbers(encoded.indices)
-        rows, of_keys = codes[:count], codes[count:]
-        return rows, np.where(of_keys > rows.max(), -1, of_keys)
-    encoded = pa.concat_arrays([*stored.chunks, keys.slice(0, 0)]).dictionary_encode()
-    values = pc.SetLookupOptions(encoded.dictionary)
-    return _numbers(encoded.indices), _numbers(pc.call_function("index_in", [keys], values))
-
-
-def _numbers(values: Any) -> np.ndarray:
-    """Numbers, -1 for null."""
-    return to_numpy(values.fill_null(-1) if values.null_count else values).astype(np.int64)
-
-
-def _with_null(values: np.ndarray) -> pa.Array:
-    numbers = from_numpy(values)
-    return pa.concat_arrays([numbers, pa.nulls(1, numbers.type)])

@@ -65,9 +65,38 @@ class FragmentPlan:
     rows: RowRanges | None
     why: str = ""
     identity: FileIdentity | None = None
-    pages: FilePages | None = None
+    pages: FilePages | None = field(default=None, repr=False)
     row_groups: tuple[int, ...] | None = None
     deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileZones:
+    """What an index leaves of one file: the offsets in ``kept`` may match, and ``zone_rows`` are
+    those of a zone, 0 where no index that was asked covers the file.
+
+    ``num_rows`` of a file that is not indexed is 0: it is not opened to be counted.
+    """
+
+    path: str
+    num_rows: int
+    zone_rows: int
+    kept: RowRanges
+
+    @property
+    def num_zones(self) -> int:
+        """Zones of the file; 0 where it is not covered."""
+        return -(-self.num_rows // self.zone_rows) if self.zone_rows else 0
+
+    @property
+    def kept_zones(self) -> int:
+        """Zones with a row that may match."""
+        if not self.zone_rows:
+            return 0
+        firsts = self.kept.starts // self.zone_rows
+        lasts = (self.kept.stops - 1) // self.zone_rows
+        # Two ranges may lie in one zone.
+        return int((lasts - firsts + 1).sum() - (firsts[1:] == lasts[:-1]).sum())
 
 
 @dataclass(slots=True)
@@ -77,7 +106,8 @@ class ScanStats:
     Attributes
     ----------
     data_bytes, data_reads : int
-        Bytes and requests of the data files, footers included.
+        Bytes and requests of the data files, footers included. Dictionary pages that an earlier
+        lookup of the process left in memory are not read again.
     index_bytes : int
         Bytes of index files brought into memory; 0 when they were there already.
     rows_read : int

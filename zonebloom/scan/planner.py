@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from zonebloom import arguments
 from zonebloom.catalog.coverage import Coverage, PresentFragment
-from zonebloom.catalog.model import Version
+from zonebloom.catalog.model import DEFAULT_ITEMS, Version
 from zonebloom.catalog.page_maps import PageMaps
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
@@ -36,7 +36,7 @@ from zonebloom.ranges import (
 from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.scan.explain import IndexUse, ScanPlan
 from zonebloom.scan.partition_columns import PathValues
-from zonebloom.scan.plan import FragmentPlan
+from zonebloom.scan.plan import FileZones, FragmentPlan
 from zonebloom.scan.present import PresentFiles
 from zonebloom.scan.search import Search, Searcher
 from zonebloom.storage.embedded import FragmentFilters
@@ -66,28 +66,40 @@ class Planner:
         self.asks_embedded = embedded_filters
         self.version = version
         is_strict = source.stale == "raise"
-        self.loaded = {
+        self.loaded: dict[str, LoadedIndex] = {
             name: LoadedIndex(catalog, entry, strict=is_strict)
             for name, entry in version.indices.items()
         }
-        self.page_maps = PageMaps(catalog, version.page_maps)
-        self.embedded = FragmentFilters(source)
+        self.page_maps: PageMaps = PageMaps(catalog, version.page_maps)
+        self.embedded: FragmentFilters = FragmentFilters(source)
         self._files = PresentFiles(source, version)
-        self.coverage = self._files.coverage
-        self.to_read = self._files.to_read
-        self.count_rows = self._files.count_rows
+        self.coverage: Callable[[], Coverage] = self._files.coverage
+        self.to_read: Callable[[], Coverage] = self._files.to_read
+        self.count_rows: Callable[[PresentFragment], int] = self._files.count_rows
         self._looked_up: set[FileView | None] = {None}
         # With the files it answers for.
         self._last: tuple[Coverage, Searcher] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Planner of {self._source.root}, index version {self.version.number}>"
 
     def search(self, predicate: Predicate) -> SearchResult:
         coverage = self.to_read()
         search = self._search(predicate, coverage)
         deleted = self._deleted(coverage.present)
-        if not deleted and all(each.num_rows is not None for each in coverage.present):
-            return search.result
-        rows, paths = coverage.universe(self.count_rows) - deleted, search.result.paths
-        return SearchResult(rows, at_most=rows, at_least=rows, paths=paths) & search.result
+        found = search.result
+        rows, bounds = found.universe, (found.at_most, found.at_least)
+        if deleted or any(each.num_rows is None for each in coverage.present):
+            rows = coverage.universe(self.count_rows) - deleted
+            bounds = (rows & bounds[0], rows & bounds[1])
+        return SearchResult(
+            rows,
+            at_most=bounds[0],
+            at_least=bounds[1],
+            paths=found.paths,
+            null_free=found.null_free,
+            covered=tuple(view.fragment_ids for view in search.used.values()),
+        )
 
     def search_present(self, predicate: Predicate) -> tuple[Coverage, Search]:
         """The same of the files that are there, for who reads by a listing of their own."""
@@ -177,14 +189,16 @@ class Planner:
             present = self.to_read().present
             self._look_up_deletes(present)
             whole = tuple(self._whole(each, "no index used") for each in present)
-            return ScanPlan(expression, None, columns, whole, len(whole))
+            num_bytes = _all_bytes(present) if described else 0
+            return ScanPlan(expression, None, columns, whole, len(whole), all_bytes=num_bytes)
         counter = ReadCounter()
         before, maps_before = self._loaded_bytes(), self.page_maps.read_bytes
         coverage, search = self._searched(predicate)
         plans = self._fragment_plans(predicate, coverage, search, counter)
         read = {name: size - before[name] for name, size in self._loaded_bytes().items()}
-        uses, by_path = [], []
+        uses, by_path, files = [], [], []
         if described:
+            files = _file_zones(coverage.present, search)
             uses = [_index_use(view, search, read[name]) for name, view in search.used.items()]
             by_path = [(text, len(by_fragment(left))) for text, left in search.by_path]
         return ScanPlan(
@@ -199,6 +213,8 @@ class Planner:
             counter.num_bytes,
             counter.num_requests,
             tuple(by_path),
+            tuple(files),
+            _all_bytes(coverage.present) if described else 0,
         )
 
     def fragments(self, predicate: Predicate) -> list[FragmentPlan]:
@@ -312,7 +328,8 @@ class Planner:
             groups = embedded(each.fragment, each.identity)
             if groups is not None:
                 return FragmentPlan(each.fragment, None, why, each.identity, None, tuple(groups))
-        if why and not (each.is_known and covered and self._finds_keys(each, search.predicate)):
+        in_part = each.is_known and covered and self._reads_in_part(each, search.predicate)
+        if why and not in_part:
             return FragmentPlan(each.fragment, None, why)
         return FragmentPlan(each.fragment, rows, why, each.identity, self.pages(each))
 
@@ -354,10 +371,16 @@ class Planner:
                     pass
         self._looked_up |= views
 
-    def _finds_keys(self, each: PresentFragment, predicate: Predicate) -> bool:
-        """Whether matching rows are found among stored values, without decoding the others."""
+    def _reads_in_part(self, each: PresentFragment, predicate: Predicate) -> bool:
+        """Whether all of a fragment is read quicker as its parts are, than by PyArrow's scan.
+
+        So it is where matching rows are found among stored values, without decoding the others,
+        and of a file no longer than a zone, for which a scan takes longer to begin than to run.
+        """
         if not self._source.is_parquet or not is_local(self._source.filesystem):
             return False
+        if (each.num_rows or 0) <= DEFAULT_ITEMS:
+            return True
         pages = self.pages(each)
         if pages is None or not finds_keys(predicate, pages.schema, self._source.schema):
             return False
@@ -376,6 +399,23 @@ def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:
         read_bytes,
         len(view.fragment_ids),
     )
+
+
+def _file_zones(present: Sequence[PresentFragment], search: Search) -> Iterator[FileZones]:
+    """What a search leaves of each file, in the smallest zones of the indices that answered."""
+    rows, views = by_fragment(search.result.at_most), search.used.values()
+    for each in present:
+        kept = rows.get(each.fragment_id, RowRanges())
+        items = [
+            view.index.entry.parameters.number_of_items
+            for view in views
+            if each.fragment_id in view.fragment_ids
+        ]
+        yield FileZones(each.fragment.key, each.num_rows or 0, min(items, default=0), kept)
+
+
+def _all_bytes(present: Sequence[PresentFragment]) -> int:
+    return sum(each.identity.size for each in present)
 
 
 def _why_whole(each: PresentFragment, rows: RowRanges, search: Search, covered: bool) -> str:

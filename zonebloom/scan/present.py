@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import posixpath
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from zonebloom.catalog.coverage import Coverage, PresentFragment, cover
+from zonebloom.catalog.coverage import Coverage, PresentFragment, cover, indexed_identities
 from zonebloom.catalog.model import Version
 from zonebloom.errors import (
     FragmentUnreadable,
@@ -29,7 +29,7 @@ class PresentFiles:
         self._version = version
         # What the files were, how they were covered, and whether that holds while they are so.
         self._last: tuple[Sequence[FileIdentity | None], Coverage, bool] | None = None
-        self._warned: tuple[str, ...] = ()
+        self._warned: tuple[tuple[str, str], ...] = ()
         self._without_gaps: tuple[Coverage, tuple[str, ...]] | None = None
         self._missed: Sequence[str] = ()
         self._row_counts: dict[tuple[str, FileIdentity], int] = {}
@@ -39,23 +39,18 @@ class PresentFiles:
     def coverage(self) -> Coverage:
         """The files as they are now; some may be gone. The same object while they stay so."""
         last = self._last
-        before = last[0] if last is not None else self._indexed()
+        fragments = self._source.fragments
+        before = indexed_identities(fragments, self._version) if last is None else last[0]
         identities = self._source.identities(None, before)
         is_same = last is not None and last[0] == identities
         if last is not None and is_same and last[2]:
             return last[1]
-        coverage = cover(self._source.fragments, identities, self._version, self._new_id)
+        coverage = cover(fragments, identities, self._version, self._new_id)
         settled = coverage.is_settled
         if last is not None and is_same and _ids(last[1]) == _ids(coverage):
             coverage = last[1]
         self._last = identities, coverage, settled
         return coverage
-
-    def _indexed(self) -> Iterator[FileIdentity | None]:
-        """What the files were when they were indexed."""
-        for fragment in self._source.fragments:
-            known = self._version.fragments.get(fragment.key)
-            yield None if known is None else known.identity
 
     def to_read(self) -> Coverage:
         """The same, to answer for the rows of all files: one that is gone is an error, or said."""
@@ -85,12 +80,12 @@ class PresentFiles:
         checked = self._without_gaps
         if checked is not None and checked[0] is coverage and checked[1] == used:
             return
-        gaps = [f"{e.fragment.key} ({e.why})" for e in coverage.present if not e.is_known]
+        gaps = [(e.fragment.key, e.why) for e in coverage.present if not e.is_known]
         for name in used:
             # A file indexed again after it changed, for another index than this.
             ids = self._version.indices[name].fragment_ids
             gaps += [
-                f"{e.fragment.key} (not in index {name})"
+                (e.fragment.key, f"not in index {name}")
                 for e in coverage.present
                 if e.is_known and e.fragment_id not in ids
             ]
@@ -98,15 +93,19 @@ class PresentFiles:
         is_refused = self._source.stale == "raise"
         if gaps and (is_refused or self._warned != tuple(gaps)):
             self._warned = tuple(gaps)
-            shown = ", ".join(gaps[:3]) + (f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else "")
-            text = f"{len(gaps):,} of {len(self._source.fragments):,} files are not as they were"
-            step = "call optimize.optimize_indices() to index them"
+            shown = ", ".join(f"{key} ({why})" for key, why in gaps[:3])
+            shown += f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else ""
+            # One may be in neither of two indices.
+            count = len({key for key, _ in gaps})
+            verb, them = ("is", "it") if count == 1 else ("are", "them")
+            text = f"{count:,} of {len(self._source.fragments):,} files {verb} not covered by"
+            step = f"call optimize.optimize_indices() to index {them}"
             if is_refused:
                 raise StaleIndex(
-                    f"{text} indexed: {shown}; {step}, or open the dataset with "
-                    'stale="read" to read them whole'
+                    f"{text} the index: {shown}; {step}, or open the dataset with "
+                    f'stale="read" to read {them} whole'
                 )
-            message = f"{text} indexed and are read whole: {shown}; {step}"
+            message = f"{text} the index and {verb} read whole: {shown}; {step}"
             warnings.warn(message, StaleIndexWarning, stacklevel=6)
 
     def _miss(self, vanished: Sequence[str]) -> None:

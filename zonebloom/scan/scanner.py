@@ -12,16 +12,17 @@ from typing import Any
 import pyarrow as pa
 
 from zonebloom import arguments
+from zonebloom.display import Shown
 from zonebloom.predicates import EngineFilter
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.explain import ScanPlan, analysis_text
+from zonebloom.scan.explain import PlanText, ScanPlan
 from zonebloom.scan.plan import Request, ScanStats
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.source import Source
 
 
-class Scanner:
+class Scanner(Shown):
     """A filtered read of a dataset, made by `Dataset.scanner`; planned anew for each run."""
 
     def __init__(
@@ -50,18 +51,30 @@ class Scanner:
         return self._projected
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Read, as an iterator of batches without empty ones."""
+        """Read, as an iterator of batches without empty ones.
+
+        >>> [batch.num_rows for batch in ds.scanner(["id"], "id < 100").to_batches()]
+        [34, 33, 33]
+        """
         return self._run(ScanStats())
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Read, as a stream other Arrow libraries take."""
+        """Read, as a stream other Arrow libraries take.
+
+        >>> ds.scanner(["id"], "id < 100").to_reader().read_all().num_rows
+        100
+        """
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def to_table(self) -> pa.Table:
-        """Read everything."""
+        """Read everything.
+
+        >>> ds.scanner(["id"], "id = 42").to_table().to_pylist()
+        [{'id': 42}]
+        """
         return pa.Table.from_batches(self.to_batches(), schema=self.schema)
 
     def head(self, num_rows: int) -> pa.Table:
@@ -70,11 +83,20 @@ class Scanner:
         Raises
         ------
         InvalidArgument
+
+        Examples
+        --------
+        >>> ds.scanner(["id"], "customer = 'C042'").head(1).to_pylist()
+        [{'id': 2042}]
         """
         return self._asking(limit=arguments.whole(num_rows, "num_rows")).to_table()
 
     def count_rows(self) -> int:
-        """Count the rows that match, reading only the columns the filter needs."""
+        """Count the rows that match, reading only the columns the filter needs.
+
+        >>> ds.scanner(filter="customer = 'C042'").count_rows()
+        6
+        """
         stats = ScanStats()
         for _ in self._asking(columns=[])._run(stats):
             pass
@@ -86,24 +108,63 @@ class Scanner:
         return Scanner(self._source, request, self._plan, self._stats_callback)
 
     def plan(self) -> ScanPlan:
+        """Plan a run, and not run it: what `explain_plan` tells, for programs.
+
+        >>> plan = ds.scanner(filter="id = 42").plan()
+        >>> plan.skipped, plan.num_fragments, plan.indices[0].kept_zones
+        (2, 3, 1)
+        """
         return self._plan(True)
 
     def planned(self, plan: ScanPlan) -> Scanner:
-        """The same read by a plan made before."""
+        """The same read by a plan made before.
+
+        >>> scan = ds.scanner(filter="id = 42")
+        >>> scan.planned(scan.plan()).count_rows()
+        1
+        """
         made = arguments.of_type(plan, ScanPlan, "plan")
         return Scanner(self._source, self._request, lambda described: made, self._stats_callback)
 
-    def explain_plan(self) -> str:
-        """Say what a run would read, and why."""
-        return str(self._plan(True))
+    def explain_plan(self) -> PlanText:
+        """Say what a run would read, and why: a `str` that Jupyter shows as HTML.
 
-    def analyze_plan(self) -> str:
-        """Run, and say what was read in counted bytes."""
+        >>> print(ds.scanner(filter="id = 42").explain_plan())
+        ZoneBloomScan: id = 42
+          columns: id, customer, day
+          index id_idx on id: 1 of 30 zones kept, 3 of 3 fragments covered, 10.8 kB
+          fragments: 1 read in part, 0 read whole, 2 skipped
+            1.parquet: rows 300-400
+        """
+        return PlanText(self._plan(True))
+
+    def analyze_plan(self) -> PlanText:
+        """Run, and say what was read in counted bytes: a `str` that Jupyter shows as HTML.
+
+        >>> ran = ds.scanner(filter="id = 42").analyze_plan()
+        >>> print(ran)
+        ZoneBloomScan: id = 42
+          columns: ...
+          rows found: 1
+          data read: ... reads, 1 fragment opened
+          index read: ...
+          time: ... ms
+        >>> ran.stats.rows_read
+        100
+        """
         plan = self._plan(True)
         stats = ScanStats()
         for _ in self._run(stats, plan):
             pass
-        return analysis_text(plan, stats)
+        return PlanText(plan, stats)
+
+    def __str__(self) -> str:
+        asked, columns = self._request, self._request.columns
+        names = "all columns" if columns is None else ", ".join(columns)
+        filter = "" if asked.filter is None else f" where {asked.predicate or asked.filter}"
+        limit = "" if asked.limit is None else f", at most {asked.limit:,} rows"
+        advice = "explain_plan() says what it reads, to_table() reads it"
+        return f"zonebloom.Scanner: {names}{filter}{limit}\n  {advice}"
 
     def _as_projected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch with the very schema of the scan: computed columns may differ in it."""

@@ -7,7 +7,25 @@
     keys       tag_location, files_with_keys
     manage     IndexManager, BFIndexConfig
 
+Which way to read: `enable`, or `prune` for one frame, has Spark's own reader leave files out, in
+classic sessions; `scan` leaves out zones of large files, and is the way of Spark Connect. An
+`IndexManager` is for indices kept by name, as Hyperspace's are.
+
+Executors need Python, this package and what it needs, and see the files at the same paths:
+`check_executors` says what is missing, `send_package` sends the package.
+
+Files of Spark 2 may hold days before 1582 and times before 1900 by the calendar of then, which
+Spark corrects as it reads. `scan` and `tag_location` do not: asked for a column with dates or
+times of such a file they fail and say so, and `prune` has Spark read it. Files of other writers
+count as modern ones unless ``spark.sql.parquet.datetimeRebaseModeInRead`` says otherwise. A time
+without a zone beside a column of instants is one of the session's time zone. Spark's mode
+``overwrite`` deletes an index beside the data: give tables that are overwritten an index_dir.
+
 Names are handed on when they are first used: pyspark is imported no sooner.
+
+The examples go on from those of `zonebloom`, with a session `spark`:
+
+>>> import zonebloom.spark as zs
 """
 
 from __future__ import annotations
@@ -16,33 +34,44 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zonebloom.spark.data_source import register as register
-    from zonebloom.spark.executors import ExecutorReport as ExecutorReport
-    from zonebloom.spark.executors import check_executors as check_executors
-    from zonebloom.spark.frames import Indexed as Indexed
-    from zonebloom.spark.frames import SparkPlan as SparkPlan
-    from zonebloom.spark.frames import plan as plan
-    from zonebloom.spark.frames import scan as scan
-    from zonebloom.spark.hyperspace.index_manager import BFIndexConfig as BFIndexConfig
-    from zonebloom.spark.hyperspace.index_manager import IndexManager as IndexManager
-    from zonebloom.spark.joins.filter_join import JoinPlan as JoinPlan
-    from zonebloom.spark.joins.filter_join import explain_join as explain_join
-    from zonebloom.spark.joins.filter_join import filter_join as filter_join
-    from zonebloom.spark.package_archive import send_package as send_package
-    from zonebloom.spark.pruning.prune import disable as disable
-    from zonebloom.spark.pruning.prune import enable as enable
-    from zonebloom.spark.pruning.prune import last_scans as last_scans
-    from zonebloom.spark.pruning.prune import prune as prune
-    from zonebloom.spark.pruning.prune import prune_plan as prune_plan
-    from zonebloom.spark.pruning.prune import table as table
-    from zonebloom.spark.pruning.pruned import PrunePlan as PrunePlan
-    from zonebloom.spark.pruning.pruned import Reason as Reason
-    from zonebloom.spark.tagging.tag import files_with_keys as files_with_keys
-    from zonebloom.spark.tagging.tag import tag_location as tag_location
+    from zonebloom.spark.data_source import register
+    from zonebloom.spark.executors import ExecutorReport, check_executors
+    from zonebloom.spark.frames import Indexed, plan, scan
+    from zonebloom.spark.hyperspace.index_manager import BFIndexConfig, IndexManager
+    from zonebloom.spark.joins.filter_join import JoinPlan, explain_join, filter_join
+    from zonebloom.spark.package_archive import send_package
+    from zonebloom.spark.pruning.prune import disable, enable, last_scans, prune, prune_plan, table
+    from zonebloom.spark.pruning.pruned import PrunePlan, Reason
+    from zonebloom.spark.tagging.tag import files_with_keys, tag_location
+
+__all__ = [
+    "BFIndexConfig",
+    "ExecutorReport",
+    "IndexManager",
+    "Indexed",
+    "JoinPlan",
+    "PrunePlan",
+    "Reason",
+    "check_executors",
+    "disable",
+    "enable",
+    "explain_join",
+    "files_with_keys",
+    "filter_join",
+    "last_scans",
+    "plan",
+    "prune",
+    "prune_plan",
+    "register",
+    "scan",
+    "send_package",
+    "table",
+    "tag_location",
+]
 
 _NAMES = {
     "executors": "ExecutorReport check_executors",
-    "frames": "Indexed SparkPlan plan scan",
+    "frames": "Indexed plan scan",
     "hyperspace.index_manager": "BFIndexConfig IndexManager",
     "joins.filter_join": "JoinPlan explain_join filter_join",
     "pruning.prune": "disable enable last_scans prune prune_plan table",
@@ -59,14 +88,14 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import pyspark  # noqa: F401
-    except ImportError as error:
+    except ModuleNotFoundError:
         from zonebloom.errors import MissingDependency
 
         raise MissingDependency(
             "zonebloom.spark needs PySpark; run pip install 'zonebloom[spark]'"
-        ) from error
+        ) from None
     return getattr(import_module(f"zonebloom.spark.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOMES)
+    return __all__

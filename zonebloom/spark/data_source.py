@@ -5,9 +5,10 @@ The predicate travels with the load: in PySpark 4.3 what one scan of a frame pus
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -15,19 +16,35 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from zonebloom.errors import InvalidArgument
 from zonebloom.spark.jobs import Sealed
 from zonebloom.spark.session import spark_context
+from zonebloom.spark.stores import s3a_settings
 from zonebloom.spark.types import arrow_schema, as_spark
+from zonebloom.storage.sealed import Encryption
 
 if TYPE_CHECKING:
     from zonebloom.spark.load import Load
 
 NAME = "zonebloom"
-_registered: WeakSet[SparkSession] = WeakSet()
+_LOCK = threading.Lock()
+# By session, the class as it was registered.
+_registered: WeakKeyDictionary[SparkSession, type[ZoneBloomSource]] = WeakKeyDictionary()
 
 
 def register(spark: SparkSession, *, anew: bool = False) -> None:
     """Make ``format("zonebloom")`` known to a session; `scan` does so by itself.
+
+    Paths of S3 are then read as the session's ``fs.s3a.*`` settings are at the time. Options of a
+    load are ``columns``, ``index_dir``, ``timezone`` (of times without one in the condition),
+    ``old_calendar`` (whether old dates of other writers are corrected), and one of
+
+        filter    a condition that zones and rows must meet; refused where it may not mean what it
+                  means to Spark
+        prune     any condition, by which zones are left out; say it again in ``where``
+
+    A ``where`` alone filters, and reads no less: filters that Spark pushes into a Python data
+    source reach other scans of the frame, so none is used.
 
     Parameters
     ----------
@@ -40,16 +57,50 @@ def register(spark: SparkSession, *, anew: bool = False) -> None:
     ------
     EngineError
         When it is no session.
+
+    Examples
+    --------
+    >>> zs.register(spark)
+    >>> files = spark.read.format("zonebloom").option("filter", "id = 42")
+    >>> files.load(os.path.abspath("orders")).count()
+    1
     """
     spark_context(spark)
-    if anew or spark not in _registered:
-        try:
-            spark.dataSource.register(ZoneBloomSource)
-        except AnalysisException as error:
-            # Spark 4.0 takes no source that it has discovered itself, by `pyspark_zonebloom`.
-            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-                raise
-        _registered.add(spark)
+    _register(spark, s3a_settings(spark), None, anew)
+
+
+def register_for(
+    spark: SparkSession, paths: Sequence[str], encryption: Encryption | None
+) -> str | None:
+    """The same for some paths, of settings that none of them needs nothing is asked; the number
+    that keys have in the session."""
+    spark_context(spark)
+    return _register(spark, s3a_settings(spark, paths) or None, encryption)
+
+
+def _register(
+    spark: SparkSession,
+    s3a: Mapping[str, str] | None,
+    encryption: Encryption | None,
+    anew: bool = False,
+) -> str | None:
+    with _LOCK:
+        known = _registered.get(spark, ZoneBloomSource)
+        s3a = known.s3a if s3a is None else s3a
+        numbers = [number for number, each in known.keys.items() if each == encryption]
+        number = numbers[0] if numbers else str(len(known.keys))
+        keys = known.keys if encryption is None else {**known.keys, number: encryption}
+        if anew or spark not in _registered or (s3a, keys) != (known.s3a, known.keys):
+            # They go with the class, as options would stand in plans.
+            own = type("SessionSource", (ZoneBloomSource,), {"s3a": s3a, "keys": keys})
+            try:
+                spark.dataSource.register(own if s3a or keys else ZoneBloomSource)
+            except AnalysisException as error:
+                # Spark 4.0 takes no source that it has discovered itself, by `pyspark_zonebloom`.
+                if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                    raise
+            _registered[spark] = own
+    return None if encryption is None else number
 
 
 class ZoneBloomReader(DataSourceReader):
@@ -89,6 +140,9 @@ class ZoneBloomSource(DataSource):
     ``pyspark_zonebloom``.
     """
 
+    s3a: ClassVar[Mapping[str, str]] = {}
+    keys: ClassVar[Mapping[str, Encryption]] = {}
+
     @classmethod
     def name(cls) -> str:
         """The format's name."""
@@ -106,4 +160,8 @@ class ZoneBloomSource(DataSource):
         # Of no use to tasks.
         from zonebloom.spark.load import Load, Options
 
-        return Load(Options(self.options))
+        options = Options(self.options)
+        number = options.encryption
+        if number is not None and number not in self.keys:
+            raise InvalidArgument(f"encryption is {number!r}; zonebloom.spark.scan gives the keys")
+        return Load(options, self.s3a, None if number is None else self.keys[number])

@@ -10,6 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from zonebloom.display import Shown
 from zonebloom.errors import EngineError
 from zonebloom.spark.failures import explained
 from zonebloom.spark.session import spark_context
@@ -20,8 +21,8 @@ REQUIREMENTS = {
     "filelock": "3.12",
     "numba": "0.61",
     "numpy": "2.0",
-    "pyarrow": "21",
-    "sqlglot": "26",
+    "pyarrow": "26",
+    "sqlglot": "28",
     "xxhash": "3.4",
 }
 _TASKS_OVER_CONNECT = 16
@@ -59,16 +60,20 @@ def _at_least(version: str | None, least: str) -> bool:
     return numbers[0] >= numbers[1]
 
 
-@dataclass(frozen=True)
-class ExecutorReport:
-    """What executors have; `str` shows it, a line for each different one."""
+@dataclass(frozen=True, repr=False)
+class ExecutorReport(Shown):
+    """What executors have; `str` shows it, a line for each different one.
+
+    Attributes
+    ----------
+    workers : tuple of Worker
+        ``host``, ``executable``, ``python`` (its version) and ``versions`` of packages.
+    """
 
     workers: tuple[Worker, ...]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.workers))
-
-    __repr__ = __str__
 
 
 def check_executors(spark: SparkSession) -> ExecutorReport:
@@ -89,6 +94,11 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     EngineError
         When Python does not run there or is another, or zonebloom or something it needs is
         missing or of another version: with all of it, and what to do.
+
+    Examples
+    --------
+    >>> sorted(zs.check_executors(spark).workers[0].versions)
+    ['filelock', 'numba', 'numpy', 'pyarrow', 'sqlglot', 'xxhash', 'zonebloom']
     """
     context = spark_context(spark)
     num_tasks = 2 * context.defaultParallelism if context is not None else _TASKS_OVER_CONNECT

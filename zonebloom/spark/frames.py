@@ -11,13 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom import arguments
 from zonebloom.scan.explain import ScanPlan
-from zonebloom.spark.data_source import NAME, register
+from zonebloom.spark.data_source import NAME, register_for
 from zonebloom.spark.failures import explained
 from zonebloom.spark.load import Load, Options
 from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.session import parallelism, quoted, time_zone
 from zonebloom.storage.paths import absolute_path
-from zonebloom.text import Lines, bytes_text
+from zonebloom.storage.sealed import Encryption
 
 Path = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -45,13 +45,22 @@ class Indexed:
     filter : str, optional
         A condition in Spark SQL.
     index_dir : str, optional
+    encryption : Encryption, optional
         The parameters are those of `zonebloom.spark.scan`.
+
+    Examples
+    --------
+    >>> few = spark.createDataFrame([(42, "gold")], "id bigint, tier string")
+    >>> orders = zs.Indexed("orders", ["id", "customer"], "id < 100")
+    >>> zs.filter_join(few, orders, "id").collect()
+    [Row(id=42, tier='gold', customer='C042')]
     """
 
     path: Path
     columns: Sequence[str] | None = None
     filter: str | None = None
     index_dir: str | None = None
+    encryption: Encryption | None = None
 
     def options(self) -> dict[str, str]:
         """The options of the load, but for those of the session."""
@@ -69,14 +78,17 @@ class Indexed:
             options["paths"] = json.dumps([absolute_path(os.fspath(path)) for path in self.path])
         return {name: text for name, text in options.items() if text is not None}
 
-    def load(self, session: dict[str, str] | None = None) -> Load:
-        """The load, with options of a session."""
-        return Load(Options({**self.options(), **(session or {})}))
+    def load(self, spark: SparkSession) -> Load:
+        """The load, with the options of a session."""
+        return Load(Options({**self.options(), **_of_session(spark)}), spark, self.encryption)
 
     def frame(self, spark: SparkSession, keys: str | None = None) -> DataFrame:
         """The rows, or those that may have one of some keys; raises what `scan` raises."""
-        register(spark)
-        options = {**self.options(), **_of_session(spark)}
+        own = self.options()
+        number = register_for(spark, Options(own).paths, self.encryption)
+        options = {**own, **_of_session(spark)}
+        if number is not None:
+            options["encryption"] = number
         if keys is not None:
             options["keys"] = keys
         with explained():
@@ -98,6 +110,7 @@ def scan(
     columns: Sequence[str] | None = None,
     *,
     index_dir: str | None = None,
+    encryption: Encryption | None = None,
 ) -> DataFrame:
     """Read Parquet files by their index.
 
@@ -116,6 +129,9 @@ def scan(
         naming them here is what keeps the others unread.
     index_dir : str, optional
         Folder of the index, when it is not beside the data.
+    encryption : Encryption, optional
+        Keys of an encrypted index, as `zonebloom.dataset` takes them. They go to Spark's driver, in
+        no option and no plan; executors read data alone and get none.
 
     Returns
     -------
@@ -130,37 +146,15 @@ def scan(
 
     Notes
     -----
-    The frame fails, and says so, over rows with days before 1582 or times before 1900 of files in
-    which Spark would correct them, as those of Spark 2.
+    The frame fails, and says so, over columns with dates or times of files in which Spark would
+    correct those of before 1582 and 1900, as files of Spark 2; `prune` has Spark read them.
+
+    Examples
+    --------
+    >>> zs.scan(spark, "orders", "id IN (42, 43)", ["customer"]).collect()
+    [Row(customer='C042'), Row(customer='C043')]
     """
-    return Indexed(path, columns, filter, index_dir).frame(spark)
-
-
-@dataclass(frozen=True, repr=False)
-class SparkPlan(Lines):
-    """What a scan is going to read; `str` and HTML show it.
-
-    Attributes
-    ----------
-    scan : ScanPlan
-    num_tasks : int
-    num_bytes : int
-        Of data files, about: shares of files are counted by rows.
-    all_bytes : int
-        Of all data files of the path.
-    """
-
-    scan: ScanPlan
-    num_tasks: int
-    num_bytes: int
-    all_bytes: int
-
-    def __str__(self) -> str:
-        tasks = "1 task" if self.num_tasks == 1 else f"{self.num_tasks:,} tasks"
-        return (
-            f"{self.scan}\n  Spark: {tasks}, about {bytes_text(self.num_bytes)} of "
-            f"{bytes_text(self.all_bytes)} read, all columns counted"
-        )
+    return Indexed(path, columns, filter, index_dir, encryption).frame(spark)
 
 
 def plan(
@@ -170,7 +164,8 @@ def plan(
     columns: Sequence[str] | None = None,
     *,
     index_dir: str | None = None,
-) -> SparkPlan:
+    encryption: Encryption | None = None,
+) -> ScanPlan:
     """Say what `scan` would read now, and of which parts of the filter no index says anything.
 
     The parameters are those of `scan`; no Spark job runs.
@@ -179,17 +174,17 @@ def plan(
     ------
     NoFragments, FragmentUnreadable, SourceError
     ColumnNotFound, UnsupportedType
+
+    Examples
+    --------
+    >>> print(zs.plan(spark, "orders", "id = 42"))
+    ZoneBloomScan: id = 42
+      columns: id, customer, day
+      index id_idx on id: 1 of 30 zones kept, 3 of 3 fragments covered, 10.8 kB
+      fragments: 1 read in part, 0 read whole, 2 skipped
+        1.parquet: rows 300-400
     """
-    load = Indexed(path, columns, filter, index_dir).load(_of_session(spark))
-    planned = load.plan(described=True)
-    tasks = load.tasks(planned)
-    identities = load.dataset.opened.source.identities()
-    return SparkPlan(
-        planned,
-        len(tasks),
-        sum(piece.num_bytes for pieces in tasks for piece in pieces),
-        sum(identity.size for identity in identities if identity is not None),
-    )
+    return Indexed(path, columns, filter, index_dir, encryption).load(spark).plan(described=True)
 
 
 def _of_session(spark: SparkSession) -> dict[str, str]:

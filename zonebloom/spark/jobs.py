@@ -29,9 +29,8 @@ from zonebloom.version import __version__
 
 Batches = Iterator[pa.RecordBatch]
 _POLL_SECONDS = 0.2
-# A Spark task costs some 0.3 s of a core before it begins. Fewer of them than cores leave some
-# idle, and executors that come while a build runs need something to do.
-_TASKS_PER_CORE = 2
+# A Spark task costs some 0.1 s of a core before it begins, as much as the filters of ten million
+# integers. Large builds have tasks enough for executors that come while they run.
 _MOST_BYTES_PER_SPARK_TASK = 256 << 20
 # Modules whose kernels builds run, and lookups of few rows. Those that look for keys in pages take
 # longer to compile; a worker with many lookups loads them itself.
@@ -80,16 +79,18 @@ def task_frame(
     tasks: Sequence[Any],
     function: Callable[[Any], Batches],
     schema: str | st.StructType,
-    num_spark_tasks: int | None = None,
+    num_spark_tasks: int,
 ) -> DataFrame:
-    """What a function makes of each of some tasks, in as many Spark tasks or one for each."""
+    """What a function makes of each of some tasks, in so many Spark tasks or one for each core."""
     compile_kernels()
     count = len(tasks)
-    num_spark_tasks = max(num_spark_tasks or count, 1)
-    # Broadcast, all of it comes once to an executor, and to a task what is its own.
-    table = pa.table({"id": range(count), "content": pa.array(map(dumps, tasks), pa.binary())})
-    contents = sf.broadcast(spark.createDataFrame(table))
-    frame = spark.range(0, count, 1, num_spark_tasks).join(contents, "id").select("content")
+    # Of a large table Spark makes a partition of each chunk.
+    contents = pa.chunked_array([[dumps(task)] for task in tasks], pa.binary())
+    frame = spark.createDataFrame(pa.table({"id": range(count), "content": contents}))
+    if num_spark_tasks > max(parallelism(spark), 1):
+        # Broadcast, all of it comes once to an executor, and to a task what is its own.
+        frame = spark.range(0, count, 1, num_spark_tasks).join(sf.broadcast(frame), "id")
+    frame = frame.select("content")
 
     def work(batches: Batches) -> Batches:
         for batch in batches:
@@ -185,12 +186,9 @@ def train_on_spark(
 
 def _num_spark_tasks(spark: SparkSession, tasks: Sequence[TrainTask]) -> int:
     """As few as keep the cores busy; Connect does not say how many there are."""
-    num_cores = parallelism(spark)
-    if not num_cores:
-        return len(tasks)
     num_bytes = sum(fragment.identity.size for task in tasks for fragment in task.fragments)
     by_bytes = -(-num_bytes // _MOST_BYTES_PER_SPARK_TASK)
-    return min(len(tasks), max(_TASKS_PER_CORE * num_cores, by_bytes))
+    return min(len(tasks), max(parallelism(spark), by_bytes))
 
 
 def _attempt(numbered: tuple[int, TrainTask]) -> Iterator[pa.RecordBatch]:

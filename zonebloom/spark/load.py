@@ -18,7 +18,7 @@ import pyarrow.dataset as pads
 import pyarrow.types as pt
 from pyspark.sql import types as st
 
-from zonebloom.dataset import Dataset, dataset
+from zonebloom.dataset import Dataset
 from zonebloom.errors import FilterError, InvalidArgument, SourceError
 from zonebloom.opened import Opened
 from zonebloom.predicates import IsIn, columns, unknowns
@@ -29,9 +29,11 @@ from zonebloom.scan.binding import check_columns
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.pieces import OnRows, Piece, Work, cut
-from zonebloom.spark.rebase import Rebase, rebased_columns, without_rebased
+from zonebloom.spark.rebase import Rebase, without_rebased
+from zonebloom.spark.stores import open_dataset
 from zonebloom.spark.types import opaque_columns, spark_types
-from zonebloom.storage.paths import plain_path
+from zonebloom.storage.paths import NO_SETTINGS, plain_path
+from zonebloom.storage.sealed import Encryption
 from zonebloom.storage.source import Source
 from zonebloom.threads import cores
 from zonebloom.values.columns import find_column
@@ -44,6 +46,7 @@ _OPTIONS = {
     "prune": "a condition; zones it cannot be true in are left out",
     "keys": "keys of a join, as base64 of an Arrow IPC stream; rows without them are left out",
     "index_dir": "folder of the index",
+    "encryption": "number of keys that scan(encryption=...) gave to the session",
     "old_calendar": "true where the session corrects old times of files of unknown writers",
     "timezone": "of the session, for timestamps in a condition without one",
     "parallelism": "tasks that run at one time",
@@ -75,15 +78,19 @@ class Options:
         if old_calendar not in ("true", "false"):
             raise InvalidArgument(f"old_calendar is {old_calendar!r}; give true or false")
         path = given.get("path")
-        self.source = plain_path(path) if path else list(map(plain_path, paths))
-        self.columns = _names(given["columns"]) if "columns" in given else None
-        self.filter, self.prune = given.get("filter"), given.get("prune")
+        self.paths: list[str] = [plain_path(each) for each in ([path] if path else paths)]
+        self.source: str | list[str] = self.paths[0] if path else self.paths
+        self.columns: list[str] | None = _names(given["columns"]) if "columns" in given else None
+        self.filter: str | None = given.get("filter")
+        self.prune: str | None = given.get("prune")
         # Columns by name; a row is wanted where each holds one of its values.
-        self.keys = _keys(given["keys"]) if "keys" in given else None
-        self.index_dir, self.timezone = given.get("index_dir"), given.get("timezone")
+        self.keys: pa.Table | None = _keys(given["keys"]) if "keys" in given else None
+        self.index_dir: str | None = given.get("index_dir")
+        self.timezone: str | None = given.get("timezone")
+        self.encryption: str | None = given.get("encryption")
         # Whether files of unknown writers may hold times by the calendar of Spark 2.
-        self.old_calendar = old_calendar == "true"
-        self.parallelism = int(parallelism) or cores()
+        self.old_calendar: bool = old_calendar == "true"
+        self.parallelism: int = int(parallelism) or cores()
 
 
 def keys_text(keys: pa.Table) -> str:
@@ -130,13 +137,15 @@ def _json_list(option: str, text: str) -> list[str]:
 class Load:
     """The files of a load as they are now."""
 
-    def __init__(self, options: Options):
-        opened = dataset(options.source, index_dir=options.index_dir)
+    def __init__(
+        self, options: Options, spark: Any = NO_SETTINGS, encryption: Encryption | None = None
+    ):
+        opened = open_dataset(options.source, spark, options.index_dir, encryption)
         names = opened.schema.names
         if len(set(names)) < len(names):
             raise SourceError("several columns have one name; rename them first")
         files = SparkFiles.of(opened, options.old_calendar)
-        self.dataset = files.dataset
+        self.dataset: Dataset = files.dataset
         self._parallelism = options.parallelism
         self._source = source = files.dataset.opened.source
         opaque = opaque_columns(source.schema, files.types)
@@ -166,15 +175,14 @@ class Load:
         predicates += keys
         # What zones are chosen by; None reads all.
         self._predicate = without_rebased(conjunction(predicates)) if predicates else None
-        self.columns = self._shown(options)
-        self.schema = spark_types(source.schema, self.columns, files.types)
+        self.columns: tuple[str, ...] = self._shown(options)
+        self.schema: st.StructType = spark_types(source.schema, self.columns, files.types)
         # What each task needs beside its pieces.
-        self.work = Work(
+        self.work: Work = Work(
             replace(source, fragments=()),
             self.columns,
             self._row_filter(keys) if predicates else None,
             files.rebase,
-            frozenset() if self.filter is None else rebased_columns(self.filter.predicate),
         )
 
     def _shown(self, options: Options) -> tuple[str, ...]:

@@ -48,6 +48,11 @@ def send_package(spark: SparkSession) -> str:
     ------
     EngineError
         When it is no session, or Spark does not take the archive.
+
+    Examples
+    --------
+    >>> zs.send_package(spark)    # doctest: +SKIP
+    'zonebloom-0.2.0-701c66043e3662ff.zip'
     """
     context = spark_context(spark)
     owner = spark if context is None else context

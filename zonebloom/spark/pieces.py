@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.errors import FragmentChanged, SchemaMismatch
+from zonebloom.errors import FragmentChanged
 from zonebloom.predicates import EngineFilter
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.recheck import matching_rows
 from zonebloom.spark.column_case import require_names
-from zonebloom.spark.rebase import Rebase, rebase_text, require_not_rebased
+from zonebloom.spark.rebase import Rebase
 from zonebloom.storage.source import Source
 
 # A batch costs the JVM a round trip; one of more bytes than this costs it memory.
@@ -72,8 +72,6 @@ class Work:
     columns: tuple[str, ...]
     filter: EngineFilter | None
     rebase: Rebase
-    # Columns of the filter that it compares with dates and times that may be rebased.
-    rebased: frozenset[str]
     # Whether Spark finds columns that a file names in another case.
     ignores_case: bool = True
 
@@ -81,25 +79,19 @@ class Work:
         """The rows of some pieces, in batches of `BATCH_ROWS` and more where there are as many."""
         shared = [piece.plan for piece in pieces if piece.is_shared]
         self._require_unchanged(shared)
-        as_stored: list[FragmentPlan] = []
-        rebased: list[tuple[FragmentPlan, frozenset[str]]] = []
-        for piece in pieces:
-            columns = self.rebased_columns(piece.plan)
-            rebased.append((piece.plan, columns)) if columns else as_stored.append(piece.plan)
-        yield from joined(self.execution().batches(as_stored))
-        for plan, columns in rebased:
-            for batch in joined(self.execution().batches([plan])):
-                require_not_rebased(batch, columns, plan.fragment.path)
-                yield batch
+        plans = [piece.plan for piece in pieces]
+        for plan in plans:
+            self.require_as_shown(plan)
+        yield from joined(self.execution().batches(plans))
         # Changed while it was read: what was given is no one version of the file.
         self._require_unchanged(shared)
 
     def execution(self) -> Execution:
-        """What reads fragments, once `rebased_columns` has looked at them."""
+        """What reads fragments, once `require_as_shown` has looked at them."""
         return Execution(self.source, Request(list(self.columns), self.filter))
 
-    def rebased_columns(self, plan: FragmentPlan) -> frozenset[str]:
-        """Columns of a file in which Spark would correct dates and times; refuses other names."""
+    def require_as_shown(self, plan: FragmentPlan) -> None:
+        """Refuse a file whose columns Spark finds by other names, or corrects as it reads."""
         opened = self.source.open(plan.fragment, self.source.filesystem)
         names = {*self.columns, *(self.filter.columns or () if self.filter else ())}
         names.difference_update(self.source.constants(plan.fragment))
@@ -107,11 +99,7 @@ class Work:
             plan.pages is None or not names.issubset(plan.pages.schema.names)
         ):
             require_names(opened, names)
-        columns = self.rebase.columns_of(opened, {*self.columns, *self.rebased})
-        for name in sorted(columns & self.rebased):
-            # Rows would be left out by what is stored.
-            raise SchemaMismatch(rebase_text(opened.path, name))
-        return columns
+        self.rebase.require_modern(opened, names)
 
     def _require_unchanged(self, plans: Sequence[FragmentPlan]) -> None:
         now = self.source.identities([plan.fragment for plan in plans])

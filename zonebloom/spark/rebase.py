@@ -1,14 +1,14 @@
 """Rebase: dates before 1582 and times before 1900 that Spark 2 and Hive wrote by another calendar.
 
 An index holds what is stored, and Spark corrects that as it reads: it is not asked about such
-values, and what reads files without Spark refuses them.
+values, and what reads files without Spark refuses those in which there may be any.
 https://spark.apache.org/docs/latest/sql-data-sources-parquet.html
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -26,10 +26,8 @@ from zonebloom.storage.files import reading
 from zonebloom.storage.source import Source
 
 _FIRST_DAY = datetime.date(1582, 10, 15)
-# The first instant that every file holds as Spark shows it.
-_FIRST_STORED = datetime.datetime(1900, 1, 1)
-# Instants stored before may be shown as later ones, by up to a day and a half: local solar clocks
-# and the date line.
+# From 1900 on every file holds instants as Spark shows them, which may be later ones by up to a day
+# and a half: local solar clocks and the date line.
 _FIRST_SHOWN = datetime.datetime(1902, 1, 1)
 
 _MODES = ("datetimeRebaseModeInRead", "int96RebaseModeInRead")
@@ -42,8 +40,6 @@ _INT96_MARK = (b"org.apache.spark.legacyINT96", b"3.1.0")
 def without_rebased(predicate: ast.Predicate) -> ast.Predicate:
     """The same condition, what it says of dates and times that may be rebased being unknown.
 
-    Examples
-    --------
     >>> day = pa.scalar(datetime.date(1500, 1, 1))
     >>> without_rebased(ast.Equals(("d",), day)).reason
     'dates and times this old may lie in files in another calendar'
@@ -53,57 +49,30 @@ def without_rebased(predicate: ast.Predicate) -> ast.Predicate:
         if not _is_rebased(leaf):
             return leaf
         reason = "dates and times this old may lie in files in another calendar"
-        return ast.Unknown(str(leaf), reason, rebased_columns(leaf))
+        return ast.Unknown(str(leaf), reason, frozenset(leaf.column[:1]))
 
     return ast.replaced(predicate, known)
 
 
-def rebased_columns(predicate: ast.Predicate) -> frozenset[str]:
-    """Top-level columns a condition compares with dates and times that may be rebased."""
-    return frozenset(term.column[0] for term in ast.walk(predicate) if _is_rebased(term))
-
-
 def _is_rebased(term: ast.Predicate) -> TypeGuard[ast.Equals | ast.Compares | ast.IsIn]:
-    if isinstance(term, ast.IsIn):
-        return any_rebased(term.values)
+    if not isinstance(term, ast.Equals | ast.Compares | ast.IsIn):
+        return False
     # Not through Python, which has fewer years.
-    return isinstance(term, ast.Equals | ast.Compares) and any_rebased(pa.repeat(term.value, 1))
+    values = term.values if isinstance(term, ast.IsIn) else pa.repeat(term.value, 1)
+    return bool(pc.call_function("any", [may_be_rebased(values)]).as_py())
 
 
-def may_be_rebased(values: pa.Array, first: datetime.datetime = _FIRST_SHOWN) -> pa.Array:
+def may_be_rebased(values: pa.Array) -> pa.Array:
     """Which dates or timestamps a file may hold as others, null where they are; bool array."""
     if pt.is_date(values.type):
         bound = pa.scalar(_FIRST_DAY, values.type)
     elif pt.is_timestamp(values.type):
         # Of a time zone, only the instant counts here.
-        bound = pa.scalar(first, pa.timestamp(values.type.unit)).cast(pa.int64())
+        bound = pa.scalar(_FIRST_SHOWN, pa.timestamp(values.type.unit)).cast(pa.int64())
         values = values.cast(pa.int64())
     else:
         return pa.repeat(False, len(values))
     return pc.call_function("less", [values, bound])
-
-
-def any_rebased(values: pa.Array, first: datetime.datetime = _FIRST_SHOWN) -> bool:
-    """Whether a file may hold any of some values, or of those nested in them, as another."""
-    return any(
-        pc.call_function("any", [may_be_rebased(leaf, first)]).as_py() for leaf in _leaves(values)
-    )
-
-
-def _leaves(values: Any) -> Iterator[pa.Array]:
-    """The arrays of plain values in one of a type that Parquet holds, which may nest them."""
-    if isinstance(values, pa.ExtensionArray):
-        yield from _leaves(values.storage)
-    elif isinstance(values, pa.DictionaryArray):
-        yield from _leaves(values.dictionary)
-    elif isinstance(values, pa.MapArray | pa.StructArray):
-        is_map = isinstance(values, pa.MapArray)
-        for child in (values.keys, values.items) if is_map else values.flatten():
-            yield from _leaves(child)
-    elif pt.is_nested(values.type):
-        yield from _leaves(values.flatten())
-    else:
-        yield values
 
 
 def first_exact(kind: st.DataType) -> Column:
@@ -120,10 +89,13 @@ def has_times(arrow_type: pa.DataType) -> bool:
 
     Timestamps without a zone are left out: Spark reads them as they are stored.
     """
-    return any(
-        pt.is_date(leaf.type) or (pt.is_timestamp(leaf.type) and leaf.type.tz is not None)
-        for leaf in _leaves(pa.nulls(0, arrow_type))
-    )
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return has_times(arrow_type.storage_type)
+    if isinstance(arrow_type, pa.DictionaryType):
+        return has_times(arrow_type.value_type)
+    if pt.is_nested(arrow_type):
+        return any(has_times(arrow_type.field(at).type) for at in range(arrow_type.num_fields))
+    return pt.is_date(arrow_type) or (pt.is_timestamp(arrow_type) and arrow_type.tz is not None)
 
 
 @dataclass(frozen=True)
@@ -146,37 +118,25 @@ class Rebase:
         times = {field.name for field in stored if has_times(field.type)}
         return cls(frozenset({*times, *instants}), frozenset(instants), of_others)
 
-    def columns_of(self, opened: Any, columns: Iterable[str]) -> frozenset[str]:
-        """Columns of a file that Spark would correct; its footer is read if one has times."""
+    def require_modern(self, opened: Any, columns: Iterable[str]) -> None:
+        """Refuse a file in which Spark would correct columns; its footer is read for times."""
         times = self.times.intersection(columns)
         if not times:
-            return frozenset()
+            return
         with reading(opened.path):
             written: Mapping[bytes, bytes] = opened.metadata.metadata or {}
         version = written.get(_VERSION)
-        if version is None:
-            return times if self.of_others else frozenset()
-        marks = {name: _INT96_MARK if name in self.instants else _MARK for name in times}
-        # Versions are compared as texts, as Spark does.
-        return frozenset(
-            name for name, (mark, first) in marks.items() if version < first or mark in written
-        )
-
-
-def require_not_rebased(batch: pa.RecordBatch, columns: Iterable[str], path: str) -> None:
-    """Refuse dates and times in columns of a file that Spark would correct."""
-    for name in columns:
-        if any_rebased(batch.column(name), _FIRST_STORED):
-            raise SchemaMismatch(rebase_text(path, name))
-
-
-def rebase_text(path: str, column: str) -> str:
-    """What is wrong with a file, and what to do."""
-    return (
-        f"{path} may hold days before 1582 or times before 1900 in {column!r} by the calendar of "
-        "Spark 2, which Spark corrects as it reads and this package does not; have Spark read it: "
-        "zonebloom.spark.prune, spark.read.parquet; or leave the column out"
-    )
+        for name in sorted(times):
+            mark, first = _INT96_MARK if name in self.instants else _MARK
+            # Versions are compared as texts, as Spark does.
+            is_old = self.of_others if version is None else version < first or mark in written
+            if is_old:
+                raise SchemaMismatch(
+                    f"{opened.path} may hold days before 1582 or times before 1900 in {name!r} by "
+                    "the calendar of Spark 2, which Spark corrects as it reads and this package "
+                    "does not; have Spark read it: zonebloom.spark.prune, spark.read.parquet; or "
+                    "leave the column out"
+                )
 
 
 def corrects_others(spark: SparkSession) -> bool:

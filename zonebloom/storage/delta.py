@@ -16,9 +16,14 @@ import pyarrow.fs as pafs
 from zonebloom.errors import SourceError
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.discovery import as_arrow_filesystem
-from zonebloom.storage.files import reading
 from zonebloom.storage.object_store import path_in, store_of
-from zonebloom.storage.paths import absolute_path, is_uri, split_path
+from zonebloom.storage.paths import (
+    absolute_path,
+    filesystem_of,
+    is_uri,
+    plain_path,
+    split_path,
+)
 from zonebloom.storage.snapshot import SnapshotSource, fields_of, snapshot_source
 from zonebloom.storage.view import FileView, Names
 from zonebloom.values.types import family
@@ -179,14 +184,10 @@ def _path(logged: str, table_uri: str, root: str, name: str) -> str:
 def _place(table: DeltaTable, filesystem: pafs.FileSystem | None) -> tuple[pafs.FileSystem, str]:
     """The file system a table is in, and its folder there."""
     uri = table.table_uri
-    scheme, root = split_path(uri, encoded=is_uri(uri))
-    root = root.rstrip("/")
+    if store_of(filesystem) is not None:
+        return filesystem, path_in(filesystem, uri).rstrip("/")
+    place = absolute_path(plain_path(uri, encoded=is_uri(uri))).rstrip("/")
     if filesystem is not None:
-        is_store = store_of(filesystem) is not None
-        return filesystem, path_in(filesystem, uri).rstrip("/") if is_store else root
-    if not scheme:
-        return pafs.LocalFileSystem(), absolute_path(root)
+        return filesystem, split_path(place)[1]
     # Without the storage options of deltalake: as pyarrow finds its way there by itself.
-    advice = "give zb.dataset a filesystem of pyarrow.fs or fsspec that reads the table"
-    with reading(uri, advice, "open"):
-        return pafs.FileSystem.from_uri(f"{scheme}://{root.partition('/')[0]}/")[0], root
+    return filesystem_of(place)

@@ -23,7 +23,7 @@ from zonebloom.errors import (
 from zonebloom.storage.files import forget_listings, reading
 from zonebloom.storage.listing import is_pattern, matching_files
 from zonebloom.storage.object_store import StoreHandler, is_store, path_in
-from zonebloom.storage.paths import absolute_path, is_uri
+from zonebloom.storage.paths import absolute_path, is_uri, open_files_of, open_uri
 from zonebloom.storage.plain_files import plain_files
 from zonebloom.storage.source import Fragment, Source
 from zonebloom.storage.tables import refuse_tables
@@ -130,7 +130,7 @@ class _Files:
     def named(self, paths: list[str]) -> Source:
         where = self.filesystem
         if where is None:
-            where, paths = pafs.LocalFileSystem(), [absolute_path(path) for path in paths]
+            where, paths = open_files_of([absolute_path(path) for path in paths])
         paths = [path_in(where, path) for path in paths]
         source = _from_dataset(self.dataset(paths, where), None)
         refuse_tables(where, source.root)
@@ -139,8 +139,7 @@ class _Files:
     def at(self, path: str) -> Source:
         where = self.filesystem
         if where is None and is_uri(path):
-            with reading(arguments.shown(path), "correct the URI, or give filesystem", "open"):
-                where, path = pafs.FileSystem.from_uri(path)
+            where, path = open_uri(path)
         elif where is None:
             where, path = pafs.LocalFileSystem(), absolute_path(path)
             if is_pattern(path) and not os.path.lexists(path):

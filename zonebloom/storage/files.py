@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.errors import FragmentUnreadable, SourceError
-from zonebloom.storage.object_store import StoreHandler, store_of
+from zonebloom.storage.object_store import StoreHandler, reader_of
 from zonebloom.threads import REMOTE_THREADS, python_files
 
 # Of a file whose file system does not say when it was written: nothing known of it can be
@@ -85,8 +85,8 @@ def reading(
 class ReadCounter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.num_bytes = 0
-        self.num_requests = 0
+        self.num_bytes: int = 0
+        self.num_requests: int = 0
 
     def add(self, num_bytes: int) -> None:
         with self._lock:
@@ -175,7 +175,7 @@ def identities(
     to make as the files to look at.
     """
     paths = list(paths)
-    handler = store_of(filesystem)
+    handler = reader_of(filesystem, *paths)
     if handler is not None:
         return _of_store(handler, paths)
     if is_local(filesystem):

@@ -23,7 +23,9 @@ Span: TypeAlias = tuple[int, int]
 _MAGIC = b"ARROW1"
 _TAIL_BYTES = 16 << 10
 _CONTINUATION = b"\xff\xff\xff\xff"
-_RECORD_BATCH = 3
+_RECORD_BATCH, _DICTIONARY = 3, 2
+# Where the footer lists them.
+_BATCHES, _DICTIONARIES = 3, 2
 _BLOCK = np.dtype([("offset", "<i8"), ("head", "<i4"), ("padding", "<i4"), ("body", "<i8")])
 _PAIR = np.dtype(("<i8", 2))
 
@@ -87,7 +89,9 @@ def _root(data: bytes) -> _Table:
     return _Table(data, _number("<I", data, 0))
 
 
-def read_blocks(read: Read, num_bytes: int) -> tuple[list[Block], bool]:
+def read_blocks(
+    read: Read, num_bytes: int, slots: Sequence[int] = (_BATCHES,)
+) -> tuple[list[Block], bool]:
     """The record batches of a file, and whether its numbers are little-endian."""
     tail = read(max(0, num_bytes - _TAIL_BYTES), num_bytes)
     if len(tail) < 10 or not tail.endswith(_MAGIC):
@@ -99,7 +103,8 @@ def read_blocks(read: Read, num_bytes: int) -> tuple[list[Block], bool]:
         tail = read(num_bytes - 10 - size, num_bytes)
     footer = _root(tail[-10 - size : -10])
     blocks = []
-    for offset, head, _, body in footer.structs(3, _BLOCK).tolist():
+    listed = np.concatenate([footer.structs(slot, _BLOCK) for slot in slots])
+    for offset, head, _, body in listed.tolist():
         block = Block(offset, offset + head, offset + head + body)
         if not 0 <= block.start <= block.body <= block.stop <= num_bytes:
             raise ValueError("a record batch lies outside it")
@@ -111,9 +116,12 @@ def read_head(read: Read, block: Block) -> BatchHead:
     data = read(block.start, block.body)
     # Files of Arrow before 0.15 lack the mark.
     message = _root(data[8:] if data.startswith(_CONTINUATION) else data[4:])
-    if message.number(1, "<B") != _RECORD_BATCH:
+    kind = message.number(1, "<B")
+    if kind not in (_RECORD_BATCH, _DICTIONARY):
         raise ValueError("it has something else where a record batch was to be")
     batch = message.table(2)
+    if kind == _DICTIONARY:
+        batch = batch.table(1)
     num_rows = batch.number(0, "<q")
     if num_rows < 0:
         raise ValueError(f"it has a record batch of {num_rows} rows")
@@ -129,6 +137,25 @@ def read_head(read: Read, block: Block) -> BatchHead:
         raise ValueError("a buffer lies outside its record batch")
     buffers = np.stack([offsets, offsets + sizes], axis=1) + block.body
     return BatchHead(num_rows, nodes, buffers, batch.place(3) > 0)
+
+
+def open_as_it_lies(buffer: pa.Buffer) -> pa.ipc.RecordBatchFileReader:
+    """An Arrow file of an index, whose arrays are bytes of it; ValueError for one that would take
+    more memory than it has bytes: of compressed buffers, or such as are told of twice."""
+
+    def read(start: int, stop: int) -> bytes:
+        return buffer[start:stop].to_pybytes()
+
+    end = 0
+    for block in sorted(read_blocks(read, buffer.size, (_BATCHES, _DICTIONARIES))[0]):
+        head = read_head(read, block)
+        taken = sum((head.buffers[:, 1] - head.buffers[:, 0]).tolist())
+        if head.is_compressed:
+            raise ValueError("its buffers are compressed, as none of ours are")
+        if block.start < end or taken > block.stop - block.body:
+            raise ValueError("its buffers overlap")
+        end = block.stop
+    return pa.ipc.open_file(buffer)
 
 
 def flat_places(schema: pa.Schema) -> dict[str, tuple[int, int]]:

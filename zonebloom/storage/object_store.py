@@ -4,18 +4,21 @@ an object as it was, all objects of a folder with their tags, and a put that rep
 from __future__ import annotations
 
 import os
+import pickle
 import posixpath
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentChanged, InvalidArgument, without_secrets
+from zonebloom.storage.paths import is_uri, split_path
 from zonebloom.threads import REMOTE_THREADS, python_files
 
 if TYPE_CHECKING:
@@ -48,16 +51,25 @@ def _as_os_errors() -> Iterator[None]:
 
 
 class StoreHandler(pafs.FileSystemHandler):
-    """A store as a file system; a folder is there while an object is in it."""
+    """A store as a file system; a folder is there while an object is in it.
 
-    def __init__(self, store: ObjectStore):
-        self.store = store
+    Paths may begin with a root that keys do not have, as pyarrow's S3 has buckets there.
+    """
+
+    def __init__(self, store: ObjectStore, root: str = ""):
+        self.store, self.root = store, root
+        self._keeps_objects: bool | None = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StoreHandler) and self.store == other.store
+        if not isinstance(other, StoreHandler):
+            return False
+        return (self.root, self.store) == (other.root, other.store)
 
     def __hash__(self) -> int:
         return hash(repr(self.store))
+
+    def key(self, path: str) -> str:
+        return path.strip("/").removeprefix(self.root).strip("/")
 
     def get_type_name(self) -> str:
         return "obstore"
@@ -73,12 +85,12 @@ class StoreHandler(pafs.FileSystemHandler):
 
     def _file(self, path: str) -> pafs.FileInfo | None:
         try:
-            return _file_info(path, self.head(path)) if path.strip("/") else None
+            return _file_info(path, self.head(path)) if self.key(path) else None
         except FileNotFoundError:
             return None
 
     def _folder(self, path: str) -> pafs.FileInfo:
-        key, is_one = path.strip("/"), None
+        key, is_one = self.key(path), None
         # Servers of plain files have no listing.
         passed_over = [OSError] if type(self.store).__name__ == "HTTPStore" else []
         with suppress(*passed_over), _as_os_errors():
@@ -87,7 +99,7 @@ class StoreHandler(pafs.FileSystemHandler):
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         base = selector.base_dir.rstrip("/")
-        key = selector.base_dir.strip("/")
+        key = self.key(selector.base_dir)
         with _as_os_errors():
             if selector.recursive:
                 found, below = list(self._objects(key)), set()
@@ -123,7 +135,7 @@ class StoreHandler(pafs.FileSystemHandler):
         import obstore
 
         with _as_os_errors():
-            return pa.PythonFile(_Writer(obstore.open_writer(self.store, path.strip("/"))), "w")
+            return pa.PythonFile(_Writer(obstore.open_writer(self.store, self.key(path))), "w")
 
     def open_append_stream(self, path: str, metadata: Any = None) -> pa.NativeFile:
         raise NotImplementedError("objects of a store are not appended to")
@@ -133,11 +145,11 @@ class StoreHandler(pafs.FileSystemHandler):
 
     def delete_file(self, path: str) -> None:
         with _as_os_errors():
-            self.store.delete(path.strip("/"))
+            self.store.delete(self.key(path))
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         with _as_os_errors():
-            self.store.delete([each["path"] for each in self._objects(path.strip("/"))])
+            self.store.delete([each["path"] for each in self._objects(self.key(path))])
 
     delete_dir = delete_dir_contents
 
@@ -146,27 +158,27 @@ class StoreHandler(pafs.FileSystemHandler):
 
     def move(self, src: str, dest: str) -> None:
         with _as_os_errors():
-            self.store.rename(src.strip("/"), dest.strip("/"))
+            self.store.rename(self.key(src), self.key(dest))
 
     def copy_file(self, src: str, dest: str) -> None:
         with _as_os_errors():
-            self.store.copy(src.strip("/"), dest.strip("/"))
+            self.store.copy(self.key(src), self.key(dest))
 
     # What file systems of pyarrow have no call for
 
     def head(self, path: str) -> ObjectMeta:
         """Size, time and tags of an object, or FileNotFoundError."""
         with _as_os_errors():
-            return self.store.head(path.strip("/"))
+            return self.store.head(self.key(path))
 
     def read(self, path: str) -> pa.Buffer:
         """All of an object."""
         with _as_os_errors():
-            return pa.py_buffer(self.store.get(path.strip("/")).bytes())
+            return pa.py_buffer(self.store.get(self.key(path)).bytes())
 
     def heads(self, paths: Sequence[str]) -> dict[str, ObjectMeta]:
         """What a listing says of some objects; of those that it does not reach, nothing."""
-        keys = {path.strip("/"): path for path in paths}
+        keys = {self.key(path): path for path in paths}
         first, last = min(keys), max(keys)
         most = _LISTED + 4 * len(keys)
         found: dict[str, ObjectMeta] = {}
@@ -191,12 +203,38 @@ class StoreHandler(pafs.FileSystemHandler):
         changed = f"{path} changed while it was read; read it again"
         with _as_os_errors():
             try:
-                answer = self.store.get(path.strip("/"), options=options)
+                answer = self.store.get(self.key(path), options=options)
             except exceptions.PreconditionError:
                 raise FragmentChanged(changed) from None
             if tag and answer.meta["e_tag"] not in (tag, None):
                 raise FragmentChanged(changed)
             return answer.bytes().to_bytes()
+
+    def put_new(self, path: str, data: bytes) -> bool | None:
+        """Put an object that is not there yet; whether it was not, or None where nothing was put
+        since the store has no word for it."""
+        from obstore import exceptions
+
+        key = self.key(path)
+        with _as_os_errors():
+            try:
+                self.store.put(key, data, mode="create", use_multipart=False)
+            except exceptions.AlreadyExistsError:
+                # It may be our own: a request that the store did not answer is sent again.
+                return self.store.get(key).bytes().to_bytes() == data
+            except (NotImplementedError, exceptions.NotSupportedError):
+                return None
+        return True
+
+    def keeps_objects(self, folder: str) -> bool:
+        """Whether `put_new` leaves what is there as it is: some stores pass over the word."""
+        if self._keeps_objects is None:
+            probe = posixpath.join(folder, f".{uuid.uuid4().hex}")
+            self.put_new(probe, b"first")
+            self._keeps_objects = self.put_new(probe, b"second") is False
+            with suppress(OSError):
+                self.delete_file(probe)
+        return self._keeps_objects
 
 
 class _Reader:
@@ -264,10 +302,25 @@ def store_of(filesystem: pafs.FileSystem | None) -> StoreHandler | None:
 
 
 def path_in(filesystem: pafs.FileSystem | None, path: str) -> str:
-    """A path as a file system has it: of a URI what is below the root of a store."""
+    """A path as a file system has it: of a URI what is below the root of a store.
+
+    Raises
+    ------
+    InvalidArgument
+        When a URI is of another place.
+    """
     handler = store_of(filesystem)
-    if handler is None or "://" not in path:
+    # Those of fsspec take URIs of their own as they are.
+    if not is_uri(path) or (handler is None and isinstance(filesystem, pafs.PyFileSystem)):
         return path
+    if handler is None:
+        scheme, below = split_path(path)
+        if filesystem is not None and bool(scheme) == isinstance(filesystem, pafs.LocalFileSystem):
+            raise InvalidArgument(
+                f"{path} is not in the file system of the data, which is {filesystem.type_name}; "
+                "give a path in it"
+            )
+        return below
     config = getattr(handler.store, "config", {})
     place, _, key = path.partition("://")[2].partition("/")
     prefix = str(getattr(handler.store, "prefix", None) or "").strip("/")
@@ -280,45 +333,27 @@ def path_in(filesystem: pafs.FileSystem | None, path: str) -> str:
     return key[len(prefix) :].strip("/")
 
 
-def create_new(filesystem: pafs.FileSystem, path: str, data: bytes) -> bool | None:
-    """Put an object that is not there yet; whether it was not, or None where nothing was put since
-    the store cannot tell.
-
-    Stores take ``If-None-Match: *`` for it, or a word of their own. pyarrow has none for that; of
-    its S3 the options are carried over to obstore where that is installed.
-    """
-    handler = store_of(filesystem)
-    store = None if handler is None else handler.store
-    key = path.strip("/")
-    if isinstance(filesystem, pafs.S3FileSystem):
-        bucket, _, key = key.partition("/")
-        store = _store_like(filesystem, bucket)
-    if store is None:
+def reader_of(filesystem: pafs.FileSystem, *paths: str) -> StoreHandler | None:
+    """What objects are read by: the store a file system was made of, or their bucket of pyarrow's
+    S3 where obstore is installed, which asks less often and side by side."""
+    if not isinstance(filesystem, pafs.S3FileSystem):
+        return store_of(filesystem)
+    buckets = {path.strip("/").partition("/")[0] for path in paths}
+    # obstore takes no name with a control character.
+    if len(buckets) != 1 or not all(map(str.isprintable, paths)):
         return None
-    from obstore import exceptions
-
-    with _as_os_errors():
-        try:
-            store.put(key, data, mode="create", use_multipart=False)
-        except exceptions.AlreadyExistsError:
-            # It may be our own: a request that the store did not answer is sent again.
-            return store.get(key).bytes().to_bytes() == data
-        except (NotImplementedError, exceptions.NotSupportedError):
-            return None
-        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
-            # The keys that pyarrow has may be others; if not, it says so too.
-            return None
-    return True
+    return _bucket(pickle.dumps(filesystem), buckets.pop())
 
 
-def _store_like(filesystem: pafs.S3FileSystem, bucket: str) -> ObjectStore | None:
-    """A bucket as pyarrow has it open; None where obstore cannot have it so."""
+@lru_cache(64)
+def _bucket(filesystem: bytes, name: str) -> StoreHandler | None:
+    """A bucket as a pickled S3 file system has it open; None where obstore cannot have it so."""
     try:
         from obstore.store import S3Store
     except ImportError:
         return None
     # What it is pickled as: there is no other way to ask it.
-    _, (options, *_) = filesystem.__reduce__()
+    _, (options, *_) = pickle.loads(filesystem).__reduce__()
     proxy = options.get("proxy_options") or {}
     has_keys = options["access_key"] or options["anonymous"] or "AWS_ACCESS_KEY_ID" in os.environ
     if not has_keys or proxy.get("host") or any(options.get(name) for name in _NOT_CARRIED):
@@ -331,12 +366,30 @@ def _store_like(filesystem: pafs.S3FileSystem, bucket: str) -> ObjectStore | Non
         "skip_signature": options["anonymous"],
         "virtual_hosted_style_request": options["force_virtual_addressing"],
     }
-    at = options["endpoint_override"]
+    at = options["endpoint_override"] or os.environ.get("AWS_ENDPOINT_URL", "")
     if at and "://" not in at:
         at = f"{options['scheme']}://{at}"
     config["endpoint"] = at
     given = {name: value for name, value in config.items() if value}
-    return S3Store(bucket, client_options={"allow_http": at.startswith("http://")}, **given)
+    store = S3Store(name, client_options={"allow_http": at.startswith("http://")}, **given)
+    return StoreHandler(store, f"{name}/")
+
+
+def create_new(filesystem: pafs.FileSystem, path: str, data: bytes) -> bool | None:
+    """Put an object that is not there yet; whether it was not, or None where nothing was put since
+    the store cannot tell.
+
+    Stores take ``If-None-Match: *`` for it, or a word of their own; pyarrow has none.
+    """
+    handler = reader_of(filesystem, path)
+    if handler is None:
+        return None
+    try:
+        keeps_objects = handler.keeps_objects(posixpath.dirname(path))
+        return handler.put_new(path, data) if keeps_objects else None
+    except PermissionError:
+        # The keys that pyarrow has may be others; if not, it says so too.
+        return None
 
 
 def _common_folder(first: str, last: str) -> str:

@@ -11,7 +11,8 @@ import pyarrow.fs as pafs
 from zonebloom.storage.files import is_local
 from zonebloom.storage.source import Fragment, Source
 
-_IGNORED = (".", "_")
+# How a part of a path begins that is hidden.
+_IGNORED = ("/.", "/_")
 
 
 def plain_files(filesystem: pafs.FileSystem, path: str, is_folder: bool) -> Source | None:
@@ -24,9 +25,10 @@ def plain_files(filesystem: pafs.FileSystem, path: str, is_folder: bool) -> Sour
 
     try:
         keys = _keys(filesystem, root) if is_folder else [posixpath.basename(path)]
+        base = posixpath.join(root, "")
         if not keys or "=" in "".join(keys):
             return None
-        fragments = tuple(Fragment(posixpath.join(root, key), key) for key in keys)
+        fragments = tuple(Fragment(f"{base}{key}", key) for key in keys)
         path = fragments[0].path
         with ParquetFile(path, filesystem=filesystem, arrow_extensions_enabled=False) as first:
             schema = first.schema_arrow
@@ -40,7 +42,8 @@ def plain_files(filesystem: pafs.FileSystem, path: str, is_folder: bool) -> Sour
 def _keys(filesystem: pafs.FileSystem, root: str) -> list[str]:
     """Paths below a folder, but for those of which a part is hidden."""
     found = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
-    keys = (each.path[len(root) + 1 :] for each in found if each.type == pafs.FileType.File)
-    return sorted(
-        key for key in keys if not any(part.startswith(_IGNORED) for part in key.split("/"))
-    )
+    start = len(root)
+    # Only files have a size; to ask for their type takes as long as to list them.
+    keys = [each.path[start:] for each in found if each.size is not None]
+    hidden, below = _IGNORED
+    return sorted(key[1:] for key in keys if hidden not in key and below not in key)

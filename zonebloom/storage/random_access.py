@@ -23,7 +23,7 @@ from zonebloom.storage.files import (
     reading,
     status_identity,
 )
-from zonebloom.storage.object_store import store_of
+from zonebloom.storage.object_store import reader_of
 from zonebloom.threads import REMOTE_THREADS
 
 # Bytes between two reads below which they are one: a request to an object store costs as
@@ -53,7 +53,7 @@ class RandomAccessFile:
     ):
         self.counter = counter or ReadCounter()
         self.is_local = is_local(filesystem)
-        self._store = store_of(filesystem)
+        self._store = reader_of(filesystem, path)
         self._from_disk = False
         self._name, self._tag = path, tag
         if self.is_local:

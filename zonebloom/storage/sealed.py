@@ -14,7 +14,7 @@ from __future__ import annotations
 import hmac
 import os
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,21 @@ class Encryption:
         When the key id is too long, or has no key of such a size.
     MissingDependency
         Without the package ``cryptography``.
+
+    Notes
+    -----
+    In clear stay names, sizes and times of the index's own files and ids of keys. New files are
+    written by the key named, older ones read by theirs: keep those in ``keys`` until a rebuild.
+    Each module of 4 KiB is bound to its file and place, so none can be changed or exchanged; an
+    older state of the whole folder can be put back unnoticed.
+
+    Examples
+    --------
+    >>> encryption = zb.Encryption("2026", {"2026": bytes(32), "2025": bytes(16)})
+    >>> sealed = zb.dataset("orders", index_dir="sealed", encryption=encryption)
+    >>> sealed.create_scalar_index("id")
+    >>> sealed.count_rows("id = 42")
+    1
     """
 
     key_id: str
@@ -95,10 +110,10 @@ class Encryption:
 def _cipher(key: bytes) -> AESGCM:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError as error:
+    except ModuleNotFoundError:
         raise MissingDependency(
             "encrypted indices need the package cryptography: pip install 'zonebloom[encryption]'"
-        ) from error
+        ) from None
     return AESGCM(key)
 
 
@@ -122,8 +137,10 @@ class Seal:
         """The data of a file of which all bytes are given; ValueError if they were changed."""
         view = memoryview(data).cast("B")
         modules = Modules(self, path, len(view), bytes(view[:_HEAD_BYTES]))
-        spans = map(modules.span, range(modules.count))
-        return b"".join(modules.open(i, view[a:b]) for i, (a, b) in enumerate(spans))
+        opened, damage = modules.open(range(modules.count), view[_HEAD_BYTES:])
+        if damage is not None:
+            raise ValueError(damage)
+        return b"".join(opened)
 
 
 def _place(key_id: str, name: str) -> bytes:
@@ -180,22 +197,30 @@ class Modules:
         self.num_bytes = opened_bytes(stored_bytes)
         self.count = max(1, -(-self.num_bytes // _MODULE_BYTES))
 
-    def span(self, number: int) -> tuple[int, int]:
-        """Where a module begins and ends in the file as it is stored."""
-        start = _HEAD_BYTES + number * _STORED_BYTES
-        return start, min(start + _STORED_BYTES, self._stored_bytes)
+    def spans(self, numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Where modules begin in the file as it is stored, and their sizes."""
+        starts = np.array(numbers, dtype=np.int64) * _STORED_BYTES + _HEAD_BYTES
+        return starts, np.minimum(self._stored_bytes - starts, _STORED_BYTES)
 
-    def open(self, number: int, stored: bytes | memoryview) -> bytes:
-        """The bytes of a module; ValueError when it is not what was sealed."""
+    def open(
+        self, numbers: Iterable[int], stored: memoryview | bytes
+    ) -> tuple[list[bytes], str | None]:
+        """The bytes of modules that are given one after another, as they are stored; zeros for
+        one that is not what was sealed, and which that is."""
         from cryptography.exceptions import InvalidTag
 
-        place = self._place % (number, number + 1 == self.count)
-        try:
-            return self._cipher.decrypt(stored[:_NONCE_BYTES], stored[_NONCE_BYTES:], place)
-        except (InvalidTag, ValueError):
-            raise ValueError(
-                f"module {number} is not what was encrypted by key {self._key_id!r}"
-            ) from None
+        decrypt, place, last = self._cipher.decrypt, self._place, self.count - 1
+        opened, damage, start = [], None, 0
+        for number in numbers:
+            inner, stop = start + _NONCE_BYTES, start + _STORED_BYTES
+            bound = place % (number, number == last)
+            try:
+                opened.append(decrypt(stored[start:inner], stored[inner:stop], bound))
+            except (InvalidTag, ValueError):
+                opened.append(bytes(_MODULE_BYTES))
+                damage = f"module {number} is not what was encrypted by key {self._key_id!r}"
+            start = stop
+        return opened, damage
 
 
 def opened_bytes(stored_bytes: int) -> int:
@@ -250,32 +275,27 @@ class SealedFile(RandomAccessFile):
     def _opened(self, starts: np.ndarray, stops: np.ndarray) -> tuple[bytes, list[int], str | None]:
         """Modules that hold some ranges, one after another, and where each range begins in them;
         zeros for one that was changed, and what was."""
-        firsts = starts // _MODULE_BYTES
-        lasts = np.maximum(starts, stops - 1) // _MODULE_BYTES
-        inner = [np.arange(a + 1, b) for a, b in zip(firsts, lasts, strict=True) if b > a + 1]
-        numbers = np.unique(np.concatenate([firsts, lasts, *inner]))
-        numbers = numbers[numbers < self._modules.count]
-        parts, damage = [], None
-        for number, stored in zip(numbers.tolist(), self._stored(numbers.tolist()), strict=True):
-            try:
-                parts.append(self._modules.open(number, stored))
-            except ValueError as error:
-                parts.append(bytes(_MODULE_BYTES))
-                damage = str(error)
-        places = np.searchsorted(numbers, firsts) * _MODULE_BYTES + starts % _MODULE_BYTES
-        return b"".join(parts), places.tolist(), damage
+        firsts = (starts // _MODULE_BYTES).tolist()
+        ends = (np.maximum(starts, stops - 1) // _MODULE_BYTES + 1).tolist()
+        held = {number for span in map(range, firsts, ends) for number in span}
+        # Of a range that begins at the end of the file there is nothing.
+        numbers = sorted(number for number in held if number < self._modules.count)
+        parts, damage = self._modules.open(numbers, self._stored(numbers))
+        at = {number: place * _MODULE_BYTES for place, number in enumerate(numbers)}
+        end = len(numbers) * _MODULE_BYTES
+        within = (starts % _MODULE_BYTES).tolist()
+        places = [at.get(a, end) + rest for a, rest in zip(firsts, within, strict=True)]
+        return b"".join(parts), places, damage
 
-    def _stored(self, numbers: Sequence[int]) -> Sequence[bytes | memoryview]:
-        """Modules as they are stored, read at once."""
-        spans = [self._modules.span(number) for number in numbers]
+    def _stored(self, numbers: Sequence[int]) -> memoryview | bytes:
+        """Modules as they are stored, one after another, read at once."""
+        starts, sizes = self._modules.spans(numbers)
         if not self.is_local:
-            return self._raw.read(spans)
-        bounds = np.array(spans, dtype=np.int64).reshape(-1, 2)
-        sizes = bounds[:, 1] - bounds[:, 0]
+            stops = (starts + sizes).tolist()
+            return b"".join(self._raw.read(list(zip(starts.tolist(), stops, strict=True))))
         stored = np.empty(int(sizes.sum()), dtype=np.uint8)
-        self._raw.read_pieces(np.ascontiguousarray(bounds[:, 0]), sizes, stored)
-        view, stops = stored.data, np.cumsum(sizes).tolist()
-        return [view[stop - size : stop] for stop, size in zip(stops, sizes.tolist(), strict=True)]
+        self._raw.read_pieces(starts, sizes, stored)
+        return stored.data
 
     def close(self) -> None:
         self._raw.close()

@@ -30,7 +30,8 @@ class Fragment:
     path: str  # in the dataset's file system
     key: str  # the path below the dataset's root: its name in the catalog
     partition: pads.Expression | None = None  # None: nothing
-    view: FileView | None = None  # None: the rows and columns are the table's
+    # None: the rows and columns are the table's.
+    view: FileView | None = field(default=None, repr=False)
 
     @property
     def names(self) -> Names | None:
@@ -69,6 +70,9 @@ class Source:
         is_parquet = self.file_format is None or is_plain_parquet(self.file_format)
         object.__setattr__(self, "is_parquet", is_parquet)
 
+    def __repr__(self) -> str:
+        return f"<Source {self.root}, files: {len(self.fragments):,}>"
+
     @property
     def format(self) -> pads.FileFormat:
         # Imported late, as everywhere: it brings pandas in.
@@ -82,7 +86,7 @@ class Source:
 
     def with_paths_as_keys(self) -> Source:
         """The same, its fragments known by their whole path rather than that below the root."""
-        named = tuple(replace(fragment, key=fragment.path) for fragment in self.fragments)
+        named = tuple(Fragment(e.path, e.path, e.partition, e.view) for e in self.fragments)
         return replace(self, fragments=named)
 
     def path_of(self, key: str) -> str:

@@ -16,6 +16,9 @@ from zonebloom.values.types import family, hash_domain, is_comparable
 _NO_HASHES = np.empty(0, dtype=np.uint64)
 # From here on hashing in bulk is worth the loading of Numba.
 _MANY = 64
+# In order, filters are read from one end on; of more keys than this each mostly holds one of the
+# first, and sorting all would take longer.
+_SORTED = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ def probe_many(column: pa.DataType, values: pa.Array) -> Probe:
         if hash_domain(values.type) == hash_domain(column) and family(column) != "float":
             from zonebloom.sbbf.hashing import hash_array
 
-            return Probe(distinct(hash_array(values).valid()))
+            hashes = hash_array(values).valid()
+            return Probe(np.concatenate([distinct(hashes[:_SORTED]), hashes[_SORTED:]]))
     probes = [probe(column, value) for value in values]
     maybe = next((each.maybe for each in probes if each.maybe is not None), None)
     if maybe is not None:

@@ -34,7 +34,7 @@ from zonebloom.errors import (
 from zonebloom.index.global_filter import GlobalSize
 from zonebloom.spark.hyperspace.config import require_name
 from zonebloom.spark.hyperspace.records import Record, Records, State
-from zonebloom.spark.hyperspace.source import catalog_of, measure_drift, open_recorded
+from zonebloom.spark.hyperspace.source import Access, measure_drift
 from zonebloom.spark.jobs import spark_engine
 
 Progress = bool | Callable[[int, int], Any] | None
@@ -49,6 +49,7 @@ class Actions:
     def __init__(self, records: Records, spark: SparkSession | Literal[False]):
         self._folder = records
         self._spark: Any = spark
+        self._access = Access(spark)
 
     def _records(self) -> Records:
         return self._folder
@@ -65,7 +66,7 @@ class Actions:
             )
         if before.state == State.ACTIVE:
             hint = ""
-            if before.missing_from(catalog_of(before).latest().indices):
+            if before.missing_from(self._access.catalog(before).latest().indices):
                 hint = (
                     f", which is being built, or was until its process died: then call "
                     f"cancel({name!r}) first"
@@ -115,7 +116,7 @@ class Actions:
         """
         arguments.choice(mode, "mode", ("full", "incremental", "quick"))
         record = self._record(name, State.ACTIVE, "call restore_index first")
-        ds = open_recorded(record)
+        ds = self._access.recorded(record)
         if mode == "quick":
             self._put(replace(record, accepted_changes=measure_drift(ds, record).changes))
             return
@@ -138,10 +139,18 @@ class Actions:
         mode : {"quick", "full"}
             "quick" merges the small ones; "full" makes one of all, in the layout its size asks
             for.
+
+        Raises
+        ------
+        IndexNotFound, InvalidState, CorruptIndex
         """
         arguments.choice(mode, "mode", ("quick", "full"))
         record = self._record(name, State.ACTIVE, "call restore_index first")
-        compact(catalog_of(record), list(record.indices.values()), everything=mode == "full")
+        compact(
+            self._access.catalog(record),
+            list(record.indices.values()),
+            everything=mode == "full",
+        )
 
     def delete_index(self, name: str) -> None:
         """Have an index used no more by this manager's queries; `restore_index` takes it back.
@@ -154,14 +163,14 @@ class Actions:
     def restore_index(self, name: str) -> None:
         """Take back `delete_index`."""
         record = self._record(name, State.DELETED, "there is nothing to restore")
-        there = catalog_of(record).latest().indices
+        there = self._access.catalog(record).latest().indices
         _require_there(record, there, "vacuum it and create it again")
         self._put(replace(record, state=State.ACTIVE))
 
     def vacuum_index(self, name: str) -> None:
         """Remove a deleted index for good, filters and all."""
         record = self._record(name, State.DELETED, "call delete_index first")
-        drop_for_good(catalog_of(record), record.indices.values())
+        drop_for_good(self._access.catalog(record), record.indices.values())
         self._put(replace(record, state=State.DOESNOTEXIST))
 
     def cancel(self, name: str) -> None:
@@ -169,9 +178,15 @@ class Actions:
 
         Nothing else is to be cancelled: any other action that does not end leaves the index as
         it was. A creation that is still under way fails at its end.
+
+        Raises
+        ------
+        IndexNotFound
+        InvalidState
+            When its creation ended.
         """
         record = self._record(name)
-        there = catalog_of(record).latest(for_writing=True).indices
+        there = self._access.catalog(record).latest(for_writing=True).indices
         if record.state != State.ACTIVE or len(record.missing_from(there)) < len(record.columns):
             raise InvalidState(
                 f"index {name!r} is {record.state} and its creation ended, so there is none to "

@@ -72,6 +72,11 @@ class BFIndexConfig:
     Raises
     ------
     InvalidArgument
+
+    Examples
+    --------
+    >>> zs.BFIndexConfig("by_id", ["id", "customer"], expected_num_items=3000).fpp
+    0.01
     """
 
     name: str

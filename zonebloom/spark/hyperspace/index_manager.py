@@ -3,12 +3,16 @@
 Each is one index a column in the catalog of the data (``<name>.<column>``), with global filters.
 """
 
+# Names of methods and parameters as Hyperspace spells them.
+# ruff: noqa: N802, N803, N815
+
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import time
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,30 +29,22 @@ from zonebloom.spark.hyperspace.config import (
 )
 from zonebloom.spark.hyperspace.managed_lookup import ManagedLookup
 from zonebloom.spark.hyperspace.records import Record, Records
-from zonebloom.spark.hyperspace.report import WhyNot, explain_text, why_not
 from zonebloom.spark.hyperspace.source import (
     DDL,
+    Access,
     figures,
     num_items,
     open_source,
     resolve_columns,
 )
 from zonebloom.spark.pruning.listing import set_rule, with_index
+from zonebloom.spark.pruning.lookup import Recent
 from zonebloom.spark.pruning.prune import plan_of
+from zonebloom.spark.pruning.pruned import PrunePlan
 from zonebloom.spark.session import is_case_sensitive, spark_context
+from zonebloom.storage.sealed import Encryption
 
 __all__ = ["BFIndexConfig", "IndexManager"]
-
-
-def _spelled(method: Callable[..., Any], **parameters: str) -> Callable[..., Any]:
-    """A method under Hyperspace's name, with Hyperspace's names of its parameters."""
-
-    @wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        named = {parameters.get(name, name): value for name, value in kwargs.items()}
-        return method(self, *args, **named)
-
-    return call
 
 
 class IndexManager(Actions):
@@ -61,16 +57,43 @@ class IndexManager(Actions):
     spark : SparkSession
         Classic or Connect; its conf is read at each call, with the keys and defaults of
         `zonebloom.spark.hyperspace.config`.
+    encryption : Encryption, optional
+        Keys of the indices, as `zonebloom.dataset` takes them: those it makes are encrypted, and
+        others are not used. Tasks that build get them; they are in no conf, plan or record.
 
     Raises
     ------
     EngineError
         When it is no session.
+
+    Examples
+    --------
+    >>> spark.conf.set("zonebloom.system.path", "managed")
+    >>> manager = zs.IndexManager(spark)
+    >>> manager.create_index("orders", zs.BFIndexConfig("by_id", ["id"]))
+    >>> manager
+    <zonebloom.IndexManager ...managed: by_id (ACTIVE)>
+    >>> query = spark.read.parquet("orders").where("id = 42")
+    >>> manager.explain(query)
+    ZoneBloomPrune: 1 of 3 files kept
+      Relation file:...orders
+        filter: id = 42
+        indices: by_id.id
+        files: 1 of 3 kept, 9.5 kB of 28.6 kB
+    >>> manager.apply(query).count()
+    1
+    >>> manager.refresh_index("by_id", "incremental")
+    >>> manager.delete_index("by_id")
+    >>> manager.vacuum_index("by_id")
+    >>> manager
+    <zonebloom.IndexManager ...managed: no index>
     """
 
-    def __init__(self, spark: SparkSession):
+    def __init__(self, spark: SparkSession, *, encryption: Encryption | None = None):
         spark_context(spark)
         self._spark = spark
+        self._access = Access(spark, encryption)
+        self._opened = Recent()
 
     def create_index(
         self,
@@ -101,7 +124,7 @@ class IndexManager(Actions):
             And nothing is left behind.
         """
         arguments.of_type(config, BFIndexConfig, "config")
-        ds, path = open_source(df, index_dir)
+        ds, path = open_source(df, index_dir, self._access)
         columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
         wanted = Record(
             config.name,
@@ -121,11 +144,16 @@ class IndexManager(Actions):
         Counts of source files are of those indexed; of appended and deleted ones, of the files
         as they are now. A file written anew counts as both.
         """
-        return self._spark.createDataFrame(list(figures(self._records().all())), DDL)
+        return self._spark.createDataFrame(list(figures(self._records().all(), self._access)), DDL)
 
     def index(self, name: str) -> DataFrame:
-        """The row of one index."""
-        return self._spark.createDataFrame(list(figures([self._record(name)])), DDL)
+        """The row of one index.
+
+        Raises
+        ------
+        IndexNotFound
+        """
+        return self._spark.createDataFrame(list(figures([self._record(name)], self._access)), DDL)
 
     def __repr__(self) -> str:
         records = self._records()
@@ -148,32 +176,46 @@ class IndexManager(Actions):
         StaleIndexWarning
             When files are not as they were indexed, and are read for that.
         """
-        return with_index(df, self._lookups())
+        return with_index(df, self._lookup)
 
     def explain(
         self,
         df: DataFrame,
         verbose: bool = False,
         redirect: Callable[[str], Any] = print,
+        *,
+        redirectFunc: Callable[[str], Any] | None = None,
     ) -> None:
-        """Show the plan of a query with and without indices, what differs highlighted.
+        """Show which files of a query are read by the indices, and why no more are left out.
 
-        No Spark job runs. Verbose says of every relation what was asked of its indices, too.
+        No Spark job runs. Verbose shows Spark's plan with the indices, too; ``redirectFunc`` is
+        ``redirect`` as Hyperspace spells it.
         """
-        redirect(explain_text(df, plan_of(df, self._lookup()), self._lookups(), verbose))
+        text = io.StringIO()
+        print(self.why_not(df), file=text)
+        if verbose:
+            # The one way to a plan's text that is public, in classic sessions and over Connect.
+            with contextlib.redirect_stdout(text):
+                self.apply(df).explain(mode="simple")
+        (redirectFunc or redirect)(text.getvalue().rstrip())
 
-    def why_not(self, df: DataFrame, index_name: str = "", extended: bool = False) -> WhyNot:
-        """Say why indices are not used for a query, with a typed reason for each.
+    def why_not(self, df: DataFrame, index_name: str = "") -> PrunePlan:
+        """Say which indices are used for a query, or whether one is, and why others are not.
 
-        ``.rows`` and ``.reasons`` are for programs, `str` and HTML for people.
+        ``.relations`` and ``.reasons`` are for programs, `str` and HTML for people.
+
+        Raises
+        ------
+        IndexNotFound
         """
         records = self._known_records()
         if index_name:
             records = [record for record in records if record.name == require_name(index_name)]
             if not records:
                 raise no_index(index_name)
-        lookup = self._lookup()
-        return WhyNot(tuple(why_not(records, plan_of(df, lookup), lookup)), extended)
+        # What was opened before does not warn again.
+        lookup = ManagedLookup(self._access, records, read_settings(self._spark), Recent())
+        return plan_of(df, lookup)
 
     def enable(self) -> None:
         """Have the indices used in every query of a classic session, without `apply`.
@@ -181,7 +223,7 @@ class IndexManager(Actions):
         It sets ``zonebloom.apply.enabled``, which is so by default for `apply`.
         """
         self._spark.conf.set(APPLY_ENABLED, "true")
-        set_rule(self._spark, self._lookups())
+        set_rule(self._spark, self._lookup)
 
     def disable(self) -> None:
         """Have no index used by any manager of the session, by `apply` or without."""
@@ -192,19 +234,15 @@ class IndexManager(Actions):
         """Whether indices are used."""
         return read_settings(self._spark)[APPLY_ENABLED]
 
-    def _lookup(self, cache: dict[Any, Any] | None = None) -> ManagedLookup:
-        """What answers for the indices, as things are now."""
-        return ManagedLookup(self._known_records(), read_settings(self._spark), cache)
-
-    def _lookups(self) -> Callable[[], ManagedLookup]:
-        """The same for query after query, with what earlier ones opened."""
-        cache: dict[Any, Any] = {}
-        return lambda: self._lookup(cache)
+    def _lookup(self) -> ManagedLookup:
+        """What answers for the indices, as things are now, with what earlier queries opened."""
+        settings = read_settings(self._spark)
+        return ManagedLookup(self._access, self._known_records(), settings, self._opened)
 
     # Records
 
     def _records(self) -> Records:
-        return Records(read_settings(self._spark)[SYSTEM_PATH])
+        return Records(read_settings(self._spark)[SYSTEM_PATH], self._spark)
 
     def _known_records(self) -> list[Record]:
         """Records as queries take them, as they were at most so long ago as the conf allows."""
@@ -214,18 +252,31 @@ class IndexManager(Actions):
             at, cached_path, records = self._cache
             if cached_path == path and now - at < settings[CACHE_SECONDS]:
                 return records
-        records = Records(path).all()
+        records = Records(path, self._spark).all()
         self._cache = now, path, records
         return records
 
     # As Hyperspace spells them
 
-    createIndex = _spelled(create_index, dataFrame="df", indexConfig="config")  # noqa: N815
-    deleteIndex = _spelled(Actions.delete_index, indexName="name")  # noqa: N815
-    restoreIndex = _spelled(Actions.restore_index, indexName="name")  # noqa: N815
-    vacuumIndex = _spelled(Actions.vacuum_index, indexName="name")  # noqa: N815
-    refreshIndex = _spelled(Actions.refresh_index, indexName="name")  # noqa: N815
-    optimizeIndex = _spelled(Actions.optimize_index, indexName="name")  # noqa: N815
-    whyNot = _spelled(why_not, indexName="index_name")  # noqa: N815
-    isEnabled = _spelled(is_enabled)  # noqa: N815
-    explain = _spelled(explain, redirectFunc="redirect")
+    def createIndex(self, dataFrame: DataFrame, indexConfig: BFIndexConfig) -> None:
+        self.create_index(dataFrame, indexConfig)
+
+    def deleteIndex(self, indexName: str) -> None:
+        self.delete_index(indexName)
+
+    def restoreIndex(self, indexName: str) -> None:
+        self.restore_index(indexName)
+
+    def vacuumIndex(self, indexName: str) -> None:
+        self.vacuum_index(indexName)
+
+    def refreshIndex(self, indexName: str, mode: str = "full") -> None:
+        self.refresh_index(indexName, mode)
+
+    def optimizeIndex(self, indexName: str, mode: str = "quick") -> None:
+        self.optimize_index(indexName, mode)
+
+    def whyNot(self, df: DataFrame, indexName: str = "") -> PrunePlan:
+        return self.why_not(df, indexName)
+
+    isEnabled = is_enabled

@@ -20,50 +20,17 @@ from zonebloom.spark.hyperspace.config import (
     MAX_DELETED_RATIO,
 )
 from zonebloom.spark.hyperspace.records import Record, State
-from zonebloom.spark.hyperspace.source import measure_drift, open_recorded
-from zonebloom.spark.pruning.lookup import Answer, IndexedFiles, ListedFile, Lookup, Question
+from zonebloom.spark.hyperspace.source import Access, Drift, measure_drift
+from zonebloom.spark.pruning.lookup import (
+    Answer,
+    IndexedFiles,
+    ListedFile,
+    Lookup,
+    Question,
+    Recent,
+)
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.storage.paths import plain_path
-
-_WARNED = (
-    Reason.DATA_UNREADABLE,
-    Reason.MISSING,
-    Reason.HYBRID_SCAN_DISABLED,
-    Reason.TOO_MUCH_APPENDED,
-    Reason.TOO_MUCH_DELETED,
-)
-
-
-def why_refused(record: Record, settings: Mapping[str, Any]) -> Note | None:
-    """Why an index may not answer, by its state and its files as they are now."""
-    step = f"; call refresh_index({record.name!r}, mode='incremental')"
-
-    def refused(reason: Reason, text: str) -> Note:
-        return Note(reason, f"index {record.name!r} is not used: {text}")
-
-    if record.state != State.ACTIVE:
-        return refused(Reason.NOT_ACTIVE, f"it is {record.state}")
-    try:
-        ds = open_recorded(record)
-        if gone := record.missing_from(ds.opened.version.indices):
-            text = f"{', '.join(gone)} is not in {record.index_dir}; refresh it with mode='full'"
-            return refused(Reason.MISSING, text)
-        drift = measure_drift(ds, record, record.accepted_changes)
-    except (ZoneBloomError, OSError, pa.ArrowException) as error:
-        return refused(Reason.DATA_UNREADABLE, str(error))
-    appended, deleted = drift.num_appended, drift.num_deleted
-    if not settings[HYBRID_ENABLED] and (appended or deleted):
-        text = f"{appended:,} files were appended and {deleted:,} deleted since"
-        return refused(Reason.HYBRID_SCAN_DISABLED, f"{text}, and {HYBRID_ENABLED} is false{step}")
-    most, ratio = settings[MAX_APPENDED_RATIO], drift.appended_ratio
-    if ratio > most:
-        text = f"{appended:,} files, {ratio:.0%} of the bytes, were appended"
-        return refused(Reason.TOO_MUCH_APPENDED, f"{text}, {MAX_APPENDED_RATIO} is {most}{step}")
-    most, ratio = settings[MAX_DELETED_RATIO], drift.deleted_ratio
-    if ratio > most:
-        text = f"{deleted:,} files, {ratio:.0%} of the bytes, were deleted"
-        return refused(Reason.TOO_MUCH_DELETED, f"{text}, {MAX_DELETED_RATIO} is {most}{step}")
-    return None
 
 
 class ManagedLookup(Lookup):
@@ -71,34 +38,47 @@ class ManagedLookup(Lookup):
 
     def __init__(
         self,
+        access: Access,
         records: Sequence[Record],
         settings: Mapping[str, Any],
-        cache: dict[Any, Any] | None = None,
+        cache: Recent,
     ):
-        super().__init__(cache=cache)
-        self.records = records
-        self.refused: dict[str, Note] = {}
+        super().__init__(access.spark, encryption=access.encryption, cache=cache)
+        self._access = access
+        self._records = records
         self._settings = settings
+        # By name, why an index may not answer this time.
         self._judged: dict[str, Note | None] = {}
 
     def ask(self, question: Question) -> Answer:
-        """The same, with what a user wants to hear of indices that were refused."""
+        """The same, with why indices were refused."""
         if not self._settings[APPLY_ENABLED]:
             return Answer(notes=(Note(Reason.APPLY_DISABLED),))
         answer = super().ask(question)
-        refused = [note.text for note in self.refused.values() if note.reason in _WARNED]
-        return replace(answer, warnings=(*answer.warnings, *map(IndexNotUsedWarning, refused)))
+        names = [record.name for record in self._records if _is_over(record, question.roots)]
+        refused = [note for note in map(self._judged.get, names) if note is not None]
+        # That one is deleted is what its user wanted.
+        said = [note.text for note in refused if note.reason != Reason.NOT_ACTIVE]
+        return replace(
+            answer,
+            notes=(*refused, *answer.notes),
+            warnings=(*answer.warnings, *map(IndexNotUsedWarning, said)),
+        )
 
     def _may_know(self, root: str) -> bool:
-        return any(is_over(record, [root]) for record in self.records)
+        return any(_is_over(record, [root]) for record in self._records)
 
     def _indexed(
         self, root: str, filesystem: pafs.FileSystem, base: str, files: Mapping[str, ListedFile]
     ) -> Iterator[IndexedFiles]:
         """The files as each catalog with indices to use has them."""
         usable: dict[str, set[str]] = {}
-        for record in self.records:
-            if is_over(record, [root]) and not self._is_refused(record):
+        for record in self._records:
+            if not _is_over(record, [root]):
+                continue
+            if record.name not in self._judged:
+                self._judged[record.name] = self._why_refused(record, filesystem, files)
+            if self._judged[record.name] is None:
                 usable.setdefault(record.index_dir, set()).update(record.indices.values())
         for folder, names in usable.items():
             catalog = self._catalog(filesystem, folder)
@@ -106,15 +86,58 @@ class ManagedLookup(Lookup):
             if indexed is not None:
                 yield indexed
 
-    def _is_refused(self, record: Record) -> bool:
-        if record.name not in self._judged:
-            note = self._judged[record.name] = why_refused(record, self._settings)
-            if note is not None:
-                self.refused[record.name] = note
-        return record.name in self.refused
+    def _why_refused(
+        self, record: Record, filesystem: pafs.FileSystem, files: Mapping[str, ListedFile]
+    ) -> Note | None:
+        """Why an index may not answer, by its state and its files as they are now."""
+
+        def refused(reason: Reason, text: str) -> Note:
+            return Note(reason, f"index {record.name!r} is not used: {text}")
+
+        if record.state != State.ACTIVE:
+            return refused(Reason.NOT_ACTIVE, f"it is {record.state}")
+        version = self._catalog(filesystem, record.index_dir).latest()
+        try:
+            # As long as neither Spark's listing nor the catalog is another, so are the files.
+            found = self._made(
+                ("drift", record), (version, files), lambda: self._drift_or_missing(record)
+            )
+        except (ZoneBloomError, OSError, pa.ArrowException) as error:
+            return refused(Reason.DATA_UNREADABLE, str(error))
+        if isinstance(found, str):
+            text = f"{found} is not in {record.index_dir}; refresh it with mode='full'"
+            return refused(Reason.MISSING, text)
+        why = self._too_much(found)
+        step = f"; call refresh_index({record.name!r}, mode='incremental')"
+        return refused(why[0], why[1] + step) if why is not None else None
+
+    def _drift_or_missing(self, record: Record) -> Drift | str:
+        """How files changed since they were indexed, or the names of filters that are gone."""
+        ds = self._access.recorded(record)
+        ds.opened.require_unlocked()
+        if gone := record.missing_from(ds.opened.version.indices):
+            return ", ".join(gone)
+        return measure_drift(ds, record, record.accepted_changes)
+
+    def _too_much(self, drift: Drift) -> tuple[Reason, str] | None:
+        appended, deleted = drift.num_appended, drift.num_deleted
+        if not self._settings[HYBRID_ENABLED] and (appended or deleted):
+            return Reason.HYBRID_SCAN_DISABLED, (
+                f"{appended:,} files were appended and {deleted:,} deleted since, and "
+                f"{HYBRID_ENABLED} is false"
+            )
+        most, ratio = self._settings[MAX_APPENDED_RATIO], drift.appended_ratio
+        if ratio > most:
+            text = f"{appended:,} files, {ratio:.0%} of the bytes, were appended"
+            return Reason.TOO_MUCH_APPENDED, f"{text}, {MAX_APPENDED_RATIO} is {most}"
+        most, ratio = self._settings[MAX_DELETED_RATIO], drift.deleted_ratio
+        if ratio > most:
+            text = f"{deleted:,} files, {ratio:.0%} of the bytes, were deleted"
+            return Reason.TOO_MUCH_DELETED, f"{text}, {MAX_DELETED_RATIO} is {most}"
+        return None
 
 
-def is_over(record: Record, roots: Sequence[str]) -> bool:
+def _is_over(record: Record, roots: Sequence[str]) -> bool:
     """Whether an index is over files of a relation: of a root, or of a folder in one or above."""
     path = record.path.rstrip("/") + "/"
     folders = [plain_path(root).rstrip("/") + "/" for root in roots]

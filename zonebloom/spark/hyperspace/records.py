@@ -10,25 +10,17 @@ been built. So there is no state between two steps, and a process may die at any
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 from urllib.parse import quote, unquote
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.catalog.version_log import VersionLog, from_json
-from zonebloom.errors import CommitConflict, CorruptIndex, InvalidArgument
+from zonebloom.catalog.version_log import VersionLog, from_json, to_document
+from zonebloom.errors import CommitConflict, CorruptIndex, InvalidArgument, SourceError
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.storage.paths import filesystem_of
-
-# What records of earlier versions hold besides, and their states while an action was under way:
-# such a record says nothing that the one before it, or the catalog, does not say.
-_UNUSED = {"accepted", "action", "build", "created_at", "message", "source_bytes", "time"}
-_UNDER_WAY = {
-    *("CREATING", "DELETING", "REFRESHING", "VACUUMING"),
-    *("RESTORING", "OPTIMIZING", "CANCELLING"),
-}
+from zonebloom.spark.stores import open_place
 
 
 class State(StrEnum):
@@ -71,15 +63,15 @@ class Record:
 class Records:
     """The records of a system folder, which need not be there."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, spark: Any = None):
         self.path = path
         try:
-            self._filesystem, self._folder = filesystem_of(path)
-        except (OSError, ValueError, NotImplementedError, pa.ArrowException) as error:
+            self._filesystem, self._folder = open_place(spark, path)
+        except SourceError as error:
             raise InvalidArgument(
-                f"records of indices would be kept in {path}, which pyarrow cannot open "
-                f"({error}); set {SYSTEM_PATH} to another folder"
-            ) from error
+                f"records of indices would be kept in {path}, which cannot be ({error}); set "
+                f"{SYSTEM_PATH} to another folder"
+            ) from None
 
     def all(self) -> list[Record]:
         """The last record of each index there is, by name."""
@@ -96,38 +88,14 @@ class Records:
         """The last record of an index; where there is none, that it does not exist."""
         log = self._log(name)
         numbers = log.numbers()
-        last = numbers[-1] if numbers else 0
-        for number in reversed(numbers):
-            record = self._read(log, name, number)
-            if record is not None:
-                return replace(record, number=last)
-        return Record(name, number=last)
-
-    def put(self, record: Record) -> Record:
-        """Write a record in place of the one it was made from."""
-        record = replace(record, number=record.number + 1)
-        if not self._log(record.name).create(record.number, asdict(record)):
-            raise CommitConflict(
-                f"another manager changed index {record.name!r} meanwhile; look at "
-                f"index({record.name!r}) and try again"
-            )
-        return record
-
-    def _log(self, name: str) -> VersionLog:
-        keys = {field.name for field in fields(Record)} | _UNUSED
-        folder = f"{self._folder.rstrip('/')}/{quote(name, safe='')}"
-        return VersionLog(self._filesystem, folder, keys)
-
-    def _read(self, log: VersionLog, name: str, number: int) -> Record | None:
-        """A record, None when it is of an earlier version's action under way."""
+        if not numbers:
+            return Record(name)
+        number = numbers[-1]
         try:
             content = log.read(number)
-            parts = {key: part for key, part in content.items() if key not in _UNUSED}
-            if "columns" not in parts:
+            if "columns" not in content:
                 raise ValueError("it names no columns")
-            if parts["state"] in _UNDER_WAY:
-                return None
-            record = from_json(Record, parts)
+            record = from_json(Record, content)
             if (record.name, record.number) != (name, number):
                 raise ValueError(f"it is record {record.number} of index {record.name!r}")
             return record
@@ -136,3 +104,17 @@ class Records:
                 f"{log.path(number)} cannot be read ({error}); restore it, or remove the folder, "
                 "which forgets the index (its filters stay in the catalog of the data)"
             ) from error
+
+    def put(self, record: Record) -> Record:
+        """Write a record in place of the one it was made from."""
+        record = replace(record, number=record.number + 1)
+        if not self._log(record.name).create(record.number, to_document(record)):
+            raise CommitConflict(
+                f"another manager changed index {record.name!r} meanwhile; look at "
+                f"index({record.name!r}) and try again"
+            )
+        return record
+
+    def _log(self, name: str) -> VersionLog:
+        folder = f"{self._folder.rstrip('/')}/{quote(name, safe='')}"
+        return VersionLog(self._filesystem, folder, frozenset())

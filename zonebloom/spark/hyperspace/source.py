@@ -8,29 +8,58 @@ import os
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 from pyspark.sql import DataFrame
 
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.store import Catalog
-from zonebloom.dataset import Dataset, dataset
-from zonebloom.errors import InvalidArgument, ZoneBloomError
+from zonebloom.dataset import Dataset
+from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
 from zonebloom.sbbf.sizing import size_for
 from zonebloom.spark.hyperspace.config import BFIndexConfig
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.relation import file_relation, items
-from zonebloom.storage.paths import absolute_path, filesystem_of, plain_path, split_path
+from zonebloom.spark.stores import open_dataset, open_place
+from zonebloom.storage.paths import absolute_path, plain_path, split_path
+from zonebloom.storage.sealed import Encryption
+
+
+class Access(NamedTuple):
+    """What opens data and indices: a session, or False, and keys."""
+
+    spark: Any = False
+    encryption: Encryption | None = None
+
+    def dataset(self, path: str, index_dir: str | None) -> Dataset:
+        """The files at a path with their indices, as they are now."""
+        return open_dataset(path, self.spark, index_dir, self.encryption)
+
+    def recorded(self, record: Record) -> Dataset:
+        """What an index was made over."""
+        return self.dataset(record.path, record.index_dir)
+
+    def catalog(self, record: Record) -> Catalog:
+        """The catalog an index lies in, whether its data is still there or not."""
+        filesystem, _ = open_place(self.spark, record.path)
+        return Catalog(filesystem, record.index_dir, self.encryption)
 
 
 def open_source(
-    source: DataFrame | str | os.PathLike[str], index_dir: str | None
+    source: DataFrame | str | os.PathLike[str], index_dir: str | None, access: Access
 ) -> tuple[Dataset, str]:
     """Open the files of a DataFrame, or of a path, as one dataset, and say what opens it again."""
     if isinstance(source, str | os.PathLike):
         path = plain_path(absolute_path(os.fspath(source)))
-        return dataset(path, index_dir=index_dir), path
+        # What stands before an @ is a container in Azure's.
+        is_azure = split_path(path)[0] in ("abfs", "abfss", "wasb", "wasbs")
+        if not is_azure and without_secrets(path) != path:
+            raise InvalidArgument(
+                f"{path} holds credentials, which would be recorded with it; set fs.s3a.access.key "
+                "and the like in the session"
+            )
+        return access.dataset(path, index_dir), path
     roots = _root_paths(source)
     files = {plain_path(file, encoded=True) for file in source.inputFiles()}
     if not files:
@@ -38,7 +67,7 @@ def open_source(
     there = ""
     folders = roots if len(roots) == 1 else list({posixpath.dirname(file) for file in files})
     if len(folders) == 1:
-        ds = dataset(folders[0], index_dir=index_dir)
+        ds = access.dataset(folders[0], index_dir)
         if set(map(_within, ds.files)) == set(map(_within, files)):
             return ds, folders[0]
         there = f" of the {len(ds.files):,} in {folders[0]}"
@@ -70,17 +99,6 @@ def _root_paths(frame: Any) -> list[str]:
     return [plain_path(root.toString()) for root in items(relation.location().rootPaths())]
 
 
-def catalog_of(record: Record) -> Catalog:
-    """The catalog an index lies in, whether its data is still there or not."""
-    filesystem, _ = filesystem_of(record.path)
-    return Catalog(filesystem, record.index_dir)
-
-
-def open_recorded(record: Record) -> Dataset:
-    """Open what an index was made over, as it is now."""
-    return dataset(record.path, index_dir=record.index_dir)
-
-
 # What is refused before an index is built
 
 
@@ -102,11 +120,11 @@ def num_items(ds: Dataset, config: BFIndexConfig) -> int:
     items = config.expected_num_items or max(num_rows, 1)
     try:
         size_for(items, config.fpp, "exact")
-    except InvalidArgument as error:
+    except InvalidArgument:
         raise InvalidArgument(
             f"a global filter of {items:,} items at fpp {config.fpp} would be over 128 MiB; give a "
             "larger fpp, or the number of distinct values as expected_num_items if that is less"
-        ) from error
+        ) from None
     return items
 
 
@@ -191,18 +209,18 @@ DDL = (
 )
 
 
-def figures(records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
+def figures(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ...]]:
     """A row of `DDL` for each index; null where the data cannot be looked at."""
     # What several are over is looked at once.
     datasets: dict[tuple[str, str], Dataset | str] = {}
     for record in records:
-        catalog = catalog_of(record)
+        catalog = access.catalog(record)
         latest = catalog.latest()
         entries = [latest.indices[n] for n in record.indices.values() if n in latest.indices]
         files = catalog.named_files(latest.with_indices({entry.name: entry for entry in entries}))
         place = record.path, record.index_dir
         if place not in datasets:
-            datasets[place] = _open(record)
+            datasets[place] = _open(record, access)
         opened, state = datasets[place], record.state
         changes: tuple[int | None, ...] = (None,) * 6
         if isinstance(opened, Dataset):
@@ -224,8 +242,8 @@ def figures(records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
         )
 
 
-def _open(record: Record) -> Dataset | str:
+def _open(record: Record, access: Access) -> Dataset | str:
     try:
-        return open_recorded(record)
+        return access.recorded(record)
     except (ZoneBloomError, OSError) as error:
         return f"the data cannot be looked at: {error}"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zonebloom.dataset import Dataset, dataset
+from zonebloom.dataset import Dataset
 from zonebloom.errors import ZoneBloomError
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins.sides import Side, StepAside
-from zonebloom.spark.relation import items, node_name
+from zonebloom.spark.relation import node_name
 from zonebloom.spark.session import byte_count
+from zonebloom.spark.stores import open_dataset
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import find_column
 
@@ -45,7 +45,7 @@ def is_broadcast(spark: SparkSession, side: Side) -> bool:
     if is_planned(spark):
         statistics = frame._jdf.queryExecution().optimizedPlan().stats()
         return int(statistics.sizeInBytes()) <= most
-    files = side.index or _dataset(frame.inputFiles())
+    files = side.index or _dataset(spark, frame.inputFiles())
     return files is None or num_bytes(files) * len(frame.columns) <= most * len(files.schema)
 
 
@@ -60,8 +60,7 @@ def require_shuffle(plain: DataFrame, *sides: Side) -> None:
     classic: Any = plain
     spark = plain.sparkSession
     if is_planned(spark):
-        nodes = _nodes(classic._jdf.queryExecution().executedPlan())
-        join = next((name for name in nodes if name.endswith("JoinExec")), "no join")
+        join = _topmost_join(classic._jdf.queryExecution().executedPlan())
         if join not in ("SortMergeJoinExec", "ShuffledHashJoinExec"):
             raise NotWorthIt(f"Spark plans {join}, so no rows are shuffled that could be spared")
         return
@@ -73,17 +72,18 @@ def require_shuffle(plain: DataFrame, *sides: Side) -> None:
             )
 
 
-def _nodes(plan: Any) -> Iterator[str]:
-    """The classes of a physical plan's nodes, the topmost first."""
-    level = [plan]
-    while level:
-        below = []
-        for node in level:
-            name = node_name(node)
-            yield name
-            is_adaptive = name == "AdaptiveSparkPlanExec"
-            below += [node.initialPlan()] if is_adaptive else items(node.children())
-        level = below
+def _topmost_join(plan: Any) -> str:
+    """The class of the join that a physical plan ends with."""
+    name = node_name(plan)
+    while not name.endswith("JoinExec"):
+        if name == "AdaptiveSparkPlanExec":
+            plan = plan.initialPlan()
+        elif plan.children().size() == 1:
+            plan = plan.children().head()
+        else:
+            return "no join"
+        name = node_name(plan)
+    return name
 
 
 def require_few_pass(
@@ -93,7 +93,7 @@ def require_few_pass(
 
     A few values of the column of that name in its files tell, whatever stands above.
     """
-    keys = _sampled(side.index or _dataset(_some_files(side.frame(spark))), name)
+    keys = _sampled(side.index or _dataset(spark, _some_files(side.frame(spark))), name)
     try:
         passing = sbbf.check(keys.cast(kind)) if keys is not None and len(keys) else None
     except (ZoneBloomError, pa.ArrowException):
@@ -103,7 +103,7 @@ def require_few_pass(
     share = float(passing.mean())
     if share > _MOST_PASS:
         raise NotWorthIt(f"of {passing.size:,} sampled keys of {side.name} {share:.0%} would pass")
-    return f", as did {share:.0%} of {passing.size:,} sampled"
+    return f"; {share:.0%} of {passing.size:,} sampled keys pass"
 
 
 def _some_files(frame: Any) -> list[str]:
@@ -114,9 +114,10 @@ def _some_files(frame: Any) -> list[str]:
     return [files[int(each)] for each in at]
 
 
-def _dataset(files: list[str]) -> Dataset | None:
+def _dataset(spark: SparkSession, files: list[str]) -> Dataset | None:
+    paths = [plain_path(file, encoded=True) for file in files]
     try:
-        return dataset([plain_path(file, encoded=True) for file in files]) if files else None
+        return open_dataset(paths, spark) if paths else None
     except (ZoneBloomError, OSError, pa.ArrowException):
         return None
 

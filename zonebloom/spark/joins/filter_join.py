@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
+from zonebloom.display import Shown
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.frames import Indexed
 from zonebloom.spark.joins.cost import NotWorthIt, require_shuffle
 from zonebloom.spark.joins.rules import by_filter, by_keys, may_have_few_keys
 from zonebloom.spark.joins.sides import Index, Side, StepAside
-from zonebloom.text import Lines
 
 # Sides whose rows without a match are not in the result: such rows may be left out.
 _MAY_LOSE: dict[str, tuple[str, ...]] = {
@@ -26,7 +26,7 @@ _MAY_LOSE: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, repr=False)
-class JoinPlan(Lines):
+class JoinPlan(Shown):
     """A join and what was done to it; `str` and HTML show it.
 
     Attributes
@@ -114,6 +114,19 @@ def filter_join(
     IndexNotUsedWarning
         When no rule could be used, with each reason; the join is then Spark's own. It does not
         warn where each would have cost more than it saves, as `explain_join` says.
+
+    Notes
+    -----
+    Spark's plan and estimates decide. The join is Spark's own where it broadcasts a side and so
+    shuffles nothing, where most keys of a sample would pass the filter, and where few files could
+    be left out. A filter of more than 8 MiB is broadcast in pieces, and may take a sixteenth of the
+    memory of driver and executors. Keys of files that came since the build are added to it.
+
+    Examples
+    --------
+    >>> few = spark.createDataFrame([(42, "gold"), (-1, "new")], "id bigint, tier string")
+    >>> zs.filter_join(few, zs.Indexed("orders"), "id").select("customer", "tier").collect()
+    [Row(customer='C042', tier='gold')]
     """
     plan = explain_join(
         left,
@@ -148,6 +161,13 @@ def explain_join(
     """Say what `filter_join` does with the same parameters, and why not more; it warns of nothing.
 
     Keys of a small side are computed for it. The join itself is in ``frame``.
+
+    >>> few = spark.createDataFrame([(42, "gold")], "id bigint, tier string")
+    >>> print(zs.explain_join(few, zs.Indexed("orders"), "id"))
+    ZoneBloomJoin: inner on id
+      as Spark joins: no rule is used
+      not used: right by the keys of left: right has 28.6 kB only
+      not used: a filter of keys: Spark plans BroadcastHashJoinExec, so no rows are shuffled ...
     """
     names = (on,) if isinstance(on, str) else tuple(on)
     if not names or not all(isinstance(name, str) for name in names):
@@ -157,10 +177,9 @@ def explain_join(
             "both sides are Indexed; read one of them: zonebloom.spark.scan(spark, path)"
         )
     kind = _join_kind(how)
-    sides = Side("left", left, left_index), Side("right", right, right_index)
+    spark: Any = getattr(right if isinstance(left, Indexed) else left, "sparkSession", None)
+    sides = Side("left", left, left_index, spark), Side("right", right, right_index, spark)
     _require_lawful(kind, names, *sides)
-    frame: Any = right if isinstance(left, Indexed) else left
-    spark: SparkSession = frame.sparkSession
     lossy = [pair for pair in (sides, sides[::-1]) if pair[0].name in _MAY_LOSE[kind]]
     used: list[str] = []
     not_used: list[str] = []

@@ -26,13 +26,13 @@ from zonebloom.spark.joins.cost import (
 from zonebloom.spark.joins.global_filter import fitted, only_held, whole_filter, why_not
 from zonebloom.spark.joins.key_origin import require_own_column
 from zonebloom.spark.joins.sides import Side, StepAside, collected, why_keys_differ
-from zonebloom.spark.pruning.prune import prune
 from zonebloom.spark.session import quoted
 from zonebloom.spark.types import INTEGERS
 from zonebloom.text import bytes_text
 
-# Spark reads less within the time it takes to find out what need not be read.
-_LEAST_BYTES = 64 << 20
+# Spark reads less within the time it takes to find out what need not be read; and as there are
+# fewer files than zones to skip, so many times as much must be there.
+_LEAST_BYTES, _FILES_TIMES = 64 << 20, 4
 # What the Python data source costs: in bytes that Spark's own reader reads meanwhile, and for each
 # byte read.
 _ZONES_BYTES, _ZONES_TIMES = 32 << 20, 2
@@ -48,7 +48,7 @@ def by_keys(
     assert files is not None
     names = _names_to_ask(files, side, other, on)
     whole = num_bytes(files)
-    if whole < _LEAST_BYTES:
+    if whole < (_LEAST_BYTES if side.is_read else _LEAST_BYTES * _FILES_TIMES):
         raise NotWorthIt(f"{side.name} has {bytes_text(whole)} only")
     frame, keys = collected(other.frame(spark), [other.key(name).name for name in names], max_keys)
     keys = keys.rename_columns([side.key(name).name for name in names])
@@ -62,7 +62,7 @@ def by_keys(
     if by_zones < by_files:
         sentence = f"zones of {side.name} that may hold one of {found}: {zones:.1%} is read"
         return {side.name: side.zones(spark, keys), other.name: frame}, sentence
-    pruned = prune(side.frame(spark).where(reduce(and_, terms)), index_dir=side.index_dir)
+    pruned = side.pruned(side.frame(spark).where(reduce(and_, terms)))
     sentence = f"files of {side.name} that may hold one of {found}: {num_files:,} are read"
     return {side.name: pruned, other.name: frame}, sentence
 

@@ -11,12 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField
 
 from zonebloom import arguments
-from zonebloom.dataset import Dataset, dataset
+from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.spark.frames import Indexed, Path
 from zonebloom.spark.load import Options, keys_text
 from zonebloom.spark.pruning.prune import prune
 from zonebloom.spark.session import quoted
+from zonebloom.spark.stores import open_dataset
 from zonebloom.spark.types import INTEGERS, is_plain_text
 from zonebloom.storage.files import is_local
 from zonebloom.storage.paths import absolute_path
@@ -34,15 +35,15 @@ class StepAside(Exception):
 
 
 class Side:
-    def __init__(self, name: str, given: Any, index: Index):
+    def __init__(self, name: str, given: Any, index: Index, spark: Any):
         self.name = name
-        self.is_read = isinstance(given, Indexed)
+        self.is_read: bool = isinstance(given, Indexed)
         self._given = given
         self._frame: Any = None
         if isinstance(given, Indexed):
             if index is not None:
                 raise InvalidArgument(f"{name} is Indexed already; leave {name}_index out")
-            load = given.load()
+            load = given.load(spark)
             self.index: Dataset | None = load.dataset
             # A filter of its own brings columns that are not shown.
             shown = given.columns or load.schema.names
@@ -58,7 +59,7 @@ class Side:
         if not isinstance(index, str | os.PathLike | Sequence | Dataset | None):
             raise arguments.refusal(index, "an index", "give the path of the files, or a Dataset")
         if not isinstance(index, Dataset | None):
-            index = dataset(Options(Indexed(index).options()).source)
+            index = open_dataset(Options(Indexed(index).options()).source, spark)
         self.index = index
         self._fields = list(given.schema)
 
@@ -74,21 +75,20 @@ class Side:
         paths = map(os.fspath, given.path if several else [given.path])
         frame = spark.read.parquet(*map(absolute_path, paths))
         if given.filter is not None:
-            frame = prune(frame.where(given.filter), index_dir=given.index_dir)
+            frame = self.pruned(frame.where(given.filter))
         return frame if given.columns is None else frame.select(*map(quoted, given.columns))
 
     def zones(self, spark: SparkSession, keys: pa.Table) -> DataFrame:
         """Of an `Indexed` side the rows that may have some keys."""
         return self._given.frame(spark, keys_text(keys))
 
-    @property
-    def index_dir(self) -> str | None:
-        """The folder of the index, where that is not beside the data."""
-        if self.is_read:
-            return self._given.index_dir
+    def pruned(self, frame: DataFrame) -> DataFrame:
+        """A frame of the side without the files its filters exclude by the index of the side."""
         assert self.index is not None
         catalog = self.index.opened.catalog
-        return catalog.folder if is_local(catalog.filesystem) else None
+        folder = catalog.folder if is_local(catalog.filesystem) else None
+        index_dir = self._given.index_dir if self.is_read else folder
+        return prune(frame, index_dir=index_dir, encryption=catalog.encryption)
 
     def key(self, name: str) -> StructField:
         """The field of a key column."""

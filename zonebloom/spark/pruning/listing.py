@@ -33,6 +33,8 @@ from zonebloom.spark.session import session_id
 _RULE = "zonebloom.IndexRule"
 # What was warned of in which session.
 _said: set[tuple[str, ...]] = set()
+# By roots, the files that were listed there last.
+_listings = Recent()
 # What was answered when queries were planned, by the text of the question.
 _answered = Recent()
 
@@ -40,23 +42,22 @@ _answered = Recent()
 class Scan:
     """One scan of Parquet files: what Spark asks of their listing."""
 
-    def __init__(self, scan: Any, listings: Recent):
+    def __init__(self, scan: Any):
         text = scan.question()
         question = json.loads(text)
         self.roots: list[str] = question["roots"]
         self.text = text
         self._question = question
         self._scan = scan
-        self._listings = listings
 
     @functools.cached_property
     def files(self) -> list[ListedFile]:
         """The files as Spark listed them, in its order; the same object while it lists the same."""
         place, digest = tuple(self.roots), self._scan.digest()
-        known = self._listings.get(place)
+        known = _listings.get(place)
         if known is None or known[0] != digest:
             listed = [ListedFile(*file) for file in json.loads(self._scan.files())]
-            self._listings[place] = known = digest, listed
+            _listings[place] = known = digest, listed
         return known[1]
 
     def ask(self, lookup: Callable[[], Lookup]) -> Answer:
@@ -90,11 +91,10 @@ class _Chooser:
     def __init__(self, lookup: Callable[[], Lookup], spark: SparkSession):
         self._lookup = lookup
         self._spark = spark
-        self._listings = Recent()
 
     def apply(self, java_scan: Any) -> str | None:
         """Say of each file by a digit whether it is kept; None keeps all."""
-        scan = Scan(java_scan, self._listings)
+        scan = Scan(java_scan)
         answer = scan.ask(self._lookup)
         for warning in answer.warnings:
             say_once(self._spark, warning, scan.roots)

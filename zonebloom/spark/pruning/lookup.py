@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import is_
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -19,7 +20,12 @@ import pyarrow.fs as pafs
 from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import FOLDER, Catalog
-from zonebloom.errors import CatalogError, IndexNotUsedWarning, SourceError, ZoneBloomWarning
+from zonebloom.errors import (
+    IndexNotUsedWarning,
+    SourceError,
+    ZoneBloomError,
+    ZoneBloomWarning,
+)
 from zonebloom.predicates import ast
 from zonebloom.ranges import by_fragment
 from zonebloom.scan.planner import Planner
@@ -27,9 +33,12 @@ from zonebloom.scan.search import NoIndex
 from zonebloom.spark.column_case import files_hiding
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.spark.rebase import without_rebased
+from zonebloom.spark.stores import open_place
 from zonebloom.storage.discovery import open_files
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.paths import filesystem_of, plain_path
+from zonebloom.storage.object_store import path_in
+from zonebloom.storage.paths import plain_path
+from zonebloom.storage.sealed import Encryption
 from zonebloom.storage.source import Fragment, Source
 
 T = TypeVar("T")
@@ -138,7 +147,6 @@ class IndexedFiles:
                 if isinstance(why, NoIndex)
                 else Reason.FILTER_NOT_ANSWERED,
                 f"not answered by an index: {part} ({why})",
-                _columns(part),
             )
             for part, why in search.unanswered
         ]
@@ -160,15 +168,6 @@ def _keys(catalog: Catalog, version: Version, paths: Iterable[str]) -> dict[str,
         if any(key in version.fragments for key in keys.values()):
             return keys
     return None
-
-
-def _columns(part: ast.Predicate) -> frozenset[str]:
-    """Top-level columns of a part of a filter, as far as it is known which it names."""
-    if isinstance(part, ast.Unknown):
-        return part.columns
-    if isinstance(part, ast.And | ast.Or | ast.Not | ast.Constant):
-        return frozenset()
-    return frozenset(part.column[:1])
 
 
 def _gaps(present: Sequence[PresentFragment], num_changed: int) -> Iterator[Note]:
@@ -195,8 +194,16 @@ class Lookup:
     What it opened is kept while the catalog and the listing of the files stay as they are.
     """
 
-    def __init__(self, index_dir: str | None = None, cache: dict[Any, Any] | None = None):
+    def __init__(
+        self,
+        spark: Any,
+        index_dir: str | None = None,
+        encryption: Encryption | None = None,
+        cache: Recent | None = None,
+    ):
+        self._spark = spark
         self._index_dir = None if index_dir is None else plain_path(index_dir).rstrip("/")
+        self._encryption = encryption
         self._cache = Recent() if cache is None else cache
 
     def ask(self, question: Question) -> Answer:
@@ -207,7 +214,7 @@ class Lookup:
             answers = [no_index(f"there is no index in {roots[0]} or above")] if roots else []
             if any(map(self._may_know, roots)):
                 files = question.files()
-                groups = self._made(tuple(roots), files, lambda: _by_root(roots, files))
+                groups = self._made(tuple(roots), (files,), lambda: _by_root(roots, files))
                 answers = [self._ask_root(root, below, question) for root, below in groups]
         own = {str(w.message): w.message for w in caught if isinstance(w.message, ZoneBloomWarning)}
         damage = [
@@ -226,29 +233,29 @@ class Lookup:
         if self._index_dir is not None:
             return True
         try:
-            return bool(_folders(*filesystem_of(root)))
-        except (OSError, pa.ArrowException, NotImplementedError):
+            return bool(_folders(*open_place(self._spark, root)))
+        except (OSError, pa.ArrowException):
             return True
 
-    def _made(self, place: Any, of: Any, make: Callable[[], T]) -> T:
-        """What was made of an object, for as long as it is given again."""
+    def _made(self, place: Any, of: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What was made of objects, for as long as the same are given again."""
         cached = self._cache.get(place)
-        if cached is None or cached[0] is not of:
+        if cached is None or not all(map(is_, cached[0], of)):
             cached = self._cache[place] = of, make()
         return cached[1]
 
     def _ask_root(self, root: str, files: Sequence[ListedFile], question: Question) -> Answer:
         try:
-            filesystem, base = filesystem_of(root)
-        except (OSError, pa.ArrowException, NotImplementedError) as error:
-            return no_index(f"pyarrow cannot look into {root}: {error}")
+            filesystem, base = open_place(self._spark, root)
+        except SourceError as error:
+            return no_index(f"no index is looked for: {error}")
         try:
             paths = self._made(
-                (root, base), files, lambda: {base + f.path.removeprefix(root): f for f in files}
+                (root, base), (files,), lambda: {base + f.path.removeprefix(root): f for f in files}
             )
             indexed = self._indexed(root, filesystem, base, paths)
             answers = [files.ask(question) for files in indexed]
-        except (SourceError, CatalogError, OSError, pa.ArrowException) as error:
+        except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return unusable(f"the index of {root} is not used: {error}")
         return _merged(answers) if answers else no_index(f"no index knows files of {root}")
 
@@ -256,7 +263,8 @@ class Lookup:
         self, root: str, filesystem: pafs.FileSystem, base: str, files: Mapping[str, ListedFile]
     ) -> Iterator[IndexedFiles]:
         """The files as the nearest catalog that knows some of them has them."""
-        folders = [self._index_dir] if self._index_dir else _folders(filesystem, base)
+        given = self._index_dir
+        folders = [path_in(filesystem, given)] if given else _folders(filesystem, base)
         for folder in folders:
             indexed = self._open(root, self._catalog(filesystem, folder), files)
             if indexed is not None:
@@ -267,7 +275,7 @@ class Lookup:
         """One for all queries: it remembers what it read."""
         catalog = self._cache.get(folder)
         if catalog is None or not catalog.filesystem.equals(filesystem):
-            catalog = self._cache[folder] = Catalog(filesystem, folder)
+            catalog = self._cache[folder] = Catalog(filesystem, folder, self._encryption)
         return catalog
 
     def _open(
@@ -278,18 +286,18 @@ class Lookup:
         names: frozenset[str] | None = None,
     ) -> IndexedFiles | None:
         """The files as a catalog has them, with all indices or some; None when it knows none."""
-        place, version = (root, catalog.folder, names), catalog.latest()
-        cached = self._cache.get(place)
-        if cached is None or cached[0] is not version or cached[1] is not files:
-            keys, indexed = _keys(catalog, version, files), None
-            if keys is not None:
-                # In their order: the last one made on a column is the one asked.
-                indices = version.indices.items()
-                allowed = {n: entry for n, entry in indices if names is None or n in names}
-                allowed_only = replace(version, indices=allowed)
-                indexed = IndexedFiles(catalog, allowed_only, keys, files)
-            self._cache[place] = cached = version, files, indexed
-        return cached[2]
+        version = catalog.latest()
+
+        def opened() -> IndexedFiles | None:
+            keys = _keys(catalog, version, files)
+            if keys is None:
+                return None
+            # In their order: the last one made on a column is the one asked.
+            indices = version.indices.items()
+            allowed = {n: entry for n, entry in indices if names is None or n in names}
+            return IndexedFiles(catalog, replace(version, indices=allowed), keys, files)
+
+        return self._made((root, catalog.folder, names), (version, files), opened)
 
 
 def no_index(text: str) -> Answer:

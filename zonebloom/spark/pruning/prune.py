@@ -20,16 +20,19 @@ from zonebloom.spark.pruning.listing import (
     told,
     with_index,
 )
-from zonebloom.spark.pruning.lookup import Answer, Lookup, Recent
+from zonebloom.spark.pruning.lookup import Answer, Lookup
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.spark.relation import items, node_name
 from zonebloom.storage.paths import absolute_path
+from zonebloom.storage.sealed import Encryption
 
 # Of a scan, what users ask for.
 _METRICS = ("numFiles", "filesSize", "numOutputRows", "scanTime")
 
 
-def prune(df: DataFrame, *, index_dir: str | None = None) -> DataFrame:
+def prune(
+    df: DataFrame, *, index_dir: str | None = None, encryption: Encryption | None = None
+) -> DataFrame:
     """Have a frame, and what is made of it, leave out the files that its filters exclude.
 
     For each scan of Parquet files (``spark.read.parquet``, a table, a view of one) the index of
@@ -39,14 +42,17 @@ def prune(df: DataFrame, *, index_dir: str | None = None) -> DataFrame:
     window, union or limit stands above. Files the index does not know as they are then are read.
 
     Left as they are: relations of other formats, streams, Python and other V2 data sources, and
-    what a cached frame answers.
+    what a cached frame answers. ``explain`` shows the listing as ``Location: IndexedFiles``, a
+    class that Spark's own Java compiler makes once a session.
 
     Parameters
     ----------
     df : DataFrame
         Of a classic session; its filters may come later.
     index_dir : str, optional
-        Folder of the index, when it is not beside the data.
+        Folder of the index, when it is not beside the data; in the same file system.
+    encryption : Encryption, optional
+        Keys of an encrypted index, as `zonebloom.dataset` takes them; they stay in this process.
 
     Returns
     -------
@@ -68,26 +74,40 @@ def prune(df: DataFrame, *, index_dir: str | None = None) -> DataFrame:
 
     Examples
     --------
-    >>> lake = zonebloom.spark.prune(spark.read.parquet("lake"))    # doctest: +SKIP
-    >>> lake.where("id = 42").show()                                # doctest: +SKIP
+    >>> orders = zs.prune(spark.read.parquet("orders"))
+    >>> orders.where("id = 42").select("customer").collect()
+    [Row(customer='C042')]
     """
-    lookup = Lookup(index_dir)
+    lookup = Lookup(session_of(df), index_dir, encryption)
     return with_index(df, lambda: lookup)
 
 
-def prune_plan(df: DataFrame, *, index_dir: str | None = None) -> PrunePlan:
+def prune_plan(
+    df: DataFrame, *, index_dir: str | None = None, encryption: Encryption | None = None
+) -> PrunePlan:
     """Say which files `prune` leaves out of a frame, and why it leaves out no more.
 
     Parameters and errors are those of `prune`; no Spark job runs, and what `prune` warns of is
     among the notes. `str` and HTML show it; ``.relations`` and ``.reasons`` are for programs.
+
+    >>> print(zs.prune_plan(spark.read.parquet("orders").where("id = 42")))
+    ZoneBloomPrune: 1 of 3 files kept
+      Relation file:...orders
+        filter: id = 42
+        indices: id_idx
+        files: 1 of 3 kept, 9.5 kB of 28.6 kB
     """
-    return plan_of(df, Lookup(index_dir))
+    return plan_of(df, Lookup(session_of(df), index_dir, encryption))
 
 
-def enable(spark: SparkSession, *, index_dir: str | None = None) -> None:
+def enable(
+    spark: SparkSession, *, index_dir: str | None = None, encryption: Encryption | None = None
+) -> None:
     """Have each query of a session leave out the files that its filters exclude.
 
-    As `prune` for every frame, view and SQL text of the session, until `disable`.
+    As `prune` for every frame, view and SQL text of the session, until `disable`. ``explain()``
+    shows ``IndexedFiles`` as the location of such a scan; Spark chooses the files after that text,
+    so the index that was asked and the files kept are told by `last_scans`, or by `prune_plan`.
 
     Parameters
     ----------
@@ -95,18 +115,33 @@ def enable(spark: SparkSession, *, index_dir: str | None = None) -> None:
         Classic; other sessions of the application are switched by themselves.
     index_dir : str, optional
         Folder of the indices, when they are not beside the data.
+    encryption : Encryption, optional
+        As `prune` takes it; indices that are not encrypted are then not used.
 
     Warns
     -----
     IndexNotUsedWarning
         Where the session gives no access to plans: it reads everything, as before.
+
+    Examples
+    --------
+    >>> zs.enable(spark)
+    >>> frame = spark.read.parquet("orders").where("id = 42")
+    >>> rows = frame.collect()
+    >>> zs.last_scans(frame).relations[0].kept_files
+    1
+    >>> zs.disable(spark)
     """
-    lookup = Lookup(index_dir)
+    lookup = Lookup(spark, index_dir, encryption)
     set_rule(spark, lambda: lookup)
 
 
 def table(
-    spark: SparkSession, name: str | os.PathLike[str], *, index_dir: str | None = None
+    spark: SparkSession,
+    name: str | os.PathLike[str],
+    *,
+    index_dir: str | None = None,
+    encryption: Encryption | None = None,
 ) -> DataFrame:
     """A table, a view or a path of Parquet files as a frame that skips files, as `prune` has it.
 
@@ -116,18 +151,18 @@ def table(
         Classic; others read everything, and say so once.
     name : str or path
         A name that the session knows as a table or view; any other is a path.
-    index_dir : str, optional
-        Folder of the index, when it is not beside the data.
+    index_dir, encryption
+        As `prune` takes them.
 
     Examples
     --------
-    >>> orders = zonebloom.spark.table(spark, "orders")    # doctest: +SKIP
-    >>> orders.where("id = 42").show()                     # doctest: +SKIP
+    >>> zs.table(spark, "orders").where("customer = 'C042'").count()
+    6
     """
     text = arguments.path(name, "name")
     is_name = isinstance(name, str) and "/" not in name and spark.catalog.tableExists(name)
     frame = spark.table(text) if is_name else spark.read.parquet(absolute_path(text))
-    return prune(frame, index_dir=index_dir)
+    return prune(frame, index_dir=index_dir, encryption=encryption)
 
 
 def last_scans(df: DataFrame) -> PrunePlan:
@@ -136,12 +171,26 @@ def last_scans(df: DataFrame) -> PrunePlan:
 
     Call it after ``df.collect()``, ``df.toPandas()`` or a write; other actions, ``df.count()``
     and ``df.show()`` too, run frames of their own. It is of classic sessions.
+
+    >>> frame = zs.table(spark, "orders").where("id = 42")
+    >>> rows = frame.collect()
+    >>> print(zs.last_scans(frame))
+    ZoneBloomPrune: 1 of 3 files kept
+      Relation file:...orders
+        filter: id = 42
+        indices: id_idx
+        files: 1 of 3 kept
+        Spark read 1 file, 9.5 kB, 1,000 rows, in ... ms of its tasks
     """
     return plan_of(df, None)
 
 
 def disable(spark: SparkSession) -> None:
-    """Take back `enable`."""
+    """Take back `enable`.
+
+    >>> zs.enable(spark)
+    >>> zs.disable(spark)
+    """
     set_rule(spark, None)
 
 
@@ -183,13 +232,13 @@ def _relation(plans: Any, node: Any, lookup: Lookup | None) -> PrunedRelation:
     """What a lookup does to a scan, or without one did to it, with Spark's figures."""
     if node_name(node) == "InMemoryTableScanExec":
         cached = [plans.scan(leaf) for leaf in _leaves(node.relation().cachedPlan())]
-        roots = [root for scan in cached if scan is not None for root in Scan(scan, Recent()).roots]
+        roots = [root for scan in cached if scan is not None for root in Scan(scan).roots]
         return _other(node, told(roots, Answer(notes=(Note(Reason.CACHED),)), 0, 0))
     listing = plans.scan(node)
     if listing is None:
         note = Note(Reason.UNSUPPORTED_RELATION)
         return _other(node, told((), Answer(notes=(note,)), 0, 0))
-    scan = Scan(listing, Recent())
+    scan = Scan(listing)
     if lookup is None:
         not_asked = told(scan.roots, Answer(notes=(Note(Reason.NOT_ASKED),)), 0, 0)
         return replace(last_answer(scan) or not_asked, metrics=_metrics(node))

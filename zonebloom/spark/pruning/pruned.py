@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from zonebloom.text import Lines, bytes_text
+from zonebloom.display import Shown, Strip, list_html, page, pictures_html, title_html, up_to
+from zonebloom.text import bytes_text
 
 
 class Reason(Enum):
@@ -29,14 +30,11 @@ class Reason(Enum):
     ALL_FILES_KEPT = "every file may hold rows"
     APPLY_DISABLED = "indices are disabled in the session"
     NOT_ACTIVE = "the index is not ACTIVE"
-    OTHER_SOURCE = "the query does not read what the index is over"
     DATA_UNREADABLE = "the files of the index cannot be looked at"
     MISSING = "its filters are not in the catalog any more"
     HYBRID_SCAN_DISABLED = "its files changed, and hybrid scan is disabled"
     TOO_MUCH_APPENDED = "more was appended than hybrid scan allows"
     TOO_MUCH_DELETED = "more was deleted than hybrid scan allows"
-    OTHER_INDEX = "another index on the column answers"
-    COLUMN_NOT_IN_FILTER = "no filter on the column reaches the scan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +46,10 @@ class Note:
     reason : Reason
     text : str
         A sentence for people, perhaps with names and counts; that of the reason by default.
-    columns : frozenset of str
-        Top-level columns of the part of a filter that it is about.
     """
 
     reason: Reason
     text: str = ""
-    columns: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.text:
@@ -62,6 +57,15 @@ class Note:
 
     def __str__(self) -> str:
         return self.text
+
+
+# Spark's figures of a scan in words.
+_COUNTED: Mapping[str, Callable[[int], str]] = {
+    "numFiles": lambda count: f"{count:,} file{'' if count == 1 else 's'}",
+    "filesSize": bytes_text,
+    "numOutputRows": lambda count: f"{count:,} rows",
+    "scanTime": lambda count: f"in {count:,} ms of its tasks",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +118,39 @@ class PrunedRelation:
         return frozenset(note.reason for note in self.notes)
 
     def __str__(self) -> str:
-        lines = [f"Relation {self.name}"]
+        return "\n".join([f"Relation {self.name}", *(f"  {fact}" for fact in self._facts())])
+
+    def _facts(self) -> list[str]:
+        lines = []
         if self.filter is not None:
-            lines.append(f"  filter: {self.filter}")
+            lines.append(f"filter: {self.filter}")
         if self.indices:
-            lines.append(f"  indices: {', '.join(self.indices)}")
+            lines.append(f"indices: {', '.join(self.indices)}")
         if self.num_files:
-            line = f"  files: {self.kept_files:,} of {self.num_files:,} kept"
+            line = f"files: {self.kept_files:,} of {self.num_files:,} kept"
             if self.num_bytes:
                 line += f", {bytes_text(self.kept_bytes)} of {bytes_text(self.num_bytes)}"
             lines.append(line)
-        lines += [f"  {note}" for note in self.notes]
+        lines += map(str, self.notes)
         if self.metrics:
-            counted = (f"{name} {count:,}" for name, count in self.metrics.items())
-            lines.append(f"  Spark: {', '.join(counted)}")
-        return "\n".join(lines)
+            counted = (_COUNTED[name](count) for name, count in self.metrics.items())
+            lines.append(f"Spark read {', '.join(counted)}")
+        return lines
+
+    def html(self) -> str:
+        """What `str` says, with the shares of files and bytes that are kept as bars."""
+        files = f"{self.kept_files:,} of {self.num_files:,}"
+        num_bytes = f"{bytes_text(self.kept_bytes)} of {bytes_text(self.num_bytes)}"
+        bars = [
+            Strip("files kept", files, self.num_files, up_to(self.kept_files)),
+            Strip("bytes kept", num_bytes, self.num_bytes, up_to(self.kept_bytes)),
+        ]
+        pictures = pictures_html((), [bar for bar in bars if bar.length])
+        return title_html(f"Relation {self.name}") + list_html(self._facts()) + pictures
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PrunePlan(Lines):
+class PrunePlan(Shown):
     """What `zonebloom.spark.prune` does to a frame; `str` and HTML show it.
 
     Attributes
@@ -160,8 +178,13 @@ class PrunePlan(Lines):
     def __str__(self) -> str:
         kept = sum(each.kept_files for each in self.relations)
         count = sum(each.num_files for each in self.relations)
-        lines = [f"ZoneBloomPrune: {kept:,} of {count:,} files kept"]
+        files = f"{kept:,} of {count:,} files kept" if count else "no files left out"
+        lines = [f"ZoneBloomPrune: {files}"]
         lines += [f"  {note}" for note in self.notes]
         for each in self.relations:
             lines += [f"  {line}" for line in str(each).splitlines()]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        parts = [list_html(map(str, self.notes)), *(each.html() for each in self.relations)]
+        return page(title_html(str(self).splitlines()[0]), *parts)

@@ -16,7 +16,7 @@ import pyarrow.types as pt
 from pyspark.sql import DataFrame
 
 from zonebloom.dataset import Dataset
-from zonebloom.errors import IndexNotFound
+from zonebloom.errors import EncryptedIndex, IndexNotFound
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.spark.jobs import mapped
@@ -105,7 +105,7 @@ def _of_column(ds: Dataset, columns: KeyColumns, name: str, kind: pa.DataType) -
     try:
         table: Any = ds.key_ranges(name)
         bounds = [table[bound].combine_chunks().cast(kind) for bound in ("minimum", "maximum")]
-    except (IndexNotFound, pa.ArrowException):
+    except (IndexNotFound, EncryptedIndex, pa.ArrowException):
         return unknown
     if table["fragment_id"].to_pylist() != [file.fragment_id for file in present]:
         # Files came or changed between.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import and_, or_
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from pyspark.sql import types as st
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
 from zonebloom.spark.load import SparkFiles
-from zonebloom.spark.rebase import Rebase, first_exact
+from zonebloom.spark.rebase import Rebase
 from zonebloom.spark.session import is_case_sensitive, quoted
 from zonebloom.spark.types import arrow_schema, is_collated, spark_types
 from zonebloom.values.types import require_indexable
@@ -152,13 +152,3 @@ def collected(keys: DataFrame, columns: KeyColumns, most: int) -> pa.Table | Non
     """The probes of all keys, None when there are more than ``most``."""
     probes: Any = keys.select(*columns.probes).limit(most + 1).toArrow()
     return probes.cast(columns.schema) if probes.num_rows <= most else None
-
-
-def holds_rebased(keys: DataFrame, columns: KeyColumns) -> bool:
-    """Whether a key is a day or time that files may hold by another calendar."""
-    old = [
-        sf.col(field.name) < first_exact(field.dataType)
-        for name, field in zip(columns.names, columns.fields, strict=True)
-        if name in columns.rebase.times
-    ]
-    return bool(old) and not keys.select(*columns.probes).where(reduce(or_, old)).isEmpty()

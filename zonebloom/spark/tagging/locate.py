@@ -25,7 +25,7 @@ from zonebloom.scan.plan import FragmentPlan
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.jobs import task_frame
 from zonebloom.spark.pieces import OnRows, Work, cut, joined
-from zonebloom.spark.rebase import Rebase, any_rebased, without_rebased
+from zonebloom.spark.rebase import without_rebased
 from zonebloom.spark.session import parallelism
 from zonebloom.spark.tagging.key_summary import (
     KeyRows,
@@ -40,7 +40,6 @@ from zonebloom.spark.tagging.keys import (
     ROW_OFFSET,
     KeyColumns,
     collected,
-    holds_rebased,
 )
 from zonebloom.spark.types import arrow_schema, as_spark
 from zonebloom.storage.files import is_local
@@ -86,8 +85,7 @@ class Candidates:
 
     def _of_part(self, number: int, plan: FragmentPlan) -> Iterator[pa.RecordBatch]:
         columns = pa.schema(list(self.schema)[:-2])
-        # Refuses a file of whose rows some may be shown as a key and stored as none.
-        self.work.rebased_columns(plan)
+        self.work.require_as_shown(plan)
         for offsets, table in self.work.execution().located(plan):
             for rows in table.combine_chunks().to_batches():
                 for batch in as_spark(rows.rename_columns(columns.names), columns):
@@ -116,12 +114,9 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
     if few is None:
         probes = keys.select(*columns.probes)
         sbbf, may_hold = summarize_frame(probes, keys.count(), types, ranges)
-        rebased = columns.names if holds_rebased(keys, columns) else ()
     else:
         batches = few.combine_chunks().to_batches()
         sbbf, may_hold = summarize(batches, few.num_rows, types, ranges)
-        pairs = zip(columns.names, few.columns, strict=True)
-        rebased = [name for name, values in pairs if any_rebased(values.combine_chunks())]
     plans = [FragmentPlan(file.fragment, None) for file in present]
     if few is not None and may_hold.any():
         plans = _zones(ds, columns, indexed, few)
@@ -130,8 +125,7 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
         replace(source, fragments=()),
         columns.names,
         KeyRows(columns.names, types, sbbf),
-        columns.rebase if rebased else Rebase(),
-        frozenset(rebased),
+        columns.rebase,
         columns.ignores_case,
     )
     where = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FILE))
@@ -154,7 +148,9 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
         found = spark.createDataFrame(table, fields)
         return Located(found, table.num_rows, spark.createDataFrame(files))
     tasks = _tasks(work, parts, parallelism(spark) or cores())
-    frame = task_frame(spark, tasks, candidates.batches, fields).localCheckpoint(eager=False)
+    frame = task_frame(spark, tasks, candidates.batches, fields, len(tasks)).localCheckpoint(
+        eager=False
+    )
     return Located(frame, frame.count(), spark.createDataFrame(files))
 
 

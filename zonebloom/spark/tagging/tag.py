@@ -9,15 +9,18 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from zonebloom.dataset import Dataset, dataset
+from zonebloom import arguments
+from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.spark.failures import explained
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.session import quoted
+from zonebloom.spark.stores import open_dataset
 from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, PATH, PREFIX, KeyColumns, key_columns
 from zonebloom.spark.tagging.locate import Located, locate
 from zonebloom.storage.paths import plain_path
+from zonebloom.storage.sealed import Encryption
 from zonebloom.values.columns import alike
 
 Names = str | Sequence[str]
@@ -32,6 +35,7 @@ def tag_location(
     on: Names,
     *,
     partition_by: Names = (),
+    encryption: Encryption | None = None,
 ) -> DataFrame:
     """Tell for each key where its rows lie, and which keys are new.
 
@@ -47,6 +51,8 @@ def tag_location(
     partition_by : str or list of str
         Columns that the paths of the files give (``day=2024-05-01``) and the keys carry too: a key
         is looked for in the files of its own partition alone. By default in all files.
+    encryption : Encryption, optional
+        Keys of the index of a path, as `zonebloom.dataset` takes them; executors need none.
 
     Returns
     -------
@@ -68,8 +74,8 @@ def tag_location(
     ColumnNotFound, UnsupportedType
     SchemaMismatch
         When a file names a key column in another case (``ID`` for ``id``) and Spark ignores case.
-        When a key is a day before 1582 or a time before 1902, and a file lies in the calendar of
-        Spark 2, in which Spark would correct such days and times.
+        When a key column has dates or times, and a file to look into may hold them by the calendar
+        of Spark 2, which Spark corrects.
     FragmentChanged
         When a file is written anew meanwhile; call again.
     NoFragments, FragmentUnreadable, SourceError
@@ -79,6 +85,25 @@ def tag_location(
     The levels are those of Hudi's RFC-37 (metadata-based Bloom index). Fragments that are new or
     changed since they were indexed are read, as always; their ``fragment_id`` is of this
     catalog version alone.
+
+    A job that tags a stream may be stopped anywhere and started again from its checkpoint where
+    each batch has a folder of its own, so that no key is found in what a first attempt wrote::
+
+        def upsert(batch, number):
+            own = f"orders/batch={number}"
+            shutil.rmtree(own, ignore_errors=True)  # of an attempt that was stopped
+            tagged = zs.tag_location(batch, "orders", on="id")  # fragment_id is null: an insert
+            tagged.write.mode("overwrite").parquet(f"changes/batch={number}")
+            batch.write.mode("overwrite").parquet(own)
+            zonebloom.dataset("orders").optimize.optimize_indices()
+
+        changed = stream.writeStream.foreachBatch(upsert).option("checkpointLocation", "checkpoint")
+
+    Examples
+    --------
+    >>> keys = spark.createDataFrame([(42,), (-1,)], "id bigint")
+    >>> zs.tag_location(keys, "orders", "id").drop("path").orderBy("id").collect()
+    [Row(id=-1, fragment_id=None, row_offset=None), Row(id=42, fragment_id=1, row_offset=338)]
     """
     taken = [name for name in keys.columns if alike(TAGS, name)]
     if taken and taken[0] in ([on] if isinstance(on, str) else on):
@@ -92,7 +117,7 @@ def tag_location(
             f"keys have a column {taken[0]!r}, and one of that name is added; rename it first: "
             f"keys.withColumnRenamed({taken[0]!r}, ...)"
         )
-    columns, evaluated, located = _located(keys, ds, on, partition_by)
+    columns, evaluated, located = _located(keys, ds, on, partition_by, encryption)
     tagged = evaluated.join(_rows(located), columns.join_on(), "left")
     return located.told(tagged).select(
         *(sf.col(quoted(name)) for name in keys.columns),
@@ -106,12 +131,13 @@ def files_with_keys(
     on: Names,
     *,
     partition_by: Names = (),
+    encryption: Encryption | None = None,
 ) -> DataFrame:
     """Tell which files hold rows of some keys, as an erasure request must know.
 
     Parameters
     ----------
-    keys, ds, on, partition_by
+    keys, ds, on, partition_by, encryption
         As `tag_location` takes them.
 
     Returns
@@ -123,8 +149,14 @@ def files_with_keys(
     Raises
     ------
     As `tag_location`, where names of columns are free.
+
+    Examples
+    --------
+    >>> keys = spark.createDataFrame([(42,), (-1,)], "id bigint")
+    >>> zs.files_with_keys(keys, "orders", "id").drop("path").collect()
+    [Row(fragment_id=1, num_keys=1, num_rows=1)]
     """
-    columns, evaluated, located = _located(keys, ds, on, partition_by)
+    columns, evaluated, located = _located(keys, ds, on, partition_by, encryption)
     distinct = evaluated.select(*(sf.col(quoted(name)) for name in columns.names)).distinct()
     ids = [sf.col(field.name) for field in columns.fields]
     counted = (
@@ -137,15 +169,19 @@ def files_with_keys(
 
 
 def _located(
-    keys: DataFrame, ds: Any, on: Names, partition_by: Names
+    keys: DataFrame, ds: Any, on: Names, partition_by: Names, encryption: Encryption | None
 ) -> tuple[KeyColumns, DataFrame, Located]:
-    given = ds if isinstance(ds, Dataset) else dataset(plain_path(os.fspath(ds)))
-    files = SparkFiles.of(given, corrects_others(keys.sparkSession))
+    if not isinstance(ds, Dataset):
+        path = plain_path(arguments.path(ds, "ds"))
+        ds = open_dataset(path, keys.sparkSession, None, encryption)
+    elif encryption is not None:
+        raise InvalidArgument("encryption is of a path; a Dataset is opened with its own")
+    files = SparkFiles.of(ds, corrects_others(keys.sparkSession))
     names = [on] if isinstance(on, str) else list(on)
     scopes = [partition_by] if isinstance(partition_by, str) else list(partition_by)
     if not names:
         raise InvalidArgument("on is empty; name at least one key column")
-    of_paths = given.opened.source.partition_columns()
+    of_paths = ds.opened.source.partition_columns()
     for name in scopes:
         if name not in of_paths:
             raise InvalidArgument(

@@ -83,7 +83,7 @@ class FilePages:
     ):
         self.schema = schema
         self.row_groups = row_groups
-        self.num_rows = sum(group.num_rows for group in row_groups)
+        self.num_rows: int = sum(group.num_rows for group in row_groups)
         self._locate = locate
         self._pages: dict[tuple[int, int], Pages | None] = {}
         # What a reader makes of them, kept for the next.

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from zonebloom.arrays import to_numpy
 from zonebloom.errors import CorruptIndex, FragmentUnreadable
+from zonebloom.storage.ipc_layout import open_as_it_lies
 from zonebloom.storage.parquet.footer import checked_pages, parse_footer
 from zonebloom.storage.parquet.layout import Chunk, FilePages, FileSchema, Pages, RowGroup
 from zonebloom.storage.parquet.synthetic import file_metadata, metadata_ends
@@ -95,7 +96,7 @@ class PageMap:
 
     def __init__(self, buffer: pa.Buffer, where: str):
         try:
-            reader = pa.ipc.open_file(buffer)
+            reader = open_as_it_lies(buffer)
             require_known(reader.schema)
             if not reader.schema.equals(SCHEMA):
                 raise ValueError("it has other columns")

@@ -1,0 +1,111 @@
+"""Files of an index that claim more than they hold take no more memory than they have bytes."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+import zonebloom as zb
+from zonebloom.catalog.versions import listed
+from zonebloom.errors import CorruptIndex
+from zonebloom.index.key_ranges import read_ranges
+from zonebloom.index.rows import RowTable
+from zonebloom.index.sliced_file import MAGIC, TRAILER, read_directory
+from zonebloom.storage.parquet.pagemap import PageMap
+
+READERS = {
+    "bloomfilter.arrow": lambda buffer: RowTable(buffer, "it"),
+    "ranges.arrow": lambda buffer: read_ranges(buffer, "it"),
+    "pages.arrow": lambda buffer: PageMap(buffer, "it"),
+    "*-*.arrow": listed,
+}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory) -> dict[str, bytes]:
+    """Files of an index by their names."""
+    folder = tmp_path_factory.mktemp("data")
+    for number in range(2):
+        ids = np.arange(1000) + 1000 * number
+        pq.write_table(pa.table({"id": ids}), folder / f"{number}.parquet")
+    zb.dataset(folder).create_scalar_index("id", number_of_items=100, spark=False)
+    found = {name: list(Path(folder, "_zonebloom").rglob(name)) for name in READERS}
+    return {name: paths[0].read_bytes() for name, paths in found.items()}
+
+
+def written(table: pa.Table, **options) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def assert_refused(name: str, data: bytes, why: str) -> None:
+    before, peak = pa.total_allocated_bytes(), pa.default_memory_pool().max_memory()
+    with pytest.raises((CorruptIndex, ValueError), match=why):
+        READERS[name](pa.py_buffer(data))
+    assert pa.total_allocated_bytes() - before <= 2 * len(data)
+    assert pa.default_memory_pool().max_memory() - peak <= 2 * len(data)
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_compressed_buffers_are_not_unpacked(stored, name, codec):
+    READERS[name](pa.py_buffer(stored[name]))
+    table = pa.ipc.open_file(stored[name]).read_all()
+    data = written(table, compression=codec)
+    assert_refused(name, data, "compressed")
+    # As many bytes as each buffer says it has when it is unpacked: three gigabytes.
+    sizes = {each.size for column in table for each in column.chunk(0).buffers() if each}
+    claimed = data
+    for size in sizes:
+        claimed = claimed.replace(struct.pack("<q", size), struct.pack("<q", 3 << 30))
+    assert_refused(name, claimed, "compressed|overlap|outside")
+
+
+def forged_blocks(data: bytes, times: int) -> bytes:
+    """A file whose footer lists its record batches so many times."""
+    size = struct.unpack_from("<i", data, len(data) - 10)[0]
+    footer = data[-10 - size : -10]
+    root = struct.unpack_from("<I", footer)[0]
+    slots = root - struct.unpack_from("<i", footer, root)[0]
+    at = root + struct.unpack_from("<H", footer, slots + 4 + 2 * 3)[0]
+    vector = at + struct.unpack_from("<I", footer, at)[0]
+    count = struct.unpack_from("<I", footer, vector)[0]
+    blocks = footer[vector + 4 : vector + 4 + 24 * count]
+    # The vector is written anew behind all else, where its 8-byte numbers are aligned.
+    place = -(-(len(footer) + 4) // 8) * 8 - 4
+    new = bytearray(footer.ljust(place, b"\0") + struct.pack("<I", times * count) + blocks * times)
+    struct.pack_into("<I", new, at, place - at)
+    return data[: -10 - size] + bytes(new) + struct.pack("<i", len(new)) + b"ARROW1"
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_batch_listed_many_times_is_refused(stored, name):
+    once = forged_blocks(stored[name], 1)
+    # That the forging itself is sound.
+    READERS[name](pa.py_buffer(once))
+    data = forged_blocks(stored[name], 1000)
+    assert pa.ipc.open_file(data).num_record_batches >= 1000
+    assert_refused(name, data, "overlap")
+
+
+def test_a_directory_of_more_zones_than_filters_is_not_unpacked():
+    zones = 8 << 20
+    head = struct.pack("<qdQQQQQQ", 8192, 0.00057, zones, 1, 1, 0, 0, 0)
+    numbers = np.array([0, 0, zones, zones, 1], dtype="<u8").tobytes()
+    data = head + numbers + bytes(zones // 8)
+    trailer = TRAILER.pack(len(data), xxhash.xxh64_intdigest(data), 2, 0, MAGIC)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="no room"):
+        read_directory(data, trailer, len(data) + TRAILER.size)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < len(data)

@@ -1,0 +1,153 @@
+"""Encrypted indices of Spark's entry points: asked by their keys, which are told to nobody."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import pickle
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.cloudpickle import dumps
+from spark_data import files_read, settings
+
+import zonebloom as zb
+import zonebloom.spark as zs
+from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
+from zonebloom.spark.data_source import ZoneBloomReader
+from zonebloom.spark.pruning.pruned import Reason
+
+pytest.importorskip("cryptography")
+
+KEY = b"\0never seen \xff elsewhere, 32 bytes"[:32]
+KEYS = zb.Encryption("a", {"a": KEY})
+FILES, ROWS = 3, 100
+
+
+@pytest.fixture
+def lake(tmp_path):
+    write(tmp_path)
+    zb.dataset(tmp_path, encryption=KEYS).create_scalar_index("id", spark=False)
+    return str(tmp_path)
+
+
+def write(folder):
+    for number in range(FILES):
+        ids = range(number * ROWS, (number + 1) * ROWS)
+        table = pa.table({"id": ids, "text": [f"t{i}" for i in ids]})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=ROWS // 2)
+
+
+@contextlib.contextmanager
+def untold(spark, folder, frames=()):
+    """What runs within tells no log of events the key, nor do the plans of the frames it lists."""
+    context = spark._jsc.sc()
+    log = spark._jvm.org.apache.spark.scheduler.EventLoggingListener(
+        "encryption",
+        spark._jvm.scala.Option.empty(),
+        spark._jvm.java.net.URI(folder.as_uri()),
+        context.getConf().set("spark.eventLog.compress", "false"),
+        context.hadoopConfiguration(),
+    )
+    folder.mkdir()
+    log.start()
+    context.addSparkListener(log)
+    try:
+        yield
+    finally:
+        context.listenerBus().waitUntilEmpty()
+        context.removeSparkListener(log)
+        log.stop()
+    told = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    told += "".join(frame._jdf.queryExecution().toString() for frame in frames).encode()
+    assert b"SparkListenerTaskEnd" in told and b"id" in told
+    require_no_key(told)
+
+
+def require_no_key(data):
+    ways = [b"elsewhere, 32", KEY.hex().encode(), str(list(KEY)).encode()[1:-1]]
+    # Of a part of some text, whatever stands before it.
+    ways += [base64.b64encode(b"x" * before + KEY)[4:-4] for before in range(3)]
+    assert not [way for way in ways if way in data]
+
+
+def test_what_tells_a_key_is_noticed():
+    for data in (KEY, pickle.dumps(KEYS), base64.b64encode(b"..." + pickle.dumps(KEYS))):
+        with pytest.raises(AssertionError):
+            require_no_key(data)
+
+
+def test_scan(spark, lake, tmp_path_factory):
+    frames = []
+    with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
+        frames.append(zs.scan(spark, lake, "id = 142", encryption=KEYS))
+        assert frames[0].collect() == spark.read.parquet(lake).where("id = 142").collect() != []
+    assert zs.plan(spark, lake, "id = 142", encryption=KEYS).indices
+    with pytest.warns(IndexNotUsedWarning, match="encrypted"):
+        assert not zs.plan(spark, lake, "id = 142").indices
+    load = zs.Indexed(lake, filter="id = 142", encryption=KEYS).load(spark)
+    require_no_key(dumps(ZoneBloomReader(load, load.schema)))
+
+
+def test_several_scans_have_keys_of_their_own(spark, lake, tmp_path):
+    """Also those that are used after another was made."""
+    other = zb.Encryption("a", {"a": b"1" * 32})
+    wanted = spark.read.parquet(lake).where("id = 142").collect()
+    scans = [zs.scan(spark, lake, "id = 142", encryption=keys) for keys in (KEYS, other, None)]
+    assert [scan.collect() for scan in scans] == [wanted] * 3
+    with pytest.raises(Exception, match="encryption is '99'"):
+        spark.read.format("zonebloom").option("encryption", "99").load(lake)
+
+
+def test_joins(spark, lake, tmp_path_factory):
+    few = spark.createDataFrame([(42,), (142,), (999,)], "id bigint")
+    wanted = sorted(few.join(spark.read.parquet(lake), "id").collect())
+    frames = []
+    with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
+        frames.append(zs.filter_join(few, zs.Indexed(lake, encryption=KEYS), "id"))
+        assert sorted(frames[0].collect()) == wanted != []
+    assert repr(KEY) not in repr(zs.Indexed(lake, encryption=KEYS))
+
+
+def test_tag_location(spark, lake, tmp_path_factory):
+    keys = spark.createDataFrame([(142,), (999,)], "id bigint")
+    frames = []
+    with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
+        frames.append(zs.tag_location(keys, lake, "id", encryption=KEYS))
+        found = {row.id: (row.path, row.row_offset) for row in frames[0].collect()}
+        (file,) = zs.files_with_keys(keys, lake, "id", encryption=KEYS).collect()
+    assert found == {142: (f"{lake}/1.parquet", 42), 999: (None, None)}
+    assert (file.path, file.num_keys) == (f"{lake}/1.parquet", 1)
+    with pytest.warns(IndexNotUsedWarning) as warned:
+        assert zs.tag_location(keys, lake, "id").where("row_offset = 42").count() == 1
+    assert any("encrypted by key 'a'" in str(each.message) for each in warned)
+    with pytest.raises(InvalidArgument, match="opened with its own"):
+        zs.tag_location(keys, zb.dataset(lake, encryption=KEYS), "id", encryption=KEYS)
+
+
+def test_manager(spark, tmp_path):
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    write(lake)
+    whole = spark.read.parquet(str(lake))
+    wanted = whole.where("id = 142").collect()
+    frames = []
+    with settings(spark, **{"zonebloom.system.path": str(tmp_path / "system")}):
+        manager = zs.IndexManager(spark, encryption=KEYS)
+        with untold(spark, tmp_path / "events", frames):
+            manager.create_index(str(lake), zs.BFIndexConfig("ids", ["id"]))
+            frames.append(manager.apply(whole.where("id = 142")))
+            assert frames[0].collect() == wanted != [] and files_read(frames[0]) == [1]
+            manager.refresh_index("ids")
+            (row,) = manager.indexes().collect()
+        assert (row.state, row.numSourceFiles) == ("ACTIVE", FILES)
+        with pytest.warns(IndexNotUsedWarning, match="encrypted by key 'a'"):
+            assert zb.dataset(lake).opened.version.locked
+        require_no_key(b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()))
+        # Who has no keys reads everything, and is told why.
+        other = zs.IndexManager(spark)
+        with pytest.warns(IndexNotUsedWarning, match="encrypted"):
+            frame = other.apply(whole.where("id = 142"))
+            assert frame.collect() == wanted and files_read(frame) == [FILES]
+        assert Reason.DATA_UNREADABLE in other.why_not(whole.where("id = 142")).reasons

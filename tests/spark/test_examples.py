@@ -1,0 +1,33 @@
+"""Examples in docstrings of `zonebloom.spark`, which begin where those of `zonebloom` end."""
+
+from __future__ import annotations
+
+import pytest
+from examples import Public, public
+
+import zonebloom
+
+
+@pytest.fixture
+def names(spark, tmp_path, monkeypatch):
+    """What the examples begin with; relative paths are the same for Spark as for Python."""
+    monkeypatch.chdir(tmp_path)
+    hadoop = spark._jvm.org.apache.hadoop.fs
+    files = hadoop.FileSystem.get(spark._jsc.hadoopConfiguration())
+    before = files.getWorkingDirectory()
+    files.setWorkingDirectory(hadoop.Path(str(tmp_path)))
+    begun = {"spark": spark}
+    for module in (zonebloom, zonebloom.spark):
+        assert Public(module.__name__, module).run(begun) == ""
+    yield begun
+    files.setWorkingDirectory(before)
+    spark.conf.unset("zonebloom.system.path")
+
+
+@pytest.mark.parametrize(
+    "each",
+    [each for each in public("zonebloom.spark") if each.is_called and each.has_examples],
+    ids=lambda each: each.name,
+)
+def test_its_examples_do_as_they_say(each: Public, names):
+    assert each.run(names) == ""

@@ -1,0 +1,259 @@
+"""Tables of S3 as a session's ``fs.s3a`` settings have them, and places nothing can open."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import traceback
+import warnings
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from spark_data import files_read
+
+import zonebloom as zb
+import zonebloom.spark as zs
+from zonebloom.errors import ZoneBloomError
+from zonebloom.spark import BFIndexConfig, Indexed, IndexManager
+from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.storage.s3a import s3_filesystem, told
+
+SECRET = "SECRET-of-the-session"
+FILES, ROWS = 4, 200
+
+
+@pytest.fixture(scope="module")
+def store():
+    """A server of buckets, and the folder of no other."""
+    moto = pytest.importorskip("moto.server")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(spark, store, tmp_path, monkeypatch):
+    """A bucket that Spark reads in a folder of this machine, whose settings alone tell where it is.
+
+    Hadoop's own client of S3 is not among Spark's jars: a mount table takes its place for the JVM.
+    """
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    s3 = pafs.S3FileSystem(
+        access_key="KEY",
+        secret_key=SECRET,
+        endpoint_override=store,
+        scheme="http",
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+    name = tmp_path.name.replace("_", "-").lower().strip("-")[-40:].strip("-")
+    s3.create_dir(name)
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    for number in range(FILES):
+        path = folder / f"{number}.parquet"
+        pq.write_table(pa.table({"id": [*range(number * ROWS, (number + 1) * ROWS)]}), path)
+        with s3.open_output_stream(f"{name}/lake/{number}.parquet") as sink:
+            sink.write(path.read_bytes())
+        # As the listing of a store has it, in whole seconds.
+        at = s3.get_file_info(f"{name}/lake/{number}.parquet").mtime_ns // 10**9
+        os.utime(path, (at, at))
+    settings = {
+        "fs.s3a.access.key": "KEY",
+        f"fs.s3a.bucket.{name}.secret.key": SECRET,
+        "fs.s3a.endpoint": f"http://{store}",
+        "fs.s3a.path.style.access": "true",
+        "fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+        "fs.viewfs.overload.scheme.target.s3a.impl": "org.apache.hadoop.fs.LocalFileSystem",
+        f"fs.viewfs.mounttable.{name}.link./lake": f"file://{folder}",
+        SYSTEM_PATH: f"s3a://{name}/records",
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    yield s3, name
+    for key in settings:
+        spark.conf.unset(key)
+    zs.disable(spark)
+    zs.register(spark)
+
+
+def stored(s3, name):
+    """All bytes of what was written beside the data."""
+    found = s3.get_file_info(pafs.FileSelector(name, recursive=True))
+    paths = [each.path for each in found if each.is_file and not each.path.endswith(".parquet")]
+    assert paths
+    return b"".join(s3.open_input_stream(path).read() for path in paths)
+
+
+def test_a_table_of_a_store_from_its_index_to_its_queries(spark, bucket, capfd):
+    s3, name = bucket
+    path = f"s3a://{name}/lake"
+    # By Spark's tasks, as the active session is set.
+    ds = zb.dataset(path)
+    ds.create_scalar_index("id", "BLOOMFILTER", spark=spark, global_filter=True)
+    assert s3.get_file_info(f"{name}/lake/_zonebloom").type == pafs.FileType.Directory
+
+    frames = [zs.scan(spark, path, filter="id = 7")]
+    assert [row.id for row in frames[0].collect()] == [7]
+    assert "1 of" in str(zs.plan(spark, path, filter="id = 7"))
+    assert zs.scan(spark, [f"{path}/1.parquet"], filter="id = 207").count() == 1
+    frames += [
+        zs.table(spark, path).where("id = 7"),
+        zs.prune(spark.read.parquet(path).where("id = 7")),
+    ]
+    zs.enable(spark)
+    frames.append(spark.read.parquet(path).where("id = 7 AND id > 0"))
+    for frame in frames[1:]:
+        assert [row.id for row in frame.collect()] == [7] and files_read(frame) == [1]
+    zs.disable(spark)
+
+    keys = spark.createDataFrame([(5,), (10_000,)], "id bigint")
+    tagged = {row.id: row.path for row in zs.tag_location(keys, path, "id").collect()}
+    assert tagged == {5: f"{name}/lake/0.parquet", 10_000: None}
+    joined = zs.filter_join(keys, Indexed(path), "id")
+    assert [row.id for row in joined.collect()] == [5]
+
+    manager = IndexManager(spark)
+    manager.create_index(path, BFIndexConfig("ids", ["id"]))
+    used = manager.apply(spark.read.parquet(path).where("id = 7"))
+    assert [row.id for row in used.collect()] == [7] and files_read(used) == [1]
+    assert manager.indexes().first().numSourceFiles == FILES
+
+    said = capfd.readouterr()
+    plans = [frame._jdf.queryExecution().toString() for frame in [*frames, used, joined]]
+    shown = "".join([*plans, repr(manager), str(manager.why_not(used)), said.out, said.err])
+    assert SECRET not in shown and SECRET.encode() not in stored(s3, name)
+
+
+def test_wrong_settings_are_told_without_their_secrets(spark, bucket):
+    _, name = bucket
+    spark.conf.set("fs.s3a.endpoint", "http://127.0.0.1:9")
+    spark.conf.set("fs.s3a.connection.timeout", "1s")
+    with pytest.raises(ZoneBloomError) as refused, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zb.dataset(f"s3a://{name}/lake")
+    error = refused.value
+    assert SECRET not in "".join(traceback.format_exception(error)) + repr(error)
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({}, None),
+        ({"aws.credentials.provider": "a.TemporaryAWSCredentialsProvider, b.Other"}, None),
+        (
+            {"access.key": "k", "secret.key": "s", "endpoint.region": "eu-west-1"},
+            {"access_key": "k", "secret_key": "s", "region": "eu-west-1"},
+        ),
+        (
+            {"access.key": "k", "secret.key": "s", "session.token": "t", "endpoint": "https://x.y"},
+            {"session_token": "t", "endpoint_override": "x.y", "scheme": "https"},
+        ),
+        (
+            {
+                **{"access.key": "k", "secret.key": "s", "bucket.b.secret.key": "own"},
+                **{"endpoint": "s3.eu-west-1.amazonaws.com", "path.style.access": "false"},
+            },
+            {"secret_key": "own", "region": "eu-west-1", "endpoint_override": ""},
+        ),
+        (
+            {
+                "aws.credentials.provider": "org.example.s3a.AnonymousAWSCredentialsProvider",
+                "endpoint": "store:9000",
+                "connection.ssl.enabled": "false",
+            },
+            {"anonymous": True, "scheme": "http", "force_virtual_addressing": True},
+        ),
+        (
+            {"endpoint": "http://127.0.0.1:9000"},
+            {"endpoint_override": "127.0.0.1:9000", "force_virtual_addressing": False},
+        ),
+    ],
+)
+def test_settings_of_a_bucket(settings, options):
+    defaults = {"connection.ssl.enabled": "true", "path.style.access": "false", "endpoint": ""}
+    made = s3_filesystem(told({**defaults, **settings}), "b")
+    if options is None:
+        assert made is None and told({**defaults, **settings}) == {}
+        return
+    _, (found, *_) = pickle.loads(pickle.dumps(made)).__reduce__()
+    assert {key: found[key] for key in options} == options
+
+
+PLACES = [
+    "wasbs://c@account.blob.core.windows.net/lake",
+    "wasb://c@account.blob.core.windows.net/lake",
+    "oss://bucket/lake",
+    "dbfs:/lake",
+    "viewfs://cluster/lake",
+    "hdfs://host:8020/lake",
+    "other://bucket/lake",
+]
+ENTRIES = {
+    "dataset": lambda spark, path: zb.dataset(path),
+    "files": lambda spark, path: zb.dataset([f"{path}/a.parquet"]),
+    "index_dir": lambda spark, path: zb.dataset(os.path.dirname(__file__), index_dir=path),
+    "scan": lambda spark, path: zs.scan(spark, path, filter="id = 1"),
+    "plan": lambda spark, path: zs.plan(spark, path, filter="id = 1"),
+    "tag_location": lambda spark, path: zs.tag_location(spark.range(1), path, "id"),
+    "files_with_keys": lambda spark, path: zs.files_with_keys(spark.range(1), path, "id"),
+    "filter_join": lambda spark, path: zs.filter_join(spark.range(1), Indexed(path), "id"),
+    "index": lambda spark, path: zs.filter_join(
+        spark.range(1), spark.range(1), "id", right_index=path
+    ),
+    "manager": lambda spark, path: IndexManager(spark).create_index(
+        path, BFIndexConfig("ids", ["id"])
+    ),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_places_that_cannot_be_opened_are_named_with_what_to_do(
+    spark, entry, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    if entry == "index_dir":
+        pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+        monkeypatch.setitem(
+            ENTRIES, entry, lambda spark, path: zb.dataset(str(tmp_path), index_dir=path)
+        )
+    for place in PLACES if entry != "scan" else PLACES[:2]:
+        with pytest.raises(ZoneBloomError) as refused:
+            ENTRIES[entry](spark, place)
+        text = str(refused.value)
+        assert place.partition(":")[0] + ":" in text
+        assert "give a path in it" in text or "filesystem=" in text
+    assert {path.name for path in tmp_path.iterdir()} <= {"a.parquet"}
+
+
+def test_dbfs_is_read_where_it_is_mounted(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr("zonebloom.storage.paths.DBFS_MOUNT", str(tmp_path))
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    assert zb.dataset("dbfs:/a.parquet").count_rows() == 2
+    assert Indexed("dbfs:/a.parquet", filter="id = 1").load(spark).dataset.count_rows() == 2
+
+
+def test_an_encrypted_index_is_asked_by_its_keys(spark, tmp_path):
+    pytest.importorskip("cryptography")
+    for number in range(3):
+        pq.write_table(pa.table({"id": [number, number + 10]}), tmp_path / f"{number}.parquet")
+    keys = zb.Encryption("a", {"a": b"0" * 32})
+    zb.dataset(tmp_path, encryption=keys).create_scalar_index("id", spark=False)
+    for frame in (
+        zs.table(spark, tmp_path, encryption=keys).where("id = 1"),
+        zs.prune(spark.read.parquet(str(tmp_path)).where("id = 1"), encryption=keys),
+    ):
+        assert [row.id for row in frame.collect()] == [1] and files_read(frame) == [1]
+
+
+def test_a_path_with_credentials_is_not_recorded(spark):
+    with pytest.raises(ZoneBloomError, match=r"s3://\*\*\*@bucket/lake.*fs\.s3a") as refused:
+        IndexManager(spark).create_index(
+            f"s3://KEY:{SECRET}@bucket/lake", BFIndexConfig("i", ["id"])
+        )
+    assert SECRET not in str(refused.value)

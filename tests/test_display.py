@@ -1,0 +1,311 @@
+"""What objects show of themselves: one line, text, and HTML whose pictures say what is so."""
+
+from __future__ import annotations
+
+import copy
+import html
+import json
+import pickle
+import re
+from dataclasses import fields
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from IPython.core.formatters import DisplayFormatter
+
+import zonebloom as zb
+from zonebloom import display, results
+from zonebloom.display import NOWHERE, Figures, Strip, pictures_html, up_to
+from zonebloom.errors import StaleIndexWarning
+from zonebloom.ranges import RowRanges
+from zonebloom.results import Adopted, EmbeddedDescription, Refreshed, ScanStats
+from zonebloom.scan.plan import FileZones
+
+ROWS, ZONE, FILES = 1000, 100, 3
+FILTER = "id IN (5, 1105) AND value < 7 AND name <> '<b>&'"
+
+pytestmark = pytest.mark.filterwarnings(f"ignore::{StaleIndexWarning.__module__}.StaleIndexWarning")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three files that are indexed, and one that came later."""
+    folder = tmp_path_factory.mktemp("shown") / "a<i>b"
+    folder.mkdir()
+    for number in range(FILES + 1):
+        ids = np.arange(number * ROWS, (number + 1) * ROWS)
+        table = pa.table({"id": ids, "name": [f"n{i}" for i in ids], "value": ids / 2})
+        pq.write_table(table, folder / f"part-{number}.parquet")
+        if number == FILES - 1:
+            ds = zb.dataset(folder)
+            ds.create_scalar_index("id", number_of_items=ZONE, spark=False)
+            ds.create_scalar_index("name", number_of_items=2 * ZONE, spark=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ds(folder: Path) -> zb.Dataset:
+    return zb.dataset(folder)
+
+
+@pytest.fixture(scope="module")
+def shown(ds: zb.Dataset) -> dict[str, object]:
+    """Whatever the public API gives that shows itself."""
+    scanner = ds.scanner(["id"], filter=FILTER, limit=5)
+    bloom = zb.Sbbf(100)
+    bloom.insert([1, 2, 3])
+    keyed = zb.dataset(pa.table({"a": [1, 2]}))
+    keyed.create_scalar_index("a", global_filter=True, spark=False)
+    return {
+        "Dataset": ds,
+        "opened": ds.opened,
+        "optimize": ds.optimize,
+        "describe_indices": ds.describe_indices(),
+        "list_indices": ds.list_indices(),
+        "index_statistics": ds.index_statistics("id_idx"),
+        "embedded_filters": ds.embedded_filters(),
+        "validate_index": ds.validate_index("id_idx", sample=0),
+        "advise": ds.advise(),
+        "one advice": ds.advise("id")[0],
+        "scanner": scanner,
+        "all of it": ds.scanner(),
+        "plan": scanner.plan(),
+        "explain_plan": scanner.explain_plan(),
+        "analyze_plan": scanner.analyze_plan(),
+        "by a column without an index": ds.scanner(filter="value = 3").explain_plan(),
+        "without a filter": ds.scanner().analyze_plan(),
+        "SearchResult": ds.search(FILTER),
+        "part of a plan": scanner.plan().fragments[0],
+        "optimize_indices": zb.dataset(ds.files).optimize.optimize_indices([]),
+        "one of them": Refreshed("id_idx", 1, 0, 2, 10, 4, "table"),
+        "adopt_index": Adopted(3, ("a.parquet",)),
+        "statistics of a scan": ScanStats(),
+        "an index": ds.describe_indices()[0],
+        "filters of files": EmbeddedDescription("id", 1, 2, 3),
+        "global_filter": keyed.global_filter("a"),
+        "predicate": keyed.opened.translate("a IN (1, 2) AND NOT a = 3 OR a IS NULL")[1],
+        **{f"opened.{each.name}": getattr(ds.opened, each.name) for each in fields(ds.opened)},
+        "vacuum": ds.vacuum(),
+        "to_arrow_dataset": ds.to_arrow_dataset(),
+        "its fragment": next(iter(ds.to_arrow_dataset().get_fragments(pc.field("id") == 5))),
+        "Sbbf": bloom,
+        "RowRanges": RowRanges([(1, 5)]),
+        "IndexConfig": zb.IndexConfig(),
+        "Encryption": zb.Encryption("one", {"one": bytes(32)}),
+        "no index": zb.dataset(pa.table({"a": [1]})),
+        "no descriptions": zb.dataset(pa.table({"a": [1]})).describe_indices(),
+        "no list": zb.dataset(pa.table({"a": [1]})).list_indices(),
+    }
+
+
+class Page(HTMLParser):
+    """The text and the tags of a page; fails on a tag that is not closed in its order."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1] != "style":
+            self.text.append(data)
+
+    def pictures(self) -> list[tuple[str, dict[str, str]]]:
+        """The label of each picture, and the shapes in it by their class."""
+        found = []
+        for tag, attributes in self.tags:
+            if tag == "svg":
+                assert attributes["role"] == "img"
+                found.append((attributes["aria-label"], {}))
+            elif tag == "path":
+                found[-1][1][attributes["class"]] = attributes["d"]
+        return found
+
+
+def test_one_line_and_no_address(shown: dict[str, object]):
+    kinds = {type(each) for each in shown.values()}
+    public = [getattr(module, name) for module in (zb, results) for name in module.__all__]
+    assert {each for each in public if isinstance(each, type)} <= kinds
+    for name, each in shown.items():
+        assert "\n" not in repr(each), name
+        for text in (repr(each), str(each)):
+            assert not re.search(r"0x[0-9a-f]{6}| object at ", text), f"{name}: {text}"
+
+
+def test_html_stands_for_itself(shown: dict[str, object]):
+    for name, each in shown.items():
+        made = getattr(each, "_repr_html_", lambda: None)()
+        if made is None:
+            continue
+        page = Page(made)
+        assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "img", "iframe", "i"})
+        assert not re.search(r"https?:|url\(|@import|\son\w+=", made), name
+        assert "prefers-color-scheme: dark" in made and "data-jp-theme-light=false" in made
+        assert "".join(page.text).strip(), name
+
+
+def test_a_terminal_shows_text_and_jupyter_html(shown: dict[str, object]):
+    of_jupyter = DisplayFormatter()
+    for name in ("Dataset", "describe_indices", "index_statistics", "analyze_plan", "SearchResult"):
+        data, _ = of_jupyter.format(shown[name])
+        assert data["text/plain"] == str(shown[name])
+        assert data["text/html"] == shown[name]._repr_html_()
+    for name in ("describe_indices", "list_indices", "index_statistics", "advise"):
+        table = [line for line in str(shown[name]).splitlines() if ":" not in line]
+        assert max(map(len, table)) <= 80, name
+
+
+def test_lists_and_dictionaries_are_what_they_were(ds: zb.Dataset):
+    listed, figures = ds.list_indices(), ds.index_statistics("id_idx")
+    assert isinstance(listed, list) and isinstance(figures, dict)
+    assert json.loads(json.dumps(listed)) == listed == list(listed)
+    assert json.loads(json.dumps(figures)) == figures == dict(figures)
+    assert [list(each) for each in listed] == [
+        ["name", "type", "fields", "version", "num_fragments_indexed"]
+    ] * 2
+    assert str(listed).splitlines()[1].split() == ["id_idx", "BloomFilter", "id", "2", str(FILES)]
+    for each in (listed, figures, ds.describe_indices()):
+        for same in (copy.deepcopy(each), pickle.loads(pickle.dumps(each))):
+            assert same == each and str(same) == str(each) and type(same) is type(each)
+    assert Figures(fill=0.25)._repr_html_().count("</td>") == 2
+
+
+def test_a_plan_is_a_text(ds: zb.Dataset):
+    scanner = ds.scanner(filter=FILTER)
+    planned, counted = scanner.explain_plan(), scanner.analyze_plan()
+    assert isinstance(planned, str) and planned == str(scanner.plan())
+    assert "zones kept" in planned and planned.splitlines()[0] == f"{planned}".splitlines()[0]
+    assert counted.startswith(planned) and "data read: " in counted[len(planned) :]
+    assert hash(planned) == hash(str(planned)) and {planned: 1}[str(planned)] == 1
+    assert type(pickle.loads(pickle.dumps(counted))) is str
+    assert planned.stats is None and counted.stats.rows_found == 1
+    assert counted.plan.all_bytes == sum(Path(path).stat().st_size for path in ds.files)
+
+
+def test_a_plan_tells_the_zones_of_each_file(ds: zb.Dataset):
+    plan = ds.scanner(filter=FILTER).plan()
+    kept = ds.search(FILTER).ranges
+    assert [each.path for each in plan.files] == [f"part-{n}.parquet" for n in range(FILES + 1)]
+    # The smallest zones of the two indices.
+    assert [each.num_zones for each in plan.files] == [ROWS // ZONE] * FILES + [0]
+    for number, each in enumerate(plan.files[:FILES]):
+        rows = set(kept.get(number, RowRanges()).rows().tolist())
+        zones = [range(start, start + ZONE) for start in range(0, ROWS, ZONE)]
+        assert each.kept_zones == sum(not rows.isdisjoint(zone) for zone in zones)
+    (use, _) = plan.indices
+    assert use.kept_zones == sum(each.kept_zones for each in plan.files) == 2
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 999), st.integers(1, 99)), max_size=9),
+    st.integers(1, 1000),
+    st.integers(1, 300),
+)
+def test_kept_zones_are_those_with_a_kept_row(pairs, num_rows, zone):
+    rows = RowRanges((a, a + b) for a, b in pairs) & RowRanges([(0, num_rows)])
+    each = FileZones("a", num_rows, zone, rows)
+    assert each.kept_zones == len({row // zone for row in rows.rows().tolist()})
+    assert each.num_zones == len({row // zone for row in range(num_rows)})
+
+
+def places(path: str) -> set[int]:
+    """Thousandths of a strip that its blocks cover."""
+    blocks = re.findall(r"M(\d+) 0h(\d+)v12h-(\d+)z", path)
+    assert "".join("M{} 0h{}v12h-{}z".format(*each) for each in blocks) == path
+    covered = [range(int(x), int(x) + int(width)) for x, width, _ in blocks]
+    assert all(each[-1] < 1000 for each in covered)
+    return set().union(*covered)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 999)), max_size=9),
+    st.integers(1, 5000),
+)
+def test_a_strip_covers_what_is_kept_and_little_more(pairs, num_rows):
+    rows = RowRanges((a, a + b) for a, b in pairs) & RowRanges([(0, num_rows)])
+    strip = Strip("a", "words", num_rows, (rows.starts, rows.stops))
+    ((label, shapes), *_) = Page(pictures_html([strip])).pictures()
+    assert label == "a: words"
+    covered = places(shapes.get("zb-kept", ""))
+    for start, stop in rows:
+        assert covered >= set(range(1000 * start // num_rows, 1000 * stop // num_rows))
+    # A place is 4 thousandths wide; what it covers is kept in part.
+    for place in range(0, 1000, 4):
+        within = RowRanges([(place * num_rows // 1000, -(-(place + 4) * num_rows // 1000))])
+        assert place not in covered or rows & within
+
+
+def test_files_kept_skipped_and_without_an_index(ds: zb.Dataset):
+    for each in (ds.scanner(filter=FILTER).explain_plan(), ds.search(FILTER)):
+        pictures = Page(each._repr_html_()).pictures()[: FILES + 1]
+        kinds = [shapes.keys() - {"zb-cut"} for _, shapes in pictures]
+        assert kinds == [{"zb-kept"}, {"zb-kept"}, set(), {"zb-whole", "zb-hatch"}]
+        labels = [label for label, _ in pictures]
+        assert "rows 0-100" in labels[0] and "skipped" in labels[2] and "not indexed" in labels[3]
+        assert places(pictures[0][1]["zb-kept"]) == set(range(100))
+    cuts = Page(ds.scanner(filter=FILTER).explain_plan()._repr_html_()).pictures()[0][1]["zb-cut"]
+    assert cuts.count("M") == ROWS // ZONE - 1
+
+
+def test_why_not_is_told_in_words(ds: zb.Dataset):
+    page = Page(ds.scanner(filter=FILTER).analyze_plan()._repr_html_())
+    text = "".join(page.text)
+    assert "not answered by an index: value < 7" in text
+    assert "'<b>&'" in text
+    assert "bytes read" in text and "in all files" in text
+    *_, (label, shapes) = [each for each in page.pictures() if "bytes read" in each[0]]
+    read, every = re.search(r"([\d.]+ kB) read, ([\d.]+ kB) in all", label).groups()
+    share = float(read.split()[0]) / float(every.split()[0])
+    assert abs(len(places(shapes["zb-kept"])) / 1000 - min(share, 1)) < 0.01
+
+
+def test_many_files_are_folded():
+    kept = {number: up_to(10) for number in (3, 97)}
+    files = [Strip(f"f{n}", "words", 10, kept.get(n, NOWHERE)) for n in range(100)]
+    files[50] = Strip("f50", "words", 1, unindexed=up_to(1))
+    page = Page(pictures_html(files, [Strip("bytes", "1 B of 4 B", 4, up_to(1))]))
+    *pictures, bar = page.pictures()[:5]
+    names = [label.partition(":")[0] for label, _ in pictures]
+    assert names == ["f3", "f50", "f97", "97 more files"]
+    assert pictures[-1][0] == "97 more files: 97 skipped"
+    assert places(bar[1]["zb-kept"]) == set(range(252))
+    ((_, shapes),) = Page(pictures_html((), [Strip("files", "0 of 4", 4, up_to(0))])).pictures()
+    assert not shapes
+    every = [Strip(f"f{n}", "words", 10, up_to(10)) for n in range(100)]
+    assert "80 more files: 80 kept" in [label for label, _ in Page(pictures_html(every)).pictures()]
+
+
+def test_zones_are_cut_where_they_begin():
+    """The last zone of a file is short."""
+    second = np.array([8192]), np.array([16384])
+    ((_, shapes),) = Page(
+        pictures_html([Strip("f", "words", 20_000, second, zone_rows=8192)])
+    ).pictures()[:1]
+    assert shapes["zb-cut"] == "M409.6 0v12M819.2 0v12"
+    assert shapes["zb-kept"] == "M408 0h412v12h-412z"
+    many = Page(pictures_html([Strip("f", "words", 1000, second, zone_rows=10)])).pictures()[0]
+    assert "zb-cut" not in many[1]
+
+
+def test_names_are_escaped(ds: zb.Dataset, folder: Path):
+    made = ds._repr_html_()
+    assert html.escape(str(folder)) in made and "<i>" not in made
+    assert "<script>" not in display.table_html(["<script>"], [["<script>"]])

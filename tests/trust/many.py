@@ -1,0 +1,332 @@
+"""Processes that create, refresh, drop and vacuum indices while files come and others read.
+
+Files only come, so what a reader must answer is what the files it has listed hold. Each writer
+keeps a ledger of what it committed: in the order of their versions, each holds the indices of the
+one before it and the writer's change, and the newest is what they come to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+from trust.kill import PRELOADED
+from trust.report import Report
+from trust.small import ROWS, quiet, rows_of, table, validate_all
+
+import zonebloom as zb
+from zonebloom.errors import CommitConflict
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+SECONDS = 60.0
+WRITERS = 4
+READERS = 4
+MOST_FILES = 40
+STORES = ("local", "object store")
+# Names and columns that writers contend for.
+INDICES = {"id_idx": "id", "twin_idx": "twin", "name_idx": "name", "id_too": "id"}
+# What a process may hold more at the end of a run than after its first third.
+MOST_GROWTH = 24 << 20
+MOST_MORE_OPEN = 4
+
+
+class Lake:
+    """Where the files are: a local folder, or one that a server shows as a bucket."""
+
+    def __init__(self, folder: Path, endpoint: str | None):
+        self.folder, self.endpoint = folder, endpoint
+
+    def opened(self) -> zb.Dataset:
+        if self.endpoint is None:
+            return zb.dataset(self.folder)
+        return zb.dataset("data", filesystem=self._store)
+
+    @functools.cached_property
+    def _store(self) -> S3Store:
+        from obstore.store import S3Store
+
+        from bench.store_server import BUCKET
+
+        # One a process, as it has connections of its own.
+        return S3Store(
+            BUCKET,
+            endpoint=f"http://{self.endpoint}",
+            access_key_id="test",
+            secret_access_key="test",
+            region="us-east-1",
+            client_options={"allow_http": True},
+        )
+
+    def put(self, number: int) -> None:
+        """A file that is there whole or not at all, as writers of tables leave it."""
+        sink = io.BytesIO()
+        pq.write_table(
+            table(number), sink, write_page_index=True, max_rows_per_page=20, row_group_size=60
+        )
+        draft = self.folder.parent / f"draft-{number}"
+        draft.write_bytes(sink.getvalue())
+        os.replace(draft, self.folder / f"{number}.parquet")
+
+
+class Worker:
+    """A process's part: it does one thing after another until the time is over, and notes it."""
+
+    def __init__(self, lake: Lake, seed: str, until: float, notes: str):
+        self.lake, self.until = lake, until
+        self.rng = random.Random(seed)
+        self.notes = notes
+        self.counts: Counter[str] = Counter()
+        self.failures: list[str] = []
+        # Resident bytes and open files, with the share of the time that was over.
+        self.held: list[tuple[float, int, int]] = []
+        self.ledger: list[dict[str, Any]] = []
+
+    def run(self) -> None:
+        begun = time.time()
+        try:
+            with quiet():
+                self.begin()
+                while (now := time.time()) < self.until and len(self.failures) < 50:
+                    try:
+                        self.step()
+                    except Exception:  # noqa: BLE001 - nothing else may come of it
+                        self.failures.append(traceback.format_exc())
+                    # What Python frees in its own time would look like growth.
+                    share = (now - begun) / (self.until - begun)
+                    self.held.append((share, *held_now()))
+        except Exception:  # noqa: BLE001 - nothing else may come of it
+            self.failures.append(traceback.format_exc())
+        noted = {name: getattr(self, name) for name in ("counts", "failures", "held", "ledger")}
+        Path(self.notes).write_text(json.dumps(noted))
+
+    def begin(self) -> None:
+        self.ds = self.lake.opened()
+
+    def step(self) -> None:
+        raise NotImplementedError
+
+
+class Writer(Worker):
+    def step(self) -> None:
+        if self.rng.random() < 0.3:
+            self.ds = self.lake.opened()
+        deed = self.rng.choice(["create", "create", "refresh", "refresh", "drop", "vacuum"])
+        try:
+            getattr(self, deed)()
+        except CommitConflict:
+            self.counts[f"{deed}: told of a conflict"] += 1
+            return
+        self.counts[f"{deed}: done"] += 1
+
+    def create(self) -> None:
+        name = self.rng.choice(list(INDICES))
+        self.ds.create_scalar_index(
+            INDICES[name],
+            name=name,
+            spark=False,
+            number_of_items=20,
+            probability=0.001,
+            layout=self.rng.choice(["table", "sliced"]),
+        )
+        self.note("create", [name])
+
+    def refresh(self) -> None:
+        done = self.ds.optimize.optimize_indices(
+            layout=self.rng.choice(["auto", "table", "sliced"]), spark=False
+        )
+        if changed := [each.name for each in done if each.changed]:
+            self.note("refresh", changed)
+
+    def drop(self) -> None:
+        self.ds.checkout_latest()
+        # An index stays, for readers to use and others to refresh.
+        if names := [each.name for each in self.ds.describe_indices()][1:]:
+            name = self.rng.choice(names)
+            self.ds.drop_index(name)
+            self.note("drop", [name])
+
+    def vacuum(self) -> None:
+        self.ds.vacuum(timedelta(seconds=self.rng.choice([0, 0, 2])))
+
+    def note(self, deed: str, names: list[str]) -> None:
+        noted = {"deed": deed, "names": names, "indices": indices_of(self.ds)}
+        self.ledger.append({"version": self.ds.version, **noted})
+
+
+class Reader(Worker):
+    def step(self) -> None:
+        match self.rng.randrange(10):
+            case 0 | 1:
+                self.ds = self.lake.opened()
+            case 2:
+                self.ds.refresh()
+            case 3:
+                self.ds.checkout_latest()
+        numbers = [int(Path(each).stem) for each in self.ds.files]
+        filter, wanted = self.question(numbers)
+        found = sorted(self.ds.to_table(["row"], filter)["row"].to_pylist())
+        used = "by an index" if self.ds.opened.version.indices else "without an index"
+        self.counts[f"lookups {used}"] += 1
+        if found != wanted:
+            self.failures.append(
+                f"{filter} of version {self.ds.version}, {len(numbers)} files: "
+                f"{found[:9]}, not {wanted[:9]}"
+            )
+
+    def question(self, numbers: list[int]) -> tuple[str, list[int]]:
+        """A filter, and the rows it is true for, by plain Python."""
+        number = self.rng.choice([*numbers, max(numbers) + 1])
+        key = 10 * (number * ROWS + self.rng.randrange(ROWS)) + 5 * self.rng.randrange(2)
+        name = f"n{self.rng.randrange(64)}"
+        filter, test = self.rng.choice(
+            [
+                (f"id = {key}", lambda row: row["id"] == key),
+                (f"twin = {key}", lambda row: row["twin"] == key),
+                (f"id = {key} OR twin = {key}", lambda row: key in (row["id"], row["twin"])),
+                (f"name = '{name}'", lambda row: row["name"] == name),
+                ("name IS NULL", lambda row: row["name"] is None),
+            ]
+        )
+        rows = (row for each in numbers for row in rows_of(each))
+        return filter, sorted(row["row"] for row in rows if test(row))
+
+
+class Appender(Worker):
+    """Puts one file after another, evenly over the time there is."""
+
+    def begin(self) -> None:
+        self.pause = max(0.0, self.until - time.time()) / MOST_FILES
+        self.number = 2
+
+    def step(self) -> None:
+        self.lake.put(self.number)
+        self.counts["files put"] += 1
+        self.number += 1
+        time.sleep(self.pause)
+
+
+def indices_of(ds: zb.Dataset) -> dict[str, list[str]]:
+    """What tells the indices of a version from those of others: no two builds share a segment."""
+    indices = ds.opened.version.indices
+    return {name: sorted(indices[name].folders) for name in sorted(indices)}
+
+
+def held_now() -> tuple[int, int]:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))
+
+
+def growth(held: list[tuple[float, int, int]]) -> tuple[float, float]:
+    """How much more a process holds in the last third of a run than in the second."""
+    middle = [each for each in held if 1 / 3 <= each[0] < 2 / 3]
+    end = [each for each in held if each[0] >= 2 / 3]
+    if not middle or not end:
+        return 0, 0
+    memory, files = (
+        statistics.median(each[place] for each in end)
+        - statistics.median(each[place] for each in middle)
+        for place in (1, 2)
+    )
+    return memory, files
+
+
+def lost_commits(ledger: list[dict[str, Any]], newest: dict[str, list[str]]) -> list[str]:
+    """What does not follow in the ledger of all writers.
+
+    Versions that nobody notes are of writers who were told of a conflict and took them back.
+    """
+    problems = []
+    now: dict[str, list[str]] = {}
+    for each in sorted(ledger, key=lambda each: each["version"]):
+        names, indices = each["names"], each["indices"]
+        for name in names:
+            if each["deed"] == "drop":
+                now.pop(name, None)
+            else:
+                now[name] = indices.get(name, [])
+        if now != indices:
+            problems.append(f"version {each['version']}, {each['deed']} {names}: {indices}, {now}")
+            now = dict(indices)
+    if now != newest:
+        problems.append(f"the newest is {newest}, by the ledger {now}")
+    numbers = Counter(each["version"] for each in ledger)
+    return problems + [f"{count} made version {n}" for n, count in numbers.items() if count > 1]
+
+
+@contextlib.contextmanager
+def placed(kind: str, folder: Path) -> Iterator[Lake]:
+    data = folder / ("bucket/data" if kind == "object store" else "data")
+    data.mkdir(parents=True)
+    if kind == "local":
+        yield Lake(data, None)
+        return
+    from bench.store_server import serving
+
+    with serving(folder / "bucket", 0) as server:
+        yield Lake(data, server.endpoint)
+
+
+def run_case(report: Report, number: int, folder: Path, seconds: float = SECONDS) -> None:
+    """All at once for a while, on a local disk or an object store in turn."""
+    report.begin(number)
+    kind = STORES[number % len(STORES)]
+    with placed(kind, folder) as lake:
+        for first in range(2):
+            lake.put(first)
+        begun = lake.opened()
+        begun.create_scalar_index("id", name="id_idx", number_of_items=20, spark=False)
+        ledger = [
+            {"version": 1, "deed": "create", "names": ["id_idx"], "indices": indices_of(begun)}
+        ]
+        until = time.time() + seconds
+        roles = [*[Writer] * WRITERS, *[Reader] * READERS, Appender]
+        context = multiprocessing.get_context("forkserver")
+        os.environ["PYTHONPATH"] = os.pathsep.join(each for each in sys.path if each)
+        context.set_forkserver_preload([*PRELOADED, "trust.many"])
+        workers, processes = [], []
+        for place, role in enumerate(roles):
+            seed = f"{report.seed} {number} {place}"
+            workers.append(role(lake, seed, until, str(folder / f"notes-{place}.json")))
+            processes.append(context.Process(target=workers[-1].run))
+            processes[-1].start()
+        for process in processes:
+            process.join()
+        for worker, process in zip(workers, processes, strict=True):
+            role = f"{kind}, {type(worker).__name__.lower()}"
+            if process.exitcode != 0:
+                report.fail(f"{role}: exit code {process.exitcode}")
+                continue
+            noted = json.loads(Path(worker.notes).read_text())
+            for name, count in noted["counts"].items():
+                report.tried[f"{kind}, {name}"] += count
+            for text in noted["failures"]:
+                report.fail(f"{role}: {text}")
+            ledger += noted["ledger"]
+            memory, files = growth(noted["held"])
+            if isinstance(worker, Reader) and (memory > MOST_GROWTH or files > MOST_MORE_OPEN):
+                report.fail(f"{role}: {memory / 2**20:.1f} MiB and {files} open files more")
+        with quiet():
+            ds = lake.opened()
+            report.tried[f"{kind}, commits in the ledger"] += len(ledger)
+            for problem in lost_commits(ledger, indices_of(ds)):
+                report.fail(f"{kind}: {problem}")
+            validate_all(ds)
+            ds.vacuum(timedelta(0))
+            validate_all(lake.opened())

@@ -1,0 +1,9 @@
+"""dataset() and Dataset."""
+
+from zonebloom.build.spec import IndexConfig
+from zonebloom.dataset.facade import Dataset, DatasetOptimizer
+from zonebloom.dataset.opening import dataset
+from zonebloom.dataset.reading import Filter
+from zonebloom.index.describe import IndexDescription
+
+__all__ = ["Dataset", "DatasetOptimizer", "Filter", "IndexConfig", "IndexDescription", "dataset"]

@@ -1,0 +1,446 @@
+"""Dataset: what users hold in their hands, and what changes it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from zonebloom import arguments
+from zonebloom.build.adopt import Adopted, adopt
+from zonebloom.build.builder import REFRESHED_HEADERS, Builder, Refreshed, refreshed_cells
+from zonebloom.build.layout import require_layout
+from zonebloom.build.spec import IndexConfig, IndexRequest
+from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, Version
+from zonebloom.catalog.store import Catalog
+from zonebloom.catalog.vacuum import RETENTION, Vacuumed, vacuum
+from zonebloom.dataset.engine import engine_of
+from zonebloom.dataset.indices import IndexedDataset
+from zonebloom.display import Rows
+from zonebloom.errors import (
+    CatalogError,
+    CorruptIndex,
+    SourceError,
+    ZoneBloomWarning,
+)
+from zonebloom.index.describe import INDEX_TYPE, NO_INDEX
+from zonebloom.opened import Opened
+from zonebloom.progress import Progress, require_progress
+from zonebloom.storage.memory import TableSource
+from zonebloom.storage.source import Source
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow.dataset as pads
+    from pyspark.sql import SparkSession
+
+
+class DatasetOptimizer:
+    """Brings the indices of a dataset up to date; it is ``Dataset.optimize``."""
+
+    def __init__(self, dataset: Dataset):
+        self._dataset = dataset
+
+    def __repr__(self) -> str:
+        return f"<zonebloom.DatasetOptimizer of {self._dataset.title}>"
+
+    def optimize_indices(
+        self,
+        index_names: Sequence[str] | None = None,
+        *,
+        layout: Literal["auto", "table", "sliced"] = "auto",
+        retention: timedelta | None = RETENTION,
+        repair: bool = False,
+        spark: SparkSession | Literal[False] | None = None,
+        progress: Progress = None,
+    ) -> Rows[Refreshed]:
+        """Index files that came or changed, forget files that are gone, choose a layout.
+
+        Files are listed anew first, as `Dataset.refresh` does. Files that are as they were
+        indexed are not read again.
+
+        Parameters
+        ----------
+        index_names : list of str, optional
+            All indices by default, but those of other datasets that share the index_dir.
+        layout : {"auto", "table", "sliced"}
+            As `Dataset.create_scalar_index` takes it. What came merges with what is of its size
+            or smaller, so each refresh costs what it adds, and a large part is left alone.
+        retention : timedelta, optional
+            Versions and segments that were replaced longer ago are deleted after a change, as by
+            `Dataset.vacuum`; None keeps them all. 7 days by default.
+        repair : bool
+            Whether to read the indices whole first, and build anew, with the same parameters,
+            those whose checksums do not hold.
+        spark, progress
+            As `Dataset.create_scalar_index` takes them.
+
+        Returns
+        -------
+        list of Refreshed
+            One for each index, in the order of their names as given.
+
+        Raises
+        ------
+        SchemaMismatch, FragmentUnreadable
+        CorruptIndex
+            When a segment that is kept is damaged, and repair=False.
+
+        Examples
+        --------
+        >>> pq.write_table(table.slice(0, 10), "orders/late.parquet")
+        >>> ds.optimize.optimize_indices(["id_idx"])
+        [Refreshed(name='id_idx', fragments_added=1, fragments_dropped=0, ...)]
+        """
+        require_layout(layout)
+        require_progress(progress)
+        if retention is not None:
+            arguments.of_type(retention, timedelta, "retention")
+        if index_names is not None:
+            index_names = arguments.names(index_names, "index_names")
+        repair = arguments.flag(repair, "repair")
+        ds = self._dataset
+        ds._renew()
+        builder = Builder(ds.opened)
+        names = builder.own_indices() if index_names is None else index_names
+        work = {name: ds.opened.entry(name) for name in names}
+        indices = [(entry, ds.opened.indexed_column(entry)) for entry in work.values()]
+        damaged = {name: why for name in work if (why := _damage(ds, name))} if repair else {}
+        version, refreshed = builder.refresh(indices, layout, engine_of(spark), progress, damaged)
+        if repair and version.number < ds.opened.catalog.newest_number():
+            # The newest cannot be read, and would be tried by every reader.
+            version = ds.opened.catalog.commit(lambda latest: latest)
+        ds.opened = ds.opened.at(version)
+        if retention is not None and any(each.changed for each in refreshed):
+            _forget(ds, retention)
+        return Rows(refreshed, REFRESHED_HEADERS, refreshed_cells, NO_INDEX)
+
+
+class Dataset(IndexedDataset):
+    """Files with their indices; made by `dataset`.
+
+    Attributes
+    ----------
+    title : str
+        What it is called where it is shown.
+    opened : Opened
+        Its files, its index folder, the version of that in use, and what answers over them.
+
+    Raises
+    ------
+    InvalidArgument, ColumnNotFound, FilterError, IndexNotFound
+        Of all methods, when there is no such value, column or index, or a filter cannot be read.
+
+    Examples
+    --------
+    >>> print(ds)
+    <zonebloom.Dataset orders: 3 parquet files, 3 columns>
+      id_idx: BLOOMFILTER on id, 30 zones of 100 rows, 10.8 kB, 3 of 3 fragments covered
+      customer_idx: BLOOMFILTER on customer, 30 zones of 100 rows, 10.8 kB, 3 of 3 fragments covered
+    >>> ds.version, ds.index_dir, ds.files[0]
+    (1, '...orders/_zonebloom', '...orders/0.parquet')
+    """
+
+    opened: Opened
+
+    def __init__(
+        self,
+        opened: Opened,
+        title: str | None = None,
+        reopen: Callable[[], tuple[Source, Catalog]] | None = None,
+    ):
+        super().__init__(opened, title)
+        # None where the files are named one by one: there is nothing to list.
+        self._reopen = reopen
+
+    def refresh(self) -> None:
+        """Take the files there are now, and the newest index of them.
+
+        The source is opened again as it was: a folder or a pattern is listed anew, and files
+        that are gone are forgotten. Of a Delta or Iceberg table the version counts that the
+        table object has loaded by now; call its own ``update_incremental()`` or ``refresh()``
+        first to have the newest. LazyFrames made of the dataset see the same files from then on.
+
+        Raises
+        ------
+        SourceError
+            When the files were given one by one, or as a ``pyarrow.dataset.Dataset``, which has
+            its own list of files: open those again with the files there are. When the files
+            share another folder by now than the one their index lies in.
+        NoFragments, FragmentUnreadable
+            And the dataset is as it was.
+
+        Examples
+        --------
+        >>> os.remove("orders/0.parquet")
+        >>> ds.refresh()
+        >>> len(ds.files), ds.count_rows()
+        (2, 2000)
+        """
+        if self._reopen is None:
+            if isinstance(self.opened.source, TableSource):
+                self.checkout_latest()
+                return
+            raise SourceError(
+                "the dataset was opened with a list of files, or with a pyarrow dataset that has "
+                "one, so there is nothing to list anew; open it again with the files there are now"
+            )
+        self.opened = self.opened.renewed(*self._reopen())
+
+    def checkout_latest(self) -> None:
+        """Use the newest index of the files this dataset has, as other writers may have left it.
+
+        Files that came since are not looked for: `refresh` does both.
+
+        >>> zb.dataset("orders").create_scalar_index("day")
+        >>> ds.version, ds.checkout_latest(), ds.version
+        (1, None, 2)
+        """
+        self.opened = self.opened.at(self.opened.catalog.latest())
+
+    def _renew(self) -> None:
+        """Take what is newest, to change it: what has been read so far does not matter."""
+        if self._reopen is None:
+            self.checkout_latest()
+        else:
+            self.refresh()
+
+    def create_scalar_index(
+        self,
+        column: str | Sequence[str],
+        index_type: str | IndexConfig = INDEX_TYPE,
+        name: str | None = None,
+        *,
+        replace: bool = True,
+        number_of_items: int = DEFAULT_ITEMS,
+        probability: float = DEFAULT_PROBABILITY,
+        sizing: Literal["log2", "exact"] = "log2",
+        fold: bool = True,
+        max_false_zones: float | None = None,
+        layout: Literal["auto", "table", "sliced"] = "auto",
+        global_filter: bool = False,
+        expected_num_items: int | None = None,
+        global_probability: float | None = None,
+        plaintext: bool = False,
+        spark: SparkSession | Literal[False] | None = None,
+        progress: Progress = None,
+    ) -> None:
+        """Index a column: one split-block Bloom filter for each zone of rows.
+
+        Files are listed anew first, as `refresh` does.
+
+        Parameters
+        ----------
+        column : str or list of str
+            A column, a leaf of a struct as "a.b", or several, each with an index of its own;
+            files are read once for all of them, and all are committed at once.
+        index_type : str or IndexConfig
+            "BLOOMFILTER", or a configuration with its parameters.
+        name : str, optional
+            ``<column>_idx`` by default.
+        replace : bool
+            Whether an index of that name is replaced.
+        number_of_items : int
+            Rows a zone, and the distinct values its filter is sized for.
+        probability : float
+            Target false positive probability of a zone, between 0 and 1.
+        sizing : {"log2", "exact"}
+            Filter sizes as Lance's, or the least that reach the probability.
+        fold : bool
+            Whether filters that hold few distinct values, as those of short zones do, are halved
+            as often as the probability allows; False keeps them all as large as Lance's.
+        max_false_zones : float, optional
+            Instead of a probability: zones of the whole dataset that a lookup may read in vain
+            on average.
+        layout : {"auto", "table", "sliced"}
+            A filter after another, or bit by bit of all filters, which answers a key from eight
+            short reads; "auto" slices from 4096 zones on.
+        global_filter : bool
+            Whether to make one filter over all keys of the column as well, for joins.
+        expected_num_items : int, optional
+            Distinct keys the global filter is sized for; the rows there are by default.
+        global_probability : float, optional
+            Of a false positive of the global filter at that many keys; by default 0.001, or 0.01
+            where the filter would be over 128 MiB (some 63 million keys).
+        plaintext : bool
+            Of files that are encrypted an index is refused that is not, as long as the dataset was
+            opened without ``encryption``: filters tell which keys there are, ranges the least and
+            the greatest. True builds it all the same.
+        spark : SparkSession or False, optional
+            Where to build: a session, or False for threads of this process. By default the
+            active session if there is one and there is a gigabyte of data to read; less is done
+            sooner here. A bar of progress says where.
+        progress : bool or callable, optional
+            True for a bar, or a function given rows done and rows in all.
+
+        Raises
+        ------
+        InvalidArgument, ColumnNotFound, UnsupportedType
+            Before anything is read.
+        IndexExists
+            And replace=False, or it is of another dataset that shares the index_dir.
+        FragmentUnreadable, SchemaMismatch
+            And nothing is left behind.
+
+        Examples
+        --------
+        >>> ds.create_scalar_index(["id", "day"], number_of_items=100, max_false_zones=0.01)
+        >>> ds.create_scalar_index("customer", name="for_joins", global_filter=True)
+        >>> [each.name for each in ds.describe_indices()]
+        ['customer_idx', 'id_idx', 'day_idx', 'for_joins']
+        """
+        request = IndexRequest(
+            column=column,
+            index_type=index_type,
+            name=name,
+            replace=replace,
+            layout=layout,
+            number_of_items=number_of_items,
+            probability=probability,
+            sizing=sizing,
+            fold=fold,
+            max_false_zones=max_false_zones,
+            global_filter=global_filter,
+            expected_num_items=expected_num_items,
+            global_probability=global_probability,
+            plaintext=plaintext,
+        )
+        require_progress(progress)
+        self._renew()
+        version = Builder(self.opened).build(
+            request.specs(self.opened), request.layout, request.replace, engine_of(spark), progress
+        )
+        self.opened = self.opened.at(version)
+
+    @property
+    def optimize(self) -> DatasetOptimizer:
+        """Bringing indices up to date, as Lance names it: ``ds.optimize.optimize_indices()``."""
+        return DatasetOptimizer(self)
+
+    def adopt_index(self) -> Adopted:
+        """Use the index for files that were copied, moved or uploaded together with it.
+
+        A copied file has other times, and another store has other tags: it counts as changed, and
+        is read whole. This says which are the files that were indexed all the same, by their size
+        and a digest of their footer, which the build kept, and between local disks by samples of
+        their content; the data is not read. Parquet alone has such a footer. A file that was
+        renamed is known again too; a name alone tells nothing.
+
+        Returns
+        -------
+        Adopted
+            How many files the index covers again, and the paths of those it does not.
+
+        Raises
+        ------
+        CommitConflict
+            When another writer indexed the files meanwhile.
+
+        Examples
+        --------
+        >>> os.rename("orders/0.parquet", "orders/first.parquet")
+        >>> ds.adopt_index()
+        Adopted(num_files=1, left=())
+        """
+        self._renew()
+        version, adopted = adopt(self.opened)
+        self.opened = self.opened.at(version)
+        return adopted
+
+    def drop_index(self, name: str) -> None:
+        """Forget an index; its segments stay on disk for older readers until `vacuum`.
+
+        Raises
+        ------
+        IndexNotFound
+
+        Examples
+        --------
+        >>> ds.drop_index("id_idx")
+        >>> ds
+        <zonebloom.Dataset orders: 3 parquet files, 3 columns; indices: customer_idx>
+        """
+        self.opened.entry(name)
+
+        def change(latest: Version) -> Version:
+            left = {key: entry for key, entry in latest.indices.items() if key != name}
+            return latest.with_indices(left)
+
+        self.opened = self.opened.at(self.opened.catalog.commit(change))
+
+    def vacuum(self, older_than: timedelta = RETENTION) -> Vacuumed:
+        """Delete older versions of the index, and segments that only they name.
+
+        Parameters
+        ----------
+        older_than : timedelta
+            Versions that were the newest since are kept for their readers, with all they name,
+            and so is what was written since, for builds under way.
+
+        Returns
+        -------
+        Vacuumed
+
+        Examples
+        --------
+        >>> from datetime import timedelta
+        >>> ds.drop_index("id_idx")
+        >>> ds.vacuum(timedelta(0)).num_segments
+        1
+        """
+        return vacuum(self.opened.catalog, arguments.of_type(older_than, timedelta, "older_than"))
+
+    def to_polars(self) -> pl.LazyFrame:
+        """A Polars LazyFrame whose filters skip zones; see `zonebloom.polars.scan`.
+
+        Raises
+        ------
+        MissingDependency
+            Without Polars 2.0 or newer.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> ds.to_polars().filter(pl.col("customer") == "C042").select("id").collect().height
+        6
+        """
+        from zonebloom.polars import scan
+
+        return scan(self)
+
+    def to_arrow_dataset(self) -> pads.Dataset:
+        """A ``pyarrow.dataset.Dataset`` of the files and indices there are now.
+
+        DuckDB, Polars, DataFusion, Ibis and whatever else reads PyArrow's datasets reads it
+        unchanged, and the filters they push down skip zones; joins push none. A scanner is an Arrow
+        stream for the same libraries, filtered by its own filter alone.
+
+        >>> import pyarrow.compute as pc
+        >>> ds.to_arrow_dataset().count_rows(filter=pc.field("id") == 42)
+        1
+        """
+        from zonebloom.arrow_dataset import ArrowDataset
+
+        return ArrowDataset(self)
+
+
+def _forget(ds: Dataset, retention: timedelta) -> None:
+    """Vacuum after a commit, which stands whatever comes of that."""
+    try:
+        ds.vacuum(retention)
+    except CatalogError as error:
+        warnings.warn(
+            f"older versions of the index of {ds.title} are not deleted: {error}",
+            ZoneBloomWarning,
+            stacklevel=3,
+        )
+
+
+def _damage(ds: Dataset, name: str) -> str | None:
+    """What of an index is not as it was written."""
+    try:
+        ds.validate_index(name, sample=0)
+    except CorruptIndex as error:
+        return str(error)
+    return None

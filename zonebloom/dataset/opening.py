@@ -1,0 +1,175 @@
+"""dataset(): a dataset opened as it lies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from dataclasses import replace as replace_fields
+from typing import Any, get_args
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom import arguments
+from zonebloom.catalog.store import Catalog
+from zonebloom.dataset.engine import active_session
+from zonebloom.dataset.facade import Dataset
+from zonebloom.errors import InvalidArgument
+from zonebloom.opened import Opened, beside
+from zonebloom.storage.delta import is_delta, open_delta
+from zonebloom.storage.discovery import Partitioning, Schema, open_source, require_no_schema
+from zonebloom.storage.iceberg import is_iceberg, open_iceberg
+from zonebloom.storage.memory import open_table
+from zonebloom.storage.paths import absolute_path, is_uri
+from zonebloom.storage.sealed import Encryption
+from zonebloom.storage.source import Source, Stale
+
+
+def dataset(
+    source: Any,
+    format: str = "parquet",
+    filesystem: Any = None,
+    index_dir: str | None = None,
+    partitioning: Partitioning = "auto",
+    stale: Stale = "read",
+    embedded_filters: bool = False,
+    schema: Schema = None,
+    encryption: Encryption | None = None,
+) -> Dataset:
+    """Open a dataset as it lies.
+
+    Parameters
+    ----------
+    source : path, URI, list of them, or dataset of pyarrow, deltalake or pyiceberg
+        A folder, a file, a glob pattern, a URI, several files, a ``pyarrow.dataset.Dataset``
+        over files, a ``pyarrow.Table`` in memory, a ``deltalake.DeltaTable`` or a pyiceberg
+        ``Table`` at the version it has loaded.
+    format : str
+        "parquet", or another format of ``pyarrow.dataset``; those are read a whole fragment
+        at a time.
+    filesystem : pyarrow.fs or fsspec file system, optional
+        Where the paths are. Of a path at ``s3a://`` by default as the active Spark session is set
+        (``fs.s3a.*``), and of other URIs as pyarrow finds its way there.
+    index_dir : str, optional
+        Folder of the index, in the same file system; ``_zonebloom`` beside the data by
+        default, which pyarrow and Spark do not list. Several datasets may share one: names of
+        indices are common to them, and none replaces an index of another.
+    partitioning : "auto", "hive", list of str, pyarrow.dataset.Partitioning, or None
+        What folders say of the rows in them, as ``pyarrow.dataset.dataset`` takes it. "auto"
+        is "hive" (``year=2024/month=1``) below a folder and None for files named one by one.
+    stale : {"read", "raise", "ignore-missing"}
+        What becomes of files that are others than when the dataset was opened or indexed. One
+        that changed or came is read whole, with a warning; "raise" refuses whatever would use
+        the index instead, with StaleIndex, and with CorruptIndex where the index is damaged. One
+        that is gone is an error, or with "ignore-missing" left out with a warning. The files of a
+        Delta or Iceberg table are never left out.
+    embedded_filters : bool
+        Whether row groups of files no index covers are passed over by the Bloom filters that
+        writers put inside them. Parquet has no checksum for those: where one bit of a filter
+        has changed, rows are lost that are there. Filters that lack a bound of their column
+        chunk's statistics are not used.
+    schema : pyarrow.Schema or "union", optional
+        The columns of the dataset: those given, or those of all files by name, in types all of
+        a column's files widen to as ``pyarrow.unify_schemas(..., promote_options="permissive")``
+        has it, for which every file's schema is read. By default those of the first file, as
+        for ``pyarrow.dataset.dataset``. A column that a file lacks is null in it.
+    encryption : Encryption, optional
+        Keys by which the index is read and written. One that is encrypted is not used without
+        them: that is warned of, and the data is read. One that is not encrypted is not used with
+        them, for it may be forged.
+
+    Returns
+    -------
+    Dataset
+        Of the files and the catalog version found now. A file rewritten later is noticed at the
+        next scan, a new one by `Dataset.refresh` and by whatever builds or optimizes an index.
+
+    Raises
+    ------
+    NoFragments, FragmentUnreadable, SchemaMismatch, SourceError, InvalidArgument
+
+    Notes
+    -----
+    Local files are told apart by size, times and inode; where times alone differ, a digest that
+    the build kept decides for files up to 1 MiB, and a larger one written since has changed.
+    Objects are told apart by their ETag, asked anew for each plan.
+
+    Of Parquet only the pages that hold kept rows are read, first those of the filter's columns;
+    column chunks of one page, structs whose pages do not align, and encrypted files are read by
+    the row group. Arrow IPC files are read by the record batch, CSV, JSON and ORC whole.
+
+    A Delta or Iceberg table is read as of the version it has loaded. Rows deleted by deletion
+    vectors, position or equality deletes are on no path. Columns are told by column mapping or
+    field ids, so an index stays with a renamed one. A path inside such a table, or a Hudi one, is
+    refused. The index lies in ``_zonebloom`` in the table's folder: where a clean-up job deletes
+    what it does not know, give index_dir.
+
+    With a store of obstore as file system, or pyarrow's S3FileSystem where obstore is installed,
+    an object is asked for by its tag and the pages of all columns come at once: a lookup waits for
+    the store twice, at first three or four times, for up to a thousand files.
+
+    Examples
+    --------
+    >>> zb.dataset("orders/*.parquet").count_rows("id < 100")
+    100
+    >>> zb.dataset("orders", index_dir="elsewhere")
+    <zonebloom.Dataset orders: 3 parquet files, 3 columns; no index>
+    >>> zb.dataset(table).count_rows("customer = 'C042'")
+    6
+    """
+    if isinstance(source, pa.Table) or is_delta(source) or is_iceberg(source):
+        require_no_schema(source, schema)
+    if index_dir is not None:
+        index_dir = arguments.path(index_dir, "index_dir")
+    if isinstance(source, pa.Table):
+        return _in_memory(source, index_dir)
+    arguments.choice(stale, "stale", get_args(Stale))
+    if encryption is not None:
+        arguments.of_type(encryption, Encryption, "encryption")
+    embedded_filters = arguments.flag(embedded_filters, "embedded_filters")
+    title = arguments.path(source, "source") if isinstance(source, str | os.PathLike) else None
+    if title is not None and filesystem is None and not is_uri(title):
+        # It means the same after the process went to another folder.
+        source = absolute_path(title)
+    elif title is not None and filesystem is None:
+        filesystem, source = _as_session_has_it(title)
+    where: Any = source
+
+    def files_and_index() -> tuple[Source, Catalog]:
+        if is_delta(where):
+            files = open_delta(where, filesystem)
+        elif is_iceberg(where):
+            files = open_iceberg(where, filesystem)
+        else:
+            files = open_source(where, format, filesystem, partitioning, schema)
+        return beside(replace_fields(files, stale=stale), index_dir, encryption)
+
+    opened = Opened.of(*files_and_index(), embedded_filters=embedded_filters)
+    is_listed = title is not None or is_delta(source) or is_iceberg(source)
+    return Dataset(opened, title, files_and_index if is_listed else None)
+
+
+def _as_session_has_it(path: str) -> tuple[Any, str]:
+    """Where a path of Hadoop's own scheme lies, as the active Spark session is set, if one is."""
+    spark = active_session() if path.lower().startswith(("s3a:", "s3n:")) else None
+    if spark is None:
+        return None, path
+    from zonebloom.spark.stores import open_place
+
+    return open_place(spark, path)
+
+
+def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
+    """A table with indices that live as long as the dataset."""
+    if index_dir is not None:
+        # Another table could not be told from this one later.
+        raise InvalidArgument(
+            "the index of a table in memory is gone with it; leave index_dir out, or write the "
+            "table to Parquet"
+        )
+    folder = tempfile.mkdtemp(prefix="zonebloom-")
+    ds = Dataset(Opened.of(open_table(table), Catalog(pafs.LocalFileSystem(), folder)))
+    weakref.finalize(ds, shutil.rmtree, folder, ignore_errors=True)
+    return ds

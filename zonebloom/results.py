@@ -1,0 +1,48 @@
+"""Types of what methods return, for annotations; methods make them.
+
+    from zonebloom.results import Scanner
+
+    def count(scan: Scanner) -> int: ...
+
+Most show themselves: as one line by `repr`, as text by `print`, as HTML in Jupyter.
+"""
+
+from __future__ import annotations
+
+from zonebloom.advise.judge import Advice, Advices
+from zonebloom.arrow_dataset import ArrowDataset
+from zonebloom.build.adopt import Adopted
+from zonebloom.build.builder import Refreshed
+from zonebloom.catalog.vacuum import Vacuumed
+from zonebloom.dataset import DatasetOptimizer
+from zonebloom.display import Figures, Rows
+from zonebloom.index.describe import EmbeddedDescription, IndexDescription
+from zonebloom.index.global_filter import GlobalFilter
+from zonebloom.index.validate import ValidatedIndex
+from zonebloom.scan.explain import PlanText, ScanPlan
+from zonebloom.scan.plan import ScanStats
+from zonebloom.scan.scanner import Scanner
+
+__all__ = [
+    "Adopted",
+    "Advice",
+    "Advices",
+    "ArrowDataset",
+    "DatasetOptimizer",
+    "EmbeddedDescription",
+    "Figures",
+    "GlobalFilter",
+    "IndexDescription",
+    "PlanText",
+    "Refreshed",
+    "Rows",
+    "ScanPlan",
+    "ScanStats",
+    "Scanner",
+    "Vacuumed",
+    "ValidatedIndex",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,107 @@
+"""Equal numbers of many by one table: those of keys, and of rows that may equal them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import boolean, int32, int64, uint64, void
+
+from zonebloom.sbbf.jit import inlined, kernel, readonly
+
+_PRIME = np.uint64(0x9E3779B185EBCA87)
+
+
+@inlined
+def _found(value, keys, table):
+    """The slot of a value, or the free one where it belongs; half of all slots are free."""
+    mixed = np.uint64(value)
+    mixed = (mixed ^ (mixed >> np.uint64(32))) * _PRIME
+    slot = np.int64((mixed ^ (mixed >> np.uint64(32))) & np.uint64(table.shape[0] - 1))
+    while table[slot] and keys[table[slot] - 1] != value:
+        slot = (slot + 1) & (table.shape[0] - 1)
+    return slot
+
+
+@kernel(void(readonly(int64), int64[::1], int64[::1]))
+def number_keys(keys, table, out):
+    """The position of each key, of equal ones that of the first; the table is of zeros, its size a
+    power of two and at least twice the number of keys."""
+    for i in range(keys.shape[0]):
+        slot = _found(keys[i], keys, table)
+        if not table[slot]:
+            table[slot] = i + 1
+        out[i] = table[slot] - 1
+
+
+@kernel(void(readonly(int64), readonly(int64), readonly(int64), int64[::1]))
+def find_keys(values, keys, table, out):
+    """The position of the key that each value equals by a table of `number_keys`, or -1."""
+    for i in range(values.shape[0]):
+        out[i] = table[_found(values[i], keys, table)] - 1
+
+
+@kernel(void(readonly(int64), readonly(int64), readonly(int64), int64[::1], int64[::1], int64[::1]))
+def rows_by_code(codes, files, rows, ends, files_out, rows_out):
+    """Bring rows of equal codes together, in the order they came, without those of code -1.
+
+    ``ends``, zeros, of one item more than there are codes, becomes where the rows of each end.
+    """
+    for i in range(codes.shape[0]):
+        ends[codes[i] + 1] += 1
+    ends[0] = 0
+    for code in range(1, ends.shape[0]):
+        ends[code] += ends[code - 1]
+    # As long as rows come, where the next of each code goes.
+    for i in range(codes.shape[0]):
+        if codes[i] >= 0:
+            at = ends[codes[i]]
+            files_out[at] = files[i]
+            rows_out[at] = rows[i]
+            ends[codes[i]] = at + 1
+
+
+@inlined
+def _bounds(code, ends):
+    if code < 0:
+        return 0, 0
+    return (ends[code - 1] if code else 0), ends[code]
+
+
+@kernel(int64(readonly(int64), readonly(int64)))
+def count_rows(codes, ends):
+    """How many rows have each of some codes, in all, and one for each that no row has."""
+    count = 0
+    for i in range(codes.shape[0]):
+        first, end = _bounds(codes[i], ends)
+        count += max(end - first, 1)
+    return count
+
+
+@kernel(
+    void(
+        readonly(int64),
+        readonly(int64),
+        readonly(int64),
+        readonly(int64),
+        readonly(uint64),
+        int64[::1],
+        int32[::1],
+        uint64[::1],
+        int64[::1],
+        boolean[::1],
+    )
+)
+def rows_by_key(codes, ends, files, rows, ids, key_out, files_out, ids_out, rows_out, is_held):
+    """The rows of each code by `rows_by_code`, with the ids of their files; one that is not held
+    for a code without."""
+    at = 0
+    for i in range(codes.shape[0]):
+        first, end = _bounds(codes[i], ends)
+        if first == end:
+            key_out[at], files_out[at], ids_out[at], rows_out[at] = i, 0, 0, 0
+            is_held[at] = False
+            at += 1
+        for row in range(first, end):
+            key_out[at], files_out[at], rows_out[at] = i, files[row], rows[row]
+            ids_out[at] = ids[files[row]]
+            is_held[at] = True
+            at += 1
