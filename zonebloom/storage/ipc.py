@@ -1,9 +1,11 @@
-"""Rows of an Arrow IPC fragment, read at positions: a mapped file cut meanwhile is fatal."""
+"""Rows of an Arrow IPC fragment, read at positions: a mapped file cut meanwhile is fatal, and of a
+Python file object a thread of pyarrow's lets go at its leisure, fatal where the process ends first.
+"""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +13,16 @@ import pyarrow as pa
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import reading
-from zonebloom.storage.ipc_layout import BatchHead, flat_places, flat_rows, read_blocks, read_head
-from zonebloom.storage.random_access import FragmentFile
+from zonebloom.storage.ipc_layout import (
+    BatchHead,
+    column_buffers,
+    flat_places,
+    flat_rows,
+    read_blocks,
+    read_head,
+    schema_message,
+)
+from zonebloom.storage.random_access import FragmentFile, near
 from zonebloom.storage.source import dataset_columns, groups_with
 
 # Rows between two ranges below which they are read as one.
@@ -33,8 +43,13 @@ class IpcRows:
         self._path = file.path
         self._file = file
         with reading(self._path):
-            self._blocks, is_little = read_blocks(self._one, self._file.num_bytes)
-            self._stored = pa.ipc.open_file(self._as_file()).schema
+            self._blocks, self._dictionaries, is_little = read_blocks(
+                self._one, self._file.num_bytes
+            )
+            self._schema_message = schema_message(
+                self._one, [*self._dictionaries, *self._blocks], self._file.num_bytes
+            )
+            self._stored = pa.ipc.read_schema(pa.py_buffer(self._schema_message))
         self._flat = flat_places(self._stored) if is_little else {}
         self._heads: dict[int, BatchHead] = {}
         self._last: tuple[tuple[int, tuple[int, ...]], pa.RecordBatch] | None = None
@@ -100,47 +115,39 @@ class IpcRows:
             return {}
         wanted = tuple(sorted(self._stored.get_field_index(name) for name in names))
         if self._last is None or self._last[0] != (number, wanted):
+            stream = pa.py_buffer(self._stream(number, names))
             options = pa.ipc.IpcReadOptions(included_fields=list(wanted))
-            batch = pa.ipc.open_file(self._as_file(), options=options).get_batch(number)
+            batch = pa.ipc.open_stream(stream, options=options).read_next_batch()
             batch.validate(full=True)
             self._last = (number, wanted), batch
         batch = self._last[1]
         pieces = [batch.slice(start, stop - start) for start, stop in rows]
         return {name: pa.chunked_array([each.column(name) for each in pieces]) for name in names}
 
+    def _stream(self, number: int, names: Sequence[str]) -> np.ndarray:
+        """An Arrow stream of one record batch, in which columns that are not named may be zeros."""
+        block = self._blocks[number]
+        parts = column_buffers(self._stored, self._head(number), names)
+        if parts is None:
+            parts = [(block.body, block.stop)]
+        begun = self._before_batches + self._one(block.start, block.body)
+        # Of memory that nothing is written to, none is taken.
+        stream = np.zeros(len(begun) + block.stop - block.body, dtype=np.uint8)
+        stream[: len(begun)] = np.frombuffer(begun, dtype=np.uint8)
+        body = stream[len(begun) :]
+        spans = near(parts, self._file.coalesce)
+        for (start, stop), data in zip(spans, self._file.read(spans), strict=True):
+            body[start - block.body : stop - block.body] = np.frombuffer(data, dtype=np.uint8)
+        return stream
+
+    @cached_property
+    def _before_batches(self) -> bytes:
+        """The schema and dictionaries, as a stream begins."""
+        whole = [(each.start, each.stop) for each in self._dictionaries]
+        return b"".join([self._schema_message, *self._file.read(whole)])
+
     def _one(self, start: int, stop: int) -> bytes:
         return self._file.read([(start, stop)])[0]
 
-    def _as_file(self) -> pa.PythonFile:
-        return pa.PythonFile(_AsFile(self._one, self._file.num_bytes), mode="r")
-
     def close(self) -> None:
         self._file.close()
-
-
-class _AsFile(io.RawIOBase):
-    def __init__(self, read: Callable[[int, int], bytes], num_bytes: int):
-        self._read = read
-        self._num_bytes = num_bytes
-        self._at = 0
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._num_bytes
-        stop = end if size is None or size < 0 else min(self._at + size, end)
-        data = self._read(self._at, stop) if stop > self._at else b""
-        self._at += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}.get(whence, 0)
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True

@@ -3,14 +3,14 @@
 pyarrow reads columns of a record batch whole; a lookup wants few rows, whose bytes are found by
 arithmetic in columns of fixed width, of text and of binary values.
 
-    file    | ARROW1 | ... | head | body | head | body | ... | footer | its size i32 | ARROW1 |
+    file    | ARROW1 | schema | head | body | head | body | ... | footer | its size i32 | ARROW1 |
     head    (0xFFFFFFFF) | size i32 | Message, a flatbuffer (Message.fbs) that describes the body
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,6 +21,8 @@ Read = Callable[[int, int], bytes]
 Span: TypeAlias = tuple[int, int]
 
 _MAGIC = b"ARROW1"
+# Where the schema's message begins, past the magic bytes and their padding.
+_SCHEMA = 8
 _TAIL_BYTES = 16 << 10
 _CONTINUATION = b"\xff\xff\xff\xff"
 _RECORD_BATCH, _DICTIONARY = 3, 2
@@ -89,10 +91,8 @@ def _root(data: bytes) -> _Table:
     return _Table(data, _number("<I", data, 0))
 
 
-def read_blocks(
-    read: Read, num_bytes: int, slots: Sequence[int] = (_BATCHES,)
-) -> tuple[list[Block], bool]:
-    """The record batches of a file, and whether its numbers are little-endian."""
+def read_blocks(read: Read, num_bytes: int) -> tuple[list[Block], list[Block], bool]:
+    """The record batches of a file, its dictionaries, and whether its numbers are little-endian."""
     tail = read(max(0, num_bytes - _TAIL_BYTES), num_bytes)
     if len(tail) < 10 or not tail.endswith(_MAGIC):
         raise ValueError("it does not end as an Arrow IPC file")
@@ -102,14 +102,24 @@ def read_blocks(
     if size + 10 > len(tail):
         tail = read(num_bytes - 10 - size, num_bytes)
     footer = _root(tail[-10 - size : -10])
-    blocks = []
-    listed = np.concatenate([footer.structs(slot, _BLOCK) for slot in slots])
-    for offset, head, _, body in listed.tolist():
-        block = Block(offset, offset + head, offset + head + body)
+    batches, dictionaries = (
+        [
+            Block(offset, offset + head, offset + head + body)
+            for offset, head, _, body in footer.structs(slot, _BLOCK).tolist()
+        ]
+        for slot in (_BATCHES, _DICTIONARIES)
+    )
+    for block in (*batches, *dictionaries):
         if not 0 <= block.start <= block.body <= block.stop <= num_bytes:
             raise ValueError("a record batch lies outside it")
-        blocks.append(block)
-    return blocks, footer.table(1).number(0, "<h") == 0
+    return batches, dictionaries, footer.table(1).number(0, "<h") == 0
+
+
+def schema_message(read: Read, blocks: Sequence[Block], num_bytes: int) -> bytes:
+    """The message that a file begins with, which lies before all of its blocks."""
+    data = read(_SCHEMA, max(_SCHEMA, min((block.start for block in blocks), default=num_bytes)))
+    at = 4 if data.startswith(_CONTINUATION) else 0
+    return data[: at + 4 + _number("<i", data, at)]
 
 
 def read_head(read: Read, block: Block) -> BatchHead:
@@ -147,7 +157,8 @@ def open_as_it_lies(buffer: pa.Buffer) -> pa.ipc.RecordBatchFileReader:
         return buffer[start:stop].to_pybytes()
 
     end = 0
-    for block in sorted(read_blocks(read, buffer.size, (_BATCHES, _DICTIONARIES))[0]):
+    batches, dictionaries, _ = read_blocks(read, buffer.size)
+    for block in sorted([*batches, *dictionaries]):
         head = read_head(read, block)
         taken = sum((head.buffers[:, 1] - head.buffers[:, 0]).tolist())
         if head.is_compressed:
@@ -161,16 +172,30 @@ def open_as_it_lies(buffer: pa.Buffer) -> pa.ipc.RecordBatchFileReader:
 def flat_places(schema: pa.Schema) -> dict[str, tuple[int, int]]:
     """The node and first buffer of each column some rows of which can be read, up to an unknown
     type."""
-    places: dict[str, tuple[int, int]] = {}
+    return {
+        field.name: (node, buffers.start)
+        for field, node, buffers in _places(schema)
+        if _is_text(field.type) or _bit_width(field.type)
+    }
+
+
+def column_buffers(schema: pa.Schema, head: BatchHead, names: Sequence[str]) -> list[Span] | None:
+    """Where the buffers of some columns lie in the file; None past an unknown type."""
+    places = {field.name: buffers for field, _, buffers in _places(schema)}
+    if not places.keys() >= set(names):
+        return None
+    return [(start, stop) for name in names for start, stop in head.buffers[places[name]].tolist()]
+
+
+def _places(schema: pa.Schema) -> Iterator[tuple[pa.Field, int, slice]]:
+    """The columns up to an unknown type, with their first node and all their buffers."""
     node = buffer = 0
     for field in schema:
-        if _is_text(field.type) or _bit_width(field.type):
-            places[field.name] = node, buffer
         counts = _counts(field.type)
         if counts is None:
-            break
+            return
+        yield field, node, slice(buffer, buffer + counts[1])
         node, buffer = node + counts[0], buffer + counts[1]
-    return places
 
 
 def _is_text(t: pa.DataType) -> bool:
