@@ -136,7 +136,9 @@ def attempts(spark, folder, kind):
     wanted = some_id(folder / "lake")
     found = dataset.to_table(filter=f"id = {wanted}").to_pylist()
     assert sorted(tuple(row.values()) for row in found) == rows_in(folder / "lake", id=wanted)
-    return log.read_text().split(), named, version.folders
+    begun = log.read_text().split()
+    assert len(begun) == len(set(begun))
+    return begun, named, version.folders
 
 
 def kept(folder):
@@ -145,8 +147,8 @@ def kept(folder):
 
 def check_worker_killed_in_a_task(spark, folder):
     begun, named, folders = attempts(spark, folder, "dies")
-    # One task twice; of its first attempt nothing is left.
-    assert len(begun) == 4 and named < set(begun)
+    # At least one task twice, as slow ones are; of its first attempt nothing is left.
+    assert named < set(begun)
     assert kept(folder) == folders
 
 
@@ -177,7 +179,7 @@ def add_host(spark, host):
 def check_speculative_attempts(spark, folder):
     add_host(spark, "127.0.0.2")
     begun, named, folders = attempts(spark, folder, "waits")
-    assert len(begun) == 4 and named < set(begun)
+    assert named < set(begun)
     # By now the other attempt is dead, or goes on after the commit, with a name of its own.
     time.sleep(1)
     assert kept(folder) == folders
