@@ -12,6 +12,7 @@ import duckdb
 import e2e_helpers as e2e
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,7 @@ import zonebloom as zb
 from zonebloom import errors
 from zonebloom.scan import locate as module
 from zonebloom.scan import numbering
+from zonebloom.scan.key_summary import KeyRanges, fragments_with
 
 NAN = math.nan
 DAY = dt.date(2024, 5, 1)
@@ -302,6 +304,65 @@ def test_filters_over_all_keys_leave_none_of_many(tmp_path):
     for first in (absent, pa.array([5] * 20_000)):
         found = ds.locate(["a", "b"], {"a": first, "b": absent})
         assert found.num_rows == found["row"].null_count == 20_000
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.string(), pa.date32()])
+def test_fragments_that_may_hold_keys(kind):
+    """Against every key and every range, one by one."""
+
+    def values(numbers):
+        numbers = pa.array(numbers, pa.int64())
+        if kind == pa.date32():
+            return numbers.cast(pa.int32()).cast(kind)
+        # Of three digits, texts are in the order of their numbers.
+        return (
+            pc.utf8_lpad(numbers.cast(kind), 3, "0") if kind == pa.string() else numbers.cast(kind)
+        )
+
+    generator = np.random.default_rng(4)
+    low = generator.integers(100, 400, 40)
+    high = low + generator.integers(0, 12, 40)
+    unknown, empty = np.arange(40) == 4, np.arange(40) == 7
+    bounds = [
+        pc.if_else(pa.array(unknown), pa.scalar(None, kind), values(bound)) for bound in (low, high)
+    ]
+    ranges = KeyRanges(*bounds, empty)
+    for count in (0, 1, 7, 60):
+        numbers = [*generator.integers(100, 400, count).tolist(), None]
+        keys = values(numbers)
+        numbers = numbers[:-1]
+        expected = [
+            not empty[i] and any(unknown[i] or low[i] <= number <= high[i] for number in numbers)
+            for i in range(40)
+        ]
+        assert fragments_with([ranges], [keys]).tolist() == expected
+        other = KeyRanges(*(pa.nulls(40, kind) for _ in range(2)), np.arange(40) % 2 == 0)
+        both = fragments_with([ranges, other], [keys, keys])
+        assert both.tolist() == [hit and i % 2 == 1 for i, hit in enumerate(expected)]
+    if kind == pa.float64():
+        keys = pa.array([float("nan")], kind)
+        assert fragments_with([ranges], [keys]).tolist() == [not each for each in empty]
+
+
+def test_many_keys_leave_files_out_by_key_ranges(tmp_path, monkeypatch):
+    """Filters that many keys pass everywhere leave none out."""
+    tables = [pa.table({"id": range(5_000 * at, 5_000 * (at + 1))}) for at in range(4)]
+    paths = e2e.write_files(tmp_path / "t", tables)
+    ds = zb.dataset(tmp_path / "t")
+    e2e.build(ds, "id", number_of_items=1000, probability=0.5)
+    read = []
+
+    def located(self, part):
+        read.append(part.fragment.path)
+        yield from whole(self, part)
+
+    whole = module.Execution.located
+    monkeypatch.setattr(module.Execution, "located", located)
+    keys = np.concatenate([np.full(20_000, 12_345), np.arange(13_000, 16_000), [10**9]])
+    found = ds.locate("id", keys)
+    assert sorted(read) == [str(paths[2]), str(paths[3])]
+    held = keys < 10**9
+    assert found["row"].to_pylist() == [*(keys[held] % 5_000).tolist(), None]
 
 
 _SOME = st.integers(-3, 3) | st.sampled_from([-(2**15), 2**15 - 1])

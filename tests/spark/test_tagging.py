@@ -11,7 +11,6 @@ from urllib.parse import unquote, urlparse
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import spark_data
@@ -29,7 +28,6 @@ from zonebloom.errors import (
     UnsupportedType,
 )
 from zonebloom.spark import files_with_keys, tag_location
-from zonebloom.spark.tagging.key_summary import KeyRanges, fragments_with
 
 FILES = 3
 WAYS = ["here", "tasks", "dense"]
@@ -483,44 +481,6 @@ def test_paths_of_texts_that_numbers_do_not_give(spark, tmp_path):
     assert "cast the keys" not in str(error.value)
     found = tag_location(keys.withColumn("p", sf.lit("2")), tmp_path, "id", partition_by="p")
     assert [row.path.split("/")[-2] for row in found.collect()] == ["p=2"]
-
-
-@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.string(), pa.date32()])
-def test_fragments_that_may_hold_keys(kind):
-    """Against every key and every range, one by one."""
-
-    def values(numbers):
-        numbers = pa.array(numbers, pa.int64())
-        if kind == pa.date32():
-            return numbers.cast(pa.int32()).cast(kind)
-        # Of three digits, texts are in the order of their numbers.
-        return (
-            pc.utf8_lpad(numbers.cast(kind), 3, "0") if kind == pa.string() else numbers.cast(kind)
-        )
-
-    generator = np.random.default_rng(4)
-    low = generator.integers(100, 400, 40)
-    high = low + generator.integers(0, 12, 40)
-    unknown, empty = np.arange(40) == 4, np.arange(40) == 7
-    bounds = [
-        pc.if_else(pa.array(unknown), pa.scalar(None, kind), values(bound)) for bound in (low, high)
-    ]
-    ranges = KeyRanges(*bounds, empty)
-    for count in (0, 1, 7, 60):
-        numbers = [*generator.integers(100, 400, count).tolist(), None]
-        keys = values(numbers)
-        numbers = numbers[:-1]
-        expected = [
-            not empty[i] and any(unknown[i] or low[i] <= number <= high[i] for number in numbers)
-            for i in range(40)
-        ]
-        assert fragments_with([ranges], [keys]).tolist() == expected
-        other = KeyRanges(*(pa.nulls(40, kind) for _ in range(2)), np.arange(40) % 2 == 0)
-        both = fragments_with([ranges, other], [keys, keys])
-        assert both.tolist() == [hit and i % 2 == 1 for i, hit in enumerate(expected)]
-    if kind == pa.float64():
-        keys = pa.array([float("nan")], kind)
-        assert fragments_with([ranges], [keys]).tolist() == [not each for each in empty]
 
 
 # Refused

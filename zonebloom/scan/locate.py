@@ -7,7 +7,7 @@ against the keys once and exactly.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from zonebloom import arguments
 from zonebloom.arrays import distinct, empty, from_numpy, to_numpy
@@ -25,8 +24,14 @@ from zonebloom.errors import FragmentChanged, IndexNotFound, InvalidArgument
 from zonebloom.index.batch_lookup import keys_for
 from zonebloom.predicates import And, IsIn
 from zonebloom.ranges import RowRanges
-from zonebloom.sbbf.filter import Sbbf
 from zonebloom.scan.execute import Execution
+from zonebloom.scan.key_summary import (
+    KeyRows,
+    filter_for,
+    fragments_with,
+    insert_keys,
+    key_ranges,
+)
 from zonebloom.scan.key_values import as_stored, plain, plain_column, plain_type
 from zonebloom.scan.numbering import numbered_keys, shared_codes
 from zonebloom.scan.plan import FragmentPlan, Request
@@ -57,9 +62,9 @@ _FILES_SCHEMA = pa.schema(
 )
 # With more keys than this, about every zone may hold one.
 _MOST_CHOOSING = 1 << 14
-# A row in five hundred is held against the keys in vain.
-_PROBABILITY = 0.002
 _NO_ROWS = np.empty(0, dtype=np.int64)
+# The number of a file among those present, and what is read of it.
+Part: TypeAlias = tuple[int, FragmentPlan]
 # Rows of a file that may hold a key: its number, theirs, and chunks of their values by column.
 _Rows: TypeAlias = tuple[int, np.ndarray, list[list[pa.Array]]]
 
@@ -119,34 +124,6 @@ class Located:
     def _ids_and_paths(self) -> tuple[pa.Array, pa.Array]:
         ids = np.array([each.fragment_id for each in self.present], dtype=np.uint64)
         return from_numpy(ids), pa.array([each.fragment.path for each in self.present], pa.string())
-
-
-class KeyRows:
-    """The rows that may hold keys, as a filter of a scan."""
-
-    def __init__(self, keys: Mapping[Column, pa.Array], is_many: bool):
-        self.columns = frozenset(column.path[0] for column in keys)
-        self._known: list[tuple[Column, pc.SetLookupOptions | Sbbf]] = []
-        for column, values in keys.items():
-            known = pc.SetLookupOptions(values)
-            if is_many:
-                known = Sbbf(len(values), _PROBABILITY, sizing="exact")
-                known.insert(values)
-            self._known.append((column, known))
-
-    def __str__(self) -> str:
-        return f"keys of {', '.join(sorted(self.columns))}"
-
-    def matching_rows(self, table: pa.Table) -> np.ndarray:
-        """Numbers of the rows that may hold a key, ascending."""
-        hits = np.ones(table.num_rows, dtype=bool)
-        for column, known in self._known:
-            values = plain_column(table, column.path)
-            if isinstance(known, Sbbf):
-                hits &= known.check(values)
-            else:
-                hits &= to_numpy(pc.call_function("is_in", [values], known))
-        return np.flatnonzero(hits)
 
 
 def key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
@@ -210,19 +187,29 @@ def _candidates(
     pool: ThreadPoolExecutor,
 ) -> tuple[tuple[PresentFragment, ...], list[_Rows]]:
     """The files there are, and of each that is read the rows that may hold keys of its columns."""
-    is_many = max(map(len, columns.values())) > _MOST_CHOOSING
+    num_keys = len(next(iter(columns.values())))
+    is_many = num_keys > _MOST_CHOOSING
     terms = [IsIn(each.path, keys) for each, keys in columns.items()]
     predicate = terms[0] if len(terms) == 1 else And(tuple(terms))
     in_files = {each: keys for each, keys in columns.items() if each.path[0] not in by_path}
-    rows = KeyRows(in_files, is_many)
+    types = tuple(plain_type(each.type) for each in in_files)
+    rows = KeyRows(tuple(each.path for each in in_files), types, filter_for(num_keys))
+    insert_keys(rows.sbbf, list(in_files.values()), types)
     names = list(dict.fromkeys(each.path[0] for each in columns))
     # What `rows` leaves of what the predicate leaves is held against the keys later.
     request = Request(
         names, rows, predicate=None if is_many else predicate, is_predicate=not is_many
     )
-    plans = planner.fragments(predicate) if len(next(iter(columns.values()))) else []
+    plans = planner.fragments(predicate) if num_keys else []
     present = planner.to_read().present
-    parts = _parts(planner, plans, present)
+    may_hold = np.ones(len(present), dtype=bool)
+    if is_many:
+        ranges = [
+            key_ranges(source, planner, present, each.name, kind)
+            for each, kind in zip(in_files, types, strict=True)
+        ]
+        may_hold = fragments_with(ranges, list(in_files.values()))
+    parts = [_row_groups(planner, present, part) for part in tied(plans, present, may_hold)]
     read = partial(_read, Execution(source, request), tuple(columns))
     return present, list(chain.from_iterable(in_order(pool, read, parts, cores() + 1)))
 
@@ -267,30 +254,33 @@ def _passed(planner: Planner, column: Column, values: pa.Array) -> np.ndarray | 
         return np.flatnonzero(np.concatenate(list(parts)))
 
 
-def _parts(
-    planner: Planner, plans: Sequence[FragmentPlan], present: Sequence[PresentFragment]
-) -> list[tuple[int, FragmentPlan]]:
-    """What is read, with the number of its file among those present."""
-    numbers = {each.fragment.path: number for number, each in enumerate(present)}
-    parts = []
+def tied(
+    plans: Iterable[FragmentPlan], present: Sequence[PresentFragment], may_hold: np.ndarray
+) -> Iterator[Part]:
+    """What is read of files that may hold a key, tied to what they are now."""
+    numbers = {present[at].fragment.path: at for at in np.flatnonzero(may_hold).tolist()}
     for plan in plans:
-        number = numbers[plan.fragment.path]
-        file = present[number]
-        if plan.identity not in (None, file.identity):
+        number = numbers.get(plan.fragment.path)
+        if number is None:
+            continue
+        identity = present[number].identity
+        if plan.identity not in (None, identity):
             raise FragmentChanged(
                 f"{plan.fragment.path} changed while keys were located in it; call again"
             )
-        if plan.rows is None and plan.row_groups is None:
-            # Row group by row group, on all cores, where pyarrow would give batch after batch.
-            rows = RowRanges([(0, planner.count_rows(file))])
-            plan = replace(plan, rows=rows, pages=planner.pages(file))
-        parts.append((number, replace(plan, identity=file.identity)))
-    return parts
+        yield number, replace(plan, identity=identity)
 
 
-def _read(
-    execution: Execution, columns: Sequence[Column], part: tuple[int, FragmentPlan]
-) -> list[_Rows]:
+def _row_groups(planner: Planner, present: Sequence[PresentFragment], part: Part) -> Part:
+    """A whole file row group by row group, on all cores, where pyarrow gives batch after batch."""
+    number, plan = part
+    if plan.rows is not None or plan.row_groups is not None:
+        return part
+    rows = RowRanges([(0, planner.count_rows(present[number]))])
+    return number, replace(plan, rows=rows, pages=planner.pages(present[number]))
+
+
+def _read(execution: Execution, columns: Sequence[Column], part: Part) -> list[_Rows]:
     return [
         (part[0], rows, [_chunks(plain_column(table, each.path)) for each in columns])
         for rows, table in execution.located(part[1])

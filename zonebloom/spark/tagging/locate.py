@@ -6,33 +6,38 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.dataset import Dataset
-from zonebloom.errors import FragmentChanged, IndexNotUsedWarning, InvalidArgument
+from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.predicates import And, Constant, IsIn
+from zonebloom.sbbf.filter import Sbbf
+from zonebloom.scan.key_summary import (
+    KeyRanges,
+    KeyRows,
+    filter_for,
+    fragments_with,
+    insert_keys,
+    key_ranges,
+)
+from zonebloom.scan.locate import Part, tied
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.spark.column_case import require_visible
-from zonebloom.spark.jobs import task_frame
-from zonebloom.spark.pieces import OnRows, Work, cut, joined
-from zonebloom.spark.rebase import without_rebased
+from zonebloom.spark.jobs import mapped, task_frame
+from zonebloom.spark.pieces import Work, cut, joined
+from zonebloom.spark.rebase import may_be_rebased, without_rebased
 from zonebloom.spark.session import parallelism
-from zonebloom.spark.tagging.key_summary import (
-    KeyRows,
-    key_ranges,
-    summarize,
-    summarize_frame,
-)
 from zonebloom.spark.tagging.keys import (
     FILE,
     FRAGMENT_ID,
@@ -46,8 +51,8 @@ from zonebloom.storage.files import is_local
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores, in_order
 
-# The number of a fragment among those there are, and what is read of it.
-Part = tuple[int, FragmentPlan]
+# What the driver takes in at most; spark.driver.maxResultSize is 1 GiB by default.
+_COLLECTED_BYTES = 1 << 27
 # With more keys than this, about every zone holds one.
 _MOST_COLLECTED = 1 << 14
 # What is read within the time a Spark job takes to start is read here.
@@ -110,21 +115,20 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
     indexed = _indexed(ds, columns)
     few = collected(keys, columns, _MOST_COLLECTED)
     types = tuple(columns.schema.types)
-    ranges = key_ranges(ds, columns)
+    ranges = _key_ranges(ds, columns, present)
     if few is None:
         probes = keys.select(*columns.probes)
-        sbbf, may_hold = summarize_frame(probes, keys.count(), types, ranges)
+        sbbf, may_hold = _summarize_frame(probes, keys.count(), types, ranges)
     else:
-        batches = few.combine_chunks().to_batches()
-        sbbf, may_hold = summarize(batches, few.num_rows, types, ranges)
+        sbbf, may_hold = _summarize(few.to_batches(), few.num_rows, types, ranges)
     plans = [FragmentPlan(file.fragment, None) for file in present]
     if few is not None and may_hold.any():
         plans = _zones(ds, columns, indexed, few)
-    parts = list(_parts(present, may_hold, plans))
+    parts = list(tied(plans, present, may_hold))
     work = Work(
         replace(source, fragments=()),
         columns.names,
-        KeyRows(columns.names, types, sbbf),
+        KeyRows(tuple((name,) for name in columns.names), types, sbbf),
         columns.rebase,
         columns.ignores_case,
     )
@@ -179,35 +183,72 @@ def _zones(
         warnings.warn(
             f"{why}, so the key columns are read whole; {what}", IndexNotUsedWarning, stacklevel=5
         )
-    valid = np.logical_and.reduce([np.asarray(values.is_valid()) for values in keys.columns])
-    keys = keys.filter(pa.array(valid))
     # Of columns that the paths give, key ranges say all.
     terms = tuple(
-        IsIn((name,), keys[at].combine_chunks().unique())
-        for at, name in enumerate(columns.names)
+        IsIn((name,), values.unique().drop_null())
+        for name, values in zip(columns.names, keys.columns, strict=True)
         if name in indexed
     )
     predicate = without_rebased(And(terms)) if terms else Constant(True)
-    nothing = OnRows(None, frozenset(columns.names))
-    plan = ds.opened.planner.plan(columns.names, nothing, predicate, described=False)
-    return plan.fragments
+    return ds.opened.planner.fragments(predicate)
 
 
-def _parts(
-    present: Sequence[PresentFragment], may_hold: np.ndarray, plans: Sequence[FragmentPlan]
-) -> Iterator[Part]:
-    """What is read of files that may hold a key, tied to what they are now."""
-    numbers = {present[at].fragment.path: at for at in np.flatnonzero(may_hold).tolist()}
-    for plan in plans:
-        number = numbers.get(plan.fragment.path)
-        if number is None:
-            continue
-        identity = present[number].identity
-        if plan.identity not in (None, identity):
-            raise FragmentChanged(
-                f"{plan.fragment.path} changed while keys were to be located in it; call again"
-            )
-        yield number, replace(plan, identity=identity)
+# What is known of many keys
+
+
+def _key_ranges(
+    ds: Dataset, columns: KeyColumns, present: Sequence[PresentFragment]
+) -> tuple[KeyRanges, ...]:
+    """What is known of each fragment there is, a column each, as Spark shows it."""
+    opened, rebase = ds.opened, columns.rebase
+    found = []
+    for name, kind in zip(columns.names, columns.schema.types, strict=True):
+        if name in rebase.instants:
+            ranges = KeyRanges.unknown(kind, np.zeros(len(present), dtype=bool))
+        else:
+            ranges = key_ranges(opened.source, opened.planner, present, name, kind)
+        if name in rebase.times:
+            # Shown by Spark, they may be earlier.
+            choices = may_be_rebased(ranges.minimum), pa.nulls(1, kind)[0], ranges.minimum
+            ranges = replace(ranges, minimum=pc.call_function("if_else", list(choices)))
+        found.append(ranges)
+    return tuple(found)
+
+
+def _summarize(
+    batches: Iterable[pa.RecordBatch],
+    num_keys: int,
+    types: Sequence[pa.DataType],
+    ranges: Sequence[KeyRanges],
+) -> tuple[Sbbf, np.ndarray]:
+    """Pass over keys: a filter of those without a null, and which fragments may hold any."""
+    sbbf = filter_for(num_keys)
+    fragments = np.zeros(ranges[0].is_empty.size, dtype=bool)
+    for batch in batches:
+        insert_keys(sbbf, batch.columns, types)
+        fragments |= fragments_with(ranges, batch.columns)
+    return sbbf, fragments
+
+
+def _summarize_frame(
+    probes: DataFrame, num_keys: int, types: Sequence[pa.DataType], ranges: Sequence[KeyRanges]
+) -> tuple[Sbbf, np.ndarray]:
+    """The same of a frame of keys, in so few tasks that what they send fits the driver."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sbbf, fragments = _summarize(batches, num_keys, types, ranges)
+        columns = [pa.array([data], pa.binary()) for data in (sbbf.to_bytes(), fragments.tobytes())]
+        yield pa.RecordBatch.from_arrays(columns, names=["filter", "fragments"])
+
+    sbbf, fragments = _summarize([], num_keys, types, ranges)
+    tasks = max(_COLLECTED_BYTES // sbbf.nbytes, 1)
+    for row in mapped(probes.coalesce(tasks), work, "filter binary, fragments binary").collect():
+        sbbf.merge(Sbbf.from_bytes(row.filter))
+        fragments |= np.frombuffer(row.fragments, dtype=bool)
+    return sbbf, fragments
+
+
+# The tasks
 
 
 def _num_rows(plan: FragmentPlan, file: PresentFragment) -> float:
