@@ -273,6 +273,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
     "dataset(embedded_filters)": lambda ds, v: zb.dataset(ds.files[0], embedded_filters=v),
     "dataset(schema)": lambda ds, v: zb.dataset(ds.files[0], schema=v).to_table(),
     "dataset(encryption)": lambda ds, v: zb.dataset(ds.files[0], encryption=v),
+    "dataset(parquet_keys)": lambda ds, v: zb.dataset(ds.files[0], parquet_keys=v),
     "dataset(stale)": lambda ds, v: zb.dataset(ds.files[0], stale=v),
     "dataset(index_dir)": lambda ds, v: zb.dataset(ds.files[0], index_dir=v),
     "polars.scan": lambda ds, v: scan(v),

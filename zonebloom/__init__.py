@@ -38,6 +38,7 @@ from zonebloom import errors
 from zonebloom.dataset import Dataset, IndexConfig, dataset
 from zonebloom.ranges import RowRanges, SearchResult
 from zonebloom.sbbf.filter import Sbbf
+from zonebloom.storage.parquet.keys import ParquetKeys
 from zonebloom.storage.sealed import Encryption
 from zonebloom.version import __version__ as __version__
 
@@ -45,6 +46,7 @@ __all__ = [
     "Dataset",
     "Encryption",
     "IndexConfig",
+    "ParquetKeys",
     "RowRanges",
     "Sbbf",
     "SearchResult",

@@ -28,6 +28,7 @@ from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request
 from zonebloom.storage.discovery import Partitioning, Schema
 from zonebloom.storage.memory import TableSource
+from zonebloom.storage.parquet.keys import ParquetKeys
 from zonebloom.storage.sealed import Encryption
 from zonebloom.storage.source import Source, Stale
 
@@ -56,13 +57,15 @@ def scan(
     embedded_filters: bool = False,
     schema: Schema = None,
     encryption: Encryption | None = None,
+    parquet_keys: ParquetKeys | None = None,
 ) -> pl.LazyFrame:
     """Scan a dataset lazily.
 
     Parameters
     ----------
     source : Dataset, or whatever `zonebloom.dataset` takes
-    format, filesystem, index_dir, partitioning, stale, embedded_filters, schema, encryption
+    format, filesystem, index_dir, partitioning, stale, embedded_filters, schema, encryption, \
+    parquet_keys
         As `zonebloom.dataset` takes them; none with a Dataset, which is open already.
 
     Returns
@@ -96,7 +99,8 @@ def scan(
 
     is_path = isinstance(source, str | os.PathLike)
     # In the order of `dataset`.
-    way, place = (format, filesystem, index_dir, partitioning), (schema, encryption)
+    way = format, filesystem, index_dir, partitioning
+    place = schema, encryption, parquet_keys
     if not isinstance(source, Dataset):
         opened = dataset(source, *way, stale, embedded_filters, *place)
     elif all(map(is_, (*way, stale, embedded_filters, *place), dataset.__defaults__ or ())):

@@ -68,7 +68,8 @@ def cut_tasks(
         groups[-1].append(fragment)
         size += fragment.identity.size
     if not isinstance(source, TableSource):
-        source = Source(source.schema, source.file_format, source.filesystem, source.root, ())
+        given = source.schema, source.file_format, source.filesystem, source.root, ()
+        source = Source(*given, parquet_keys=source.parquet_keys)
     return [
         TrainTask(f"{prefix}-{number:04d}", catalog, source, tuple(specs), tuple(group))
         for number, group in enumerate(groups)

@@ -22,6 +22,7 @@ from zonebloom.storage.delta import is_delta, open_delta
 from zonebloom.storage.discovery import Partitioning, Schema, open_source, require_no_schema
 from zonebloom.storage.iceberg import is_iceberg, open_iceberg
 from zonebloom.storage.memory import open_table
+from zonebloom.storage.parquet.keys import ParquetKeys
 from zonebloom.storage.paths import absolute_path, is_uri
 from zonebloom.storage.sealed import Encryption
 from zonebloom.storage.source import Source, Stale
@@ -37,6 +38,7 @@ def dataset(
     embedded_filters: bool = False,
     schema: Schema = None,
     encryption: Encryption | None = None,
+    parquet_keys: ParquetKeys | None = None,
 ) -> Dataset:
     """Open a dataset as it lies.
 
@@ -79,6 +81,9 @@ def dataset(
         Keys by which the index is read and written. One that is encrypted is not used without
         them: that is warned of, and the data is read. One that is not encrypted is not used with
         them, for it may be forged.
+    parquet_keys : ParquetKeys, optional
+        Keys of the files themselves, where they are encrypted Parquet. They go to Spark with a
+        build there.
 
     Returns
     -------
@@ -97,8 +102,9 @@ def dataset(
     Objects are told apart by their ETag, asked anew for each plan.
 
     Of Parquet only the pages that hold kept rows are read, first those of the filter's columns;
-    column chunks of one page, structs whose pages do not align, and encrypted files are read by
-    the row group. Arrow IPC files are read by the record batch, CSV, JSON and ORC whole.
+    column chunks of one page, structs whose pages do not align, and encrypted files whose keys
+    only a ``pyarrow.dataset.Dataset`` has are read by the row group. Arrow IPC files are read by
+    the record batch, CSV, JSON and ORC whole.
 
     A Delta or Iceberg table is read as of the version it has loaded. Rows deleted by deletion
     vectors, position or equality deletes are on no path. Columns are told by column mapping or
@@ -128,6 +134,10 @@ def dataset(
     arguments.choice(stale, "stale", get_args(Stale))
     if encryption is not None:
         arguments.of_type(encryption, Encryption, "encryption")
+    if parquet_keys is not None:
+        arguments.of_type(parquet_keys, ParquetKeys, "parquet_keys")
+        if is_delta(source) or is_iceberg(source) or format != "parquet":
+            raise InvalidArgument("parquet_keys is of Parquet files; give their paths")
     embedded_filters = arguments.flag(embedded_filters, "embedded_filters")
     title = arguments.path(source, "source") if isinstance(source, str | os.PathLike) else None
     if title is not None and filesystem is None and not is_uri(title):
@@ -143,7 +153,9 @@ def dataset(
         elif is_iceberg(where):
             files = open_iceberg(where, filesystem)
         else:
-            files = open_source(where, format, filesystem, partitioning, schema)
+            files = open_source(where, format, filesystem, partitioning, schema, parquet_keys)
+        if parquet_keys is not None and files.is_parquet:
+            files = replace_fields(files, file_format=None, parquet_keys=parquet_keys)
         return beside(replace_fields(files, stale=stale), index_dir, encryption)
 
     opened = Opened.of(*files_and_index(), embedded_filters=embedded_filters)

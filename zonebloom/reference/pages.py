@@ -35,6 +35,7 @@ HIDDEN = {
     r"zonebloom\.results\.ArrowDataset\.(?!unindexed)\w+": "PyArrow's, with its parameters",
     r"zonebloom\.results\.ScanPlan\.html": "notebooks call it",
     r"zonebloom\.Encryption\.\w+": "the index calls it",
+    r"zonebloom\.ParquetKeys\.(?!format)\w+": "what reads files calls it",
     r"zonebloom\.spark\.Indexed\.\w+": "functions that take it call it",
     r"zonebloom\.spark\.IndexManager\.create": "create_index calls it",
     r"zonebloom\.spark\.IndexManager\.[a-z]+[A-Z]\w+": "Hyperspace's name of another method",

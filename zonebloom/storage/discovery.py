@@ -23,6 +23,7 @@ from zonebloom.errors import (
 from zonebloom.storage.files import forget_listings, reading
 from zonebloom.storage.listing import is_pattern, matching_files
 from zonebloom.storage.object_store import StoreHandler, is_store, path_in
+from zonebloom.storage.parquet.keys import ParquetKeys
 from zonebloom.storage.paths import absolute_path, is_uri, open_files_of, open_uri
 from zonebloom.storage.plain_files import plain_files
 from zonebloom.storage.source import Fragment, Source
@@ -45,6 +46,7 @@ def open_source(
     filesystem: Any = None,
     partitioning: Partitioning = "auto",
     schema: Schema = None,
+    keys: ParquetKeys | None = None,
 ) -> Source:
     is_path = isinstance(source, str | os.PathLike)
     if not is_path and is_dataset(source):
@@ -55,7 +57,8 @@ def open_source(
     if not (schema is None or is_union or isinstance(schema, pa.Schema)):
         raise arguments.refusal(schema, "schema", 'give a pyarrow.Schema, "union" or None')
     given = schema if isinstance(schema, pa.Schema) else None
-    files = _Files(format, as_arrow_filesystem(filesystem), _checked(partitioning), given)
+    how = format if keys is None else keys.format
+    files = _Files(how, as_arrow_filesystem(filesystem), _checked(partitioning), given)
     if is_path:
         opened = files.at(arguments.path(source, "source"))
     elif isinstance(source, Sequence) and not isinstance(source, bytes):
@@ -122,7 +125,7 @@ def _checked(partitioning: Any) -> Partitioning:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    format: str
+    format: str | pads.FileFormat
     filesystem: pafs.FileSystem | None
     partitioning: Partitioning = None
     schema: pa.Schema | None = None
@@ -171,7 +174,8 @@ class _Files:
 
     def dataset(self, paths: str | list[str], filesystem: pafs.FileSystem) -> pads.Dataset:
         first = paths if isinstance(paths, str) else paths[0]
-        advice = f"check that every file there is {self.format}, or name the files to use"
+        name = self.format if isinstance(self.format, str) else self.format.default_extname
+        advice = f"check that every file there is {name}, or name the files to use"
         with reading(f"the schema of {first}", advice):
             # pyarrow lists the index folder too, of which a vacuum may delete a part meanwhile.
             for _ in range(2):
@@ -207,7 +211,7 @@ def _not_of_tables(source: Source) -> Source:
 
 
 def _with_types_of_files(
-    paths: str | list[str], format: str, filesystem: pafs.FileSystem
+    paths: str | list[str], format: str | pads.FileFormat, filesystem: pafs.FileSystem
 ) -> pads.Dataset:
     """A Hive dataset whose files hold columns of their paths too: the files' types, the paths'
     values."""

@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.ipc import IpcRows
 from zonebloom.storage.memory import TableRows, TableSource
+from zonebloom.storage.parquet.decrypted import DecryptedFile
 from zonebloom.storage.parquet.layout import FilePages
 from zonebloom.storage.parquet.named import named_metadata
 from zonebloom.storage.parquet.rows import ParquetRows
@@ -35,9 +36,13 @@ def open_rows(
     constants = source.constants(fragment)
     if not (source.is_parquet or source.is_ipc):
         return None
-    file = FragmentFile(source.filesystem, fragment.path, identity, counter)
+    place = source.filesystem, fragment.path, identity, counter
+    keys = source.parquet_keys if pages is None else None
+    file = FragmentFile(*place) if keys is None else DecryptedFile(*place)
     try:
         if source.is_parquet:
+            if isinstance(file, DecryptedFile) and keys is not None:
+                pages = file.pages(keys)
             return ParquetRows(
                 file, pages, source.schema, constants, fragment.names, fragment.defaults
             )

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 _MAGIC = b"ZBSEALED"
 _HEAD_BYTES = 64
 _MODULE_BYTES = 4 << 10
-_NONCE_BYTES = 12
-_TAG_BYTES = 16
-_STORED_BYTES = _NONCE_BYTES + _MODULE_BYTES + _TAG_BYTES
-_KEY_SIZES = (16, 24, 32)
+NONCE_BYTES = 12
+TAG_BYTES = 16
+_STORED_BYTES = NONCE_BYTES + _MODULE_BYTES + TAG_BYTES
+KEY_SIZES = (16, 24, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Encryption:
             self.key(key_id)
         except EncryptedIndex as error:
             raise InvalidArgument(str(error)) from None
-        _cipher(self.key(key_id))
+        cipher(self.key(key_id))
 
     def key(self, key_id: str) -> bytes:
         """The key of an id, or EncryptedIndex."""
@@ -97,7 +97,7 @@ class Encryption:
             key = self.keys(key_id) if callable(self.keys) else self.keys[key_id]
         except KeyError:
             raise EncryptedIndex(f"keys has none for {key_id!r}; add the one it names") from None
-        if not isinstance(key, bytes) or len(key) not in _KEY_SIZES:
+        if not isinstance(key, bytes) or len(key) not in KEY_SIZES:
             raise EncryptedIndex(f"the key {key_id!r} is not 16, 24 or 32 bytes; give such a one")
         return key
 
@@ -107,12 +107,12 @@ class Encryption:
 
 
 @lru_cache(maxsize=64)
-def _cipher(key: bytes) -> AESGCM:
+def cipher(key: bytes) -> AESGCM:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ModuleNotFoundError:
         raise MissingDependency(
-            "encrypted indices need the package cryptography: pip install 'zonebloom[encryption]'"
+            "encryption needs the package cryptography; run pip install 'zonebloom[encryption]'"
         ) from None
     return AESGCM(key)
 
@@ -157,7 +157,7 @@ class Sealing:
 
     def __init__(self, seal: Seal, path: str):
         key_id = seal.encryption.key_id
-        self._cipher = _cipher(seal.encryption.key(key_id))
+        self._cipher = cipher(seal.encryption.key(key_id))
         self._place = _place(key_id, seal.name(path))
         self._number = 0
         self._rest = b""
@@ -175,7 +175,7 @@ class Sealing:
         return self._module(self._rest, True)
 
     def _module(self, data: bytes, is_last: bool) -> bytes:
-        nonce = os.urandom(_NONCE_BYTES)
+        nonce = os.urandom(NONCE_BYTES)
         place = self._place % (self._number, is_last)
         self._number += 1
         return nonce + self._cipher.encrypt(nonce, data, place)
@@ -189,7 +189,7 @@ class Modules:
             raise ValueError("it is not encrypted")
         self._key_id = head[len(_MAGIC) :].rstrip(b"\0").decode()
         try:
-            self._cipher = _cipher(seal.encryption.key(self._key_id))
+            self._cipher = cipher(seal.encryption.key(self._key_id))
         except EncryptedIndex as error:
             raise ValueError(str(error)) from None
         self._place = _place(self._key_id, seal.name(path))
@@ -212,7 +212,7 @@ class Modules:
         decrypt, place, last = self._cipher.decrypt, self._place, self.count - 1
         opened, damage, start = [], None, 0
         for number in numbers:
-            inner, stop = start + _NONCE_BYTES, start + _STORED_BYTES
+            inner, stop = start + NONCE_BYTES, start + _STORED_BYTES
             bound = place % (number, number == last)
             try:
                 opened.append(decrypt(stored[start:inner], stored[inner:stop], bound))
@@ -226,7 +226,7 @@ class Modules:
 def opened_bytes(stored_bytes: int) -> int:
     """Bytes of the data in a sealed file of so many bytes; ValueError where none is so long."""
     whole, rest = divmod(stored_bytes - _HEAD_BYTES, _STORED_BYTES)
-    least = _NONCE_BYTES + _TAG_BYTES
+    least = NONCE_BYTES + TAG_BYTES
     # A module of nothing is there alone.
     is_whole = rest > least or (rest == 0 and whole > 0) or (rest == least and whole == 0)
     if stored_bytes < _HEAD_BYTES or not is_whole:

@@ -17,6 +17,8 @@ from zonebloom.storage.view import FileView, Names
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
 
+    from zonebloom.storage.parquet.keys import ParquetKeys
+
 Stale: TypeAlias = Literal["read", "raise", "ignore-missing"]
 
 
@@ -62,6 +64,8 @@ class Source:
     types: Literal["first", "shared", "cast"] = field(default="shared", kw_only=True)
     # What changes with a table even where its files, names and types stay the same.
     state: str = field(default="", kw_only=True)
+    # Of encrypted files: what the pages, and PyArrow's scan where there is no format, are read by.
+    parquet_keys: ParquetKeys | None = field(default=None, kw_only=True, repr=False)
     # Whether fragments are Parquet read with pyarrow's default options. Options such as columns
     # read as dictionaries change types; those are left to pyarrow.
     is_parquet: bool = field(init=False)
@@ -75,6 +79,8 @@ class Source:
 
     @property
     def format(self) -> pads.FileFormat:
+        if self.file_format is None and self.parquet_keys is not None:
+            return self.parquet_keys.format
         # Imported late, as everywhere: it brings pandas in.
         import pyarrow.dataset as pads
 

@@ -7,7 +7,8 @@ Only the fields of parquet.thrift that a page read needs are taken; others are c
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import xxhash
@@ -44,14 +45,17 @@ _MAX_ENCODING = 31
 _FIRST_LIST, _LONG_LIST = 0x19, 15
 _LOCATION = np.array([0x16, 0, 0x15, 0, 0x16, 0, STOP])
 # What reading a structure of the wrong shape raises.
-_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+
+# The chunks of a row group, of its structure, number and leaves.
+ChunksOf: TypeAlias = Callable[[Struct, int, tuple[Leaf, ...]], Sequence[Chunk]]
 
 
-def footer_length(tail: bytes, file_bytes: int) -> int:
+def footer_length(tail: bytes, file_bytes: int, magics: Sequence[bytes] = (MAGIC,)) -> int:
     """Length of the FileMetaData, from the last 8 bytes of a file."""
-    if tail[4:] == ENCRYPTED_MAGIC:
+    if tail[4:] == ENCRYPTED_MAGIC and ENCRYPTED_MAGIC not in magics:
         raise FragmentUnreadable("its footer is encrypted")
-    if len(tail) != TAIL_BYTES or tail[4:] != MAGIC:
+    if len(tail) != TAIL_BYTES or tail[4:] not in magics:
         raise FragmentUnreadable("it does not end as a Parquet file does")
     length = int.from_bytes(tail[:4], "little")
     if length > file_bytes - TAIL_BYTES - len(MAGIC):
@@ -59,18 +63,26 @@ def footer_length(tail: bytes, file_bytes: int) -> int:
     return length
 
 
-def parse_footer(data: bytes, file_bytes: int) -> FilePages:
+def parse_footer(data: bytes, file_bytes: int, chunks_of: ChunksOf | None = None) -> FilePages:
+    """The row groups of a file, whose chunks ``chunks_of`` tells where columns are encrypted."""
     try:
         metadata = Reader(data).struct()
         schema = _schema(data, metadata)
         groups = []
         first_row = 0
-        for raw in metadata[4]:
-            group = _row_group(raw, first_row, schema, file_bytes)
+        for number, raw in enumerate(metadata[4]):
+            if len(raw[1]) != len(schema.leaves):
+                raise ValueError("a row group has other columns than the schema")
+            if chunks_of is None:
+                leaves = zip(raw[1], schema.leaves, strict=True)
+                chunks = tuple(_plain_chunk(each, leaf, file_bytes) for each, leaf in leaves)
+            else:
+                chunks = chunks_of(raw, number, schema.leaves)
+            group = RowGroup(first_row, _integer(raw, 3, _MAX_ROWS), chunks)
             groups.append(group)
             first_row += group.num_rows
         claimed = _integer(metadata, 3)
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise FragmentUnreadable(f"its footer is malformed ({error!r})") from None
     if first_row != claimed:
         raise FragmentUnreadable(f"its row groups have {first_row} rows, it claims {claimed}")
@@ -129,14 +141,16 @@ def footer_digest(file_bytes: int, read: ReadRanges) -> str:
     return digest.hexdigest()
 
 
-def footer_bytes(file_bytes: int, read: ReadRanges) -> tuple[bytes, bytes]:
+def footer_bytes(
+    file_bytes: int, read: ReadRanges, magics: Sequence[bytes] = (MAGIC,)
+) -> tuple[bytes, bytes]:
     """The FileMetaData of a file and what follows it, in one request, or two for a large one."""
     if file_bytes < TAIL_BYTES:
         raise FragmentUnreadable(f"it has {file_bytes} bytes: it is not a Parquet file")
     first = max(0, file_bytes - FIRST_READ_BYTES)
     (end,) = read([(first, file_bytes)])
     tail = end[-TAIL_BYTES:]
-    start = file_bytes - TAIL_BYTES - footer_length(tail, file_bytes)
+    start = file_bytes - TAIL_BYTES - footer_length(tail, file_bytes, magics)
     if start < first:
         end = read([(start, first)])[0] + end
         first = start
@@ -202,21 +216,16 @@ def _schema(data: bytes, metadata: Struct) -> FileSchema:
     )
 
 
-def _row_group(raw: Struct, first_row: int, schema: FileSchema, file_bytes: int) -> RowGroup:
-    if len(raw[1]) != len(schema.leaves):
-        raise ValueError(f"a row group has {len(raw[1])} columns, the schema {len(schema.leaves)}")
-    chunks = (
-        _chunk(each, leaf, file_bytes) for each, leaf in zip(raw[1], schema.leaves, strict=True)
-    )
-    return RowGroup(first_row, _integer(raw, 3, _MAX_ROWS), tuple(chunks))
-
-
-def _chunk(raw: Struct, leaf: Leaf, file_bytes: int) -> Chunk:
+def _plain_chunk(raw: Struct, leaf: Leaf, file_bytes: int) -> Chunk:
     if 8 in raw or 9 in raw or 3 not in raw:
         raise FragmentUnreadable("its columns are encrypted")
+    return parse_chunk(raw, raw[3], leaf, file_bytes)
+
+
+def parse_chunk(raw: Struct, metadata: Struct, leaf: Leaf, file_bytes: int) -> Chunk:
+    """A ColumnChunk with its ColumnMetaData."""
     if raw.get(1):
         raise FragmentUnreadable("its columns lie in another file")
-    metadata: Struct = raw[3]
     if _integer(metadata, 1, _MAX_TYPE) != leaf.physical_type:
         raise ValueError(f"a chunk of {'.'.join(leaf.path)} is not of the schema's type")
     encodings = metadata[2]
@@ -274,7 +283,7 @@ def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> Pages:
             or (locations[:, 1::2] & 1).any()
         ):
             raise ValueError("it is laid out in another way")
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise FragmentUnreadable(f"an offset index is malformed ({error!r})") from None
     starts, sizes, first_rows = (locations[:, 1::2] >> 1).T
     return checked_pages(starts, sizes, np.append(first_rows, num_rows), chunk)

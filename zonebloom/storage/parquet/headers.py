@@ -89,13 +89,19 @@ def check_dictionary(page: Bytes) -> None:
         raise FragmentUnreadable("a dictionary page is not where it is said to be")
 
 
-def walk_pages(read: ReadRanges, chunk: Chunk, num_rows: int) -> Pages | None:
-    """Find the pages of a chunk by its page headers; None for version 1 ones of columns with
-    repeated values, whose pages may begin inside a row."""
+def walk_pages(
+    read: ReadRanges,
+    chunk: Chunk,
+    num_rows: int,
+    header_at: Callable[[int], PageHeader] | None = None,
+) -> Pages | None:
+    """Find the pages of a chunk by its page headers, which ``header_at`` reads where they are
+    encrypted; None for version 1 ones of columns with repeated values, whose pages may begin inside
+    a row."""
     # Then every row has one value, whatever the schema would allow.
     flat = chunk.num_values == num_rows
     starts, sizes, first_rows = [], [], [0]
-    for at, header in _headers(chunk, _header_reader(read, chunk)):
+    for at, header in _headers(chunk, header_at or _header_reader(read, chunk)):
         if not header.is_data:
             continue
         rows = header.num_values if flat else header.num_rows

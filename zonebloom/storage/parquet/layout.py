@@ -59,7 +59,7 @@ class RowGroup:
 
     first_row: int
     num_rows: int
-    chunks: tuple[Chunk, ...]
+    chunks: Sequence[Chunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,12 @@ class FilePages:
         if key not in self._pages:
             self._pages[key] = self._locate(row_group, leaf) if self._locate else None
         return self._pages[key]
+
+    def located_by(self, locate: Callable[[int, int], Pages | None]) -> FilePages:
+        """The same file, and what is known of it, where others are to locate its pages."""
+        same = FilePages(self.schema, self.row_groups, locate)
+        same._pages, same.derived = self._pages, self.derived
+        return same
 
     def part(self, rows: RowRanges, names: frozenset[str] | None) -> FilePages:
         """What reading some rows asks of it, without the rest: small enough to be sent about."""
