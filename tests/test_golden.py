@@ -96,7 +96,7 @@ def assert_opens(path: Path, ds: zb.Dataset, version: int) -> None:
     # One page map a file, from whichever index: no footer is read.
     assert sorted(i for each in ds.opened.version.page_maps for i in each.fragment_ids) == [0, 1]
     for each in ds.opened.planner.coverage().present:
-        assert ds.opened.planner.page_maps.pages(each.fragment_id, each.identity.size) is not None
+        assert ds.opened.planner.page_maps.pages(each) is not None
     over_all = ds.global_filter("id")
     assert over_all is not None and over_all.is_current
 

@@ -106,7 +106,7 @@ class RowRanges:
         Raises
         ------
         InvalidArgument
-            For rows in another order, or a negative one.
+            For rows in another order, a negative one, or 2⁶³ - 1.
 
         Examples
         --------
@@ -117,7 +117,8 @@ class RowRanges:
         if rows.size == 0:
             return cls._of(_EMPTY, _EMPTY)
         steps = np.diff(rows)
-        if rows[0] < 0 or (steps < 1).any():
+        # Behind the last one there is no offset to end a range.
+        if rows[0] < 0 or (steps < 1).any() or rows[-1] == _MOST_OFFSET:
             raise InvalidArgument("rows are given in ascending order, each once, from 0 on")
         ends = np.flatnonzero(steps > 1)
         return cls._of(rows[np.append(0, ends + 1)], rows[np.append(ends, rows.size - 1)] + 1)

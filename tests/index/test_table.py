@@ -382,6 +382,13 @@ def nullable(schema):
             ),
             id="metadata that is no number",
         ),
+        *(
+            pytest.param(
+                lambda items=items: stored(columns_of([BLOCK]), table_schema(items, 0.5)),
+                id=f"zones of {items} rows",
+            )
+            for items in (-1, 0, 2**32 + 1, 10**30)
+        ),
         pytest.param(lambda: pa.py_buffer(b"ARROW1\0\0" + bytes(100)), id="not Arrow"),
         pytest.param(lambda: pa.py_buffer(b""), id="nothing"),
     ],

@@ -154,12 +154,21 @@ def delete_equal(table, folder: Path, columns: dict[str, list], **more) -> None:
     )
 
 
+def _bitmap(rows: list[int] | BitMap64) -> BitMap64:
+    return rows if isinstance(rows, BitMap64) else BitMap64(sorted(rows))
+
+
 def delete_by_vector(
-    table, folder: Path, location: str, rows: list[int], before: str | None = None, **more
+    table,
+    folder: Path,
+    location: str,
+    rows: list[int] | BitMap64,
+    before: str | None = None,
+    **more,
 ) -> str:
     """A deletion vector of a data file, in place of the one in the manifest ``before``; the path of
     its manifest."""
-    body = bytes([0xD1, 0xD3, 0x39, 0x64]) + BitMap64(sorted(rows)).serialize()
+    body = bytes([0xD1, 0xD3, 0x39, 0x64]) + _bitmap(rows).serialize()
     blob = struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
     # A blob of another file comes first.
     other = b"PFA1" + blob

@@ -7,9 +7,11 @@ import json
 import math
 import pathlib
 import pickle
+import tracemalloc
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from storage.snapshot_rows import check_reads
@@ -28,7 +30,10 @@ pytest.importorskip("sqlalchemy")
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 from pyiceberg.types import IntegerType, LongType, StringType
+from pyroaring import BitMap64
 from storage.iceberg_by_hand import delete_by_vector, delete_equal, delete_positions
+
+from zonebloom.storage.iceberg_deletes import DeletionVector, PositionDeletes
 
 SCHEMA = pa.schema(
     {
@@ -255,6 +260,58 @@ def test_a_damaged_deletion_vector_is_no_empty_one(table, tmp_path):
     path.unlink()
     with pytest.raises(FragmentUnreadable, match="restore the file"):
         zb.dataset(table).count_rows()
+
+
+@pytest.mark.parametrize("row", [2**32, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_deletion_vector_of_rows_no_file_has_is_refused(table, tmp_path, row):
+    delete_by_vector(table, tmp_path, locations(table)[0], [41, row])
+    with pytest.raises(FragmentUnreadable, match="restore the file"):
+        zb.dataset(table).to_table(filter="id = 42")
+
+
+def test_a_few_bytes_that_delete_billions_of_rows_take_no_memory(table, tmp_path):
+    rows = BitMap64()
+    rows.add_range(100, 2**31)
+    rows.run_optimize()
+    delete_by_vector(table, tmp_path, locations(table)[0], rows)
+    tracemalloc.start()
+    found = zb.dataset(table).to_table(["id"])["id"].to_pylist()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sorted(found) == [*range(100), *range(200, 400)]
+    assert peak < 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(0, 2**40), (0, 2**62), (2**62, 2**62), (-1, 9), (4, -1), (4, 0), (4, 7)]
+)
+def test_a_deletion_vector_is_looked_for_within_its_file(tmp_path, offset, size):
+    path = tmp_path / "dv.puffin"
+    path.write_bytes(bytes(100))
+    vector = DeletionVector(pafs.LocalFileSystem(), str(path), offset, size)
+    with pytest.raises(FragmentUnreadable, match="holds no deletion vector"):
+        vector.of("any")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"file_path": ["a"], "pos": [-1]},
+        {"file_path": ["a", "a"], "pos": [41, None]},
+        {"file_path": ["a", None], "pos": [41, 1]},
+        {"file_path": ["a"], "pos": ["first"]},
+        {"file_path": ["a"], "pos": [41.5]},
+        {"file_path": ["a"], "pos": [[41]]},
+        {"file_path": ["a"]},
+        {"pos": [41]},
+    ],
+)
+def test_position_deletes_that_are_none_are_refused(tmp_path, columns):
+    path = tmp_path / "deletes.parquet"
+    pq.write_table(pa.table(columns), path)
+    deletes = PositionDeletes(pafs.LocalFileSystem(), str(path))
+    with pytest.raises(FragmentUnreadable, match="restore the file"):
+        deletes.of("a")
 
 
 def test_equality_deletes(table, tmp_path):

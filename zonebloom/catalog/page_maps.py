@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import PAGE_MAP_FILE, PageMapEntry
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
@@ -29,18 +30,20 @@ class PageMaps:
         self._loaded: dict[str, PageMap | None] = {}
         self.read_bytes: int = 0
 
-    def pages(self, fragment_id: int, file_bytes: int) -> FilePages | None:
+    def pages(self, known: PresentFragment) -> FilePages | None:
         """Where a fragment's pages lie; None has the footer say, as for a damaged map, reported
         once."""
-        entry = self._entries.get(fragment_id)
-        if entry is None:
+        entry = self._entries.get(known.fragment_id)
+        if entry is None or known.num_rows is None:
             return None
         try:
             if entry.segment not in self._loaded:
                 self._loaded[entry.segment] = load_page_map(self._catalog, entry)
                 self.read_bytes += entry.num_bytes
             page_map = self._loaded[entry.segment]
-            return None if page_map is None else page_map.file(fragment_id, file_bytes)
+            if page_map is None:
+                return None
+            return page_map.file(known.fragment_id, known.identity.size, known.num_rows)
         except CorruptIndex as error:
             self._loaded[entry.segment] = None
             warnings.warn(f"{error}. Footers are read instead", IndexNotUsedWarning, stacklevel=2)

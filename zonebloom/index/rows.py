@@ -66,6 +66,8 @@ class RowTable(Table):
             raise ValueError(f"its columns are {', '.join(reader.schema.names)}")
         metadata = reader.schema.metadata or {}
         self.number_of_items = int(metadata[ITEM_KEY])
+        if not 0 < self.number_of_items <= MAX_ZONE_ROWS:
+            raise ValueError(f"its zones claim {self.number_of_items} rows each")
         self.probability = float(metadata[PROBABILITY_KEY])
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         parts = [np.empty((2, 0), dtype=np.uint64)]

@@ -149,13 +149,15 @@ class RowValidation:
 
     def _check_all(self, fragment: PresentFragment, zones: Sequence[_Zone]) -> None:
         reader = columns_reader(self._source, fragment.fragment, [self._column])
-        same = pc.call_function("equal", [self._ranges["fragment_id"], fragment.fragment_id])
+        fragment_id = pa.scalar(fragment.fragment_id, pa.uint64())
+        same = pc.call_function("equal", [self._ranges["fragment_id"], fragment_id])
         ranges = self._ranges.filter(same)
         pages = None
         page_map = self._page_maps.get(fragment.fragment_id)
         # A column that the path gives is not read from the file.
         if page_map is not None and self._column.path[0] not in self._source.partition_columns():
-            pages = page_map.file(fragment.fragment_id, fragment.identity.size)
+            size, num_rows = fragment.identity.size, fragment.num_rows or 0
+            pages = page_map.file(fragment.fragment_id, size, num_rows)
             pages = None if pages is None else named_pages(pages, fragment.fragment.names)
         for rows in _rows_of(reader, fragment, zones):
             self._check_filters(rows)

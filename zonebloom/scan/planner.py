@@ -348,7 +348,7 @@ class Planner:
 
     def pages(self, each: PresentFragment) -> FilePages | None:
         """Where the pages of a fragment lie, with the table's names; None has its footer say."""
-        pages = self.page_maps.pages(each.fragment_id, each.identity.size)
+        pages = self.page_maps.pages(each)
         return None if pages is None else named_pages(pages, each.fragment.names)
 
     def _deleted(self, present: Sequence[PresentFragment]) -> RowRanges:

@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.arrays import from_numpy, to_numpy
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.ranges import RowRanges
+from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.storage.files import reading
 from zonebloom.storage.rows import viewed_batches
 from zonebloom.storage.source import Fragment, Source
@@ -28,6 +28,12 @@ from zonebloom.storage.view import FileView, Names
 
 # Of a deletion vector's blob: | length of the next two, 4 | magic, 4 | bitmap | CRC of those, 4 |
 _DV_MAGIC = bytes([0xD1, 0xD3, 0x39, 0x64])
+_POSITIONS = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False),
+        pa.field("pos", pa.int64(), nullable=False),
+    ]
+)
 _ADVICE = "restore the file, or rewrite the table"
 
 
@@ -50,9 +56,14 @@ class PositionDeletes(_Found):
         import pyarrow.parquet as pq
 
         with reading(self.path, _ADVICE), self.filesystem.open_input_file(self.path) as file:
-            table = pq.ParquetFile(file).read(columns=["file_path", "pos"]).combine_chunks()
+            table = pq.ParquetFile(file).read(columns=_POSITIONS.names)
+            if table.schema.names != _POSITIONS.names:
+                raise ValueError("it has no paths and positions")
+            table = table.cast(_POSITIONS).combine_chunks()
+            positions = to_numpy(table["pos"])
+            if (positions < 0).any():
+                raise ValueError("a position is negative")
         files = table["file_path"].combine_chunks().dictionary_encode()
-        positions = to_numpy(table["pos"].combine_chunks()).astype(np.int64)
         numbers = to_numpy(files.indices)
         return {
             path: RowRanges.from_rows(np.unique(positions[numbers == number]))
@@ -77,17 +88,24 @@ class DeletionVector(_Found):
         from pyroaring import BitMap64
 
         with reading(self.path, _ADVICE), self.filesystem.open_input_file(self.path) as file:
-            blob = file.read_at(self.num_bytes, self.offset)
-        body, crc = blob[4:-4], blob[-4:]
-        is_whole = int.from_bytes(blob[:4], "big") == len(body)
-        is_whole &= body[:4] == _DV_MAGIC and zlib.crc32(body) == int.from_bytes(crc, "big")
-        if not is_whole:
-            raise FragmentUnreadable(
-                f"{self.path} holds no deletion vector at {self.offset:,}, as the table says it "
-                f"does; {_ADVICE}"
-            )
-        rows = BitMap64.deserialize(body[4:])
-        return RowRanges.from_rows(np.fromiter(rows, np.int64, len(rows)))
+            is_whole = 0 <= self.offset <= self.offset + self.num_bytes <= file.size()
+            # Memory is taken for as much as is asked for.
+            blob = file.read_at(self.num_bytes, self.offset) if is_whole else b""
+            body, crc = blob[4:-4], blob[-4:]
+            is_whole &= int.from_bytes(blob[:4], "big") == len(body)
+            is_whole &= body[:4] == _DV_MAGIC and zlib.crc32(body) == int.from_bytes(crc, "big")
+            if not is_whole:
+                raise FragmentUnreadable(
+                    f"{self.path} holds no deletion vector at {self.offset:,}, as the table says "
+                    f"it does; {_ADVICE}"
+                )
+            rows = BitMap64.deserialize(body[4:])
+            if rows and rows.max() >= MAX_ROWS_PER_FRAGMENT:
+                raise ValueError(f"it deletes row {rows.max():,}")
+        # A few bytes may say billions of rows, of which the ends alone are taken.
+        after = rows.shift(1)
+        ends = (np.array(each.to_array(), np.int64) for each in (rows - after, after - rows))
+        return RowRanges.from_arrays(*ends)
 
     def of(self, location: str) -> RowRanges:
         return self.found

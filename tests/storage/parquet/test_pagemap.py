@@ -58,7 +58,7 @@ def file(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 def test_the_map_says_what_the_footer_says(file: Path) -> None:
     pages, size = footer_pages(file)
-    mapped = PageMap(page_map_file(map_rows(7, pages)), "pages.arrow").file(7, size)
+    mapped = PageMap(page_map_file(map_rows(7, pages)), "pages.arrow").file(7, size, 2000)
     assert mapped is not None
     assert mapped.num_rows == pages.num_rows == 2000
     assert mapped.schema.names == pages.schema.names
@@ -73,14 +73,23 @@ def test_the_map_says_what_the_footer_says(file: Path) -> None:
 
 def test_other_fragments_are_not_in_it(file: Path) -> None:
     pages, size = footer_pages(file)
-    assert PageMap(page_map_file(map_rows(7, pages)), "pages.arrow").file(8, size) is None
+    assert PageMap(page_map_file(map_rows(7, pages)), "pages.arrow").file(8, size, 2000) is None
 
 
 def test_a_smaller_file_is_refused(file: Path) -> None:
     pages, _ = footer_pages(file)
     made = PageMap(page_map_file(map_rows(7, pages)), "pages.arrow")
     with pytest.raises(CorruptIndex, match="outside the file"):
-        made.file(7, 1000)
+        made.file(7, 1000, 2000)
+
+
+def test_a_map_that_lacks_a_row_group_is_refused(file: Path) -> None:
+    pages, size = footer_pages(file)
+    rows = map_rows(7, pages)
+    rows[-1]["fragment_id"] = 8
+    made = PageMap(page_map_file(rows), "pages.arrow")
+    with pytest.raises(CorruptIndex, match="1,500 of 2,000 rows"):
+        made.file(7, size, 2000)
 
 
 @pytest.mark.parametrize("data", [b"", b"no Arrow file", b"ARROW1" * 20])
@@ -98,7 +107,7 @@ def test_lying_entries_hold_or_are_refused(file: Path) -> None:
     for _ in range(400):
         lying = _lie([dict(row) for row in rows], chance)
         try:
-            mapped = PageMap(page_map_file(lying), "pages.arrow").file(7, size)
+            mapped = PageMap(page_map_file(lying), "pages.arrow").file(7, size, 2000)
             assert mapped is not None
             for group in range(len(mapped.row_groups)):
                 for leaf in range(LEAVES):

@@ -113,12 +113,15 @@ class PageMap:
             self._rows.setdefault(fragment_id, []).append(row)
         self._files: dict[tuple[int, int], FilePages] = {}
 
-    def file(self, fragment_id: int, file_bytes: int) -> FilePages | None:
+    def file(self, fragment_id: int, file_bytes: int, num_rows: int) -> FilePages | None:
         """The pages of one fragment's file, None when the map does not have it."""
         key = (fragment_id, file_bytes)
         if fragment_id in self._rows and key not in self._files:
             try:
-                self._files[key] = _mapped_pages(self.table, self._rows[fragment_id], file_bytes)
+                pages = _mapped_pages(self.table, self._rows[fragment_id], file_bytes)
+                if pages.num_rows != num_rows:
+                    raise ValueError(f"it has {pages.num_rows:,} of {num_rows:,} rows")
+                self._files[key] = pages
             except (ValueError, IndexError, FragmentUnreadable) as error:
                 raise CorruptIndex(f"{self._where} does not hold ({error})") from None
         return self._files.get(key)
