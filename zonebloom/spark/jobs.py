@@ -31,7 +31,7 @@ Batches = Iterator[pa.RecordBatch]
 _POLL_SECONDS = 0.2
 # A Spark task costs some 0.1 s of a core before it begins, as much as the filters of ten million
 # integers. Large builds have tasks enough for executors that come while they run.
-_MOST_BYTES_PER_SPARK_TASK = 256 << 20
+_MOST_BYTES_PER_SPARK_TASK = 1 << 30
 # Modules whose kernels builds run, and lookups of few rows. Those that look for keys in pages take
 # longer to compile; a worker with many lookups loads them itself.
 _KERNELS = ("sbbf.blocks", "sbbf.xxh64", "storage.pread_kernel")
