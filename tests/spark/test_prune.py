@@ -706,6 +706,10 @@ def test_plan_says_what_and_why(lake, folder):
     assert repr(plan) == f"<{text.splitlines()[0]}>"
     shown = plan._repr_html_()
     assert f"files kept: 2 of {FILES}" in shown and "no index on odd" in shown
+    (unasked,) = zs.prune_plan(lake.where("odd = 0")).relations
+    assert (unasked.filter, unasked.indices, unasked.kept_files) == (None, (), FILES)
+    assert [str(note) for note in unasked.notes] == ["no index on odd"]
+    assert zs.prune_plan(lake.where("ID = 450")).relations[0].kept_files == 1
     kept = zs.prune_plan(lake.where("id >= 0 OR id = 5"))
     assert not kept.is_pruned
     every = zs.prune_plan(lake.where(f"id IN ({', '.join(str(i * ROWS) for i in range(FILES))})"))

@@ -65,7 +65,7 @@ class ManagedLookup(Lookup):
             warnings=(*answer.warnings, *map(IndexNotUsedWarning, said)),
         )
 
-    def _may_know(self, root: str) -> bool:
+    def _may_know(self, root: str, columns: frozenset[str] = frozenset()) -> bool:
         return any(_is_over(record, [root]) for record in self._records)
 
     def _indexed(

@@ -3,7 +3,7 @@ package zonebloom;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.security.MessageDigest;
 import java.util.*;
-import java.util.function.Function;
+import java.util.function.BiFunction;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -23,9 +23,9 @@ import scala.jdk.javaapi.CollectionConverters;
 /** Files as Spark lists them, without those that an index says a scan can do without. */
 public final class IndexedFiles implements FileIndex {
   public final FileIndex inner;
-  private final Function choose;
+  private final BiFunction choose;
 
-  public IndexedFiles(FileIndex inner, Function choose) {
+  public IndexedFiles(FileIndex inner, BiFunction choose) {
     this.inner = inner;
     this.choose = choose;
   }
@@ -35,7 +35,7 @@ public final class IndexedFiles implements FileIndex {
     if (dataFilters.isEmpty()) return all;
     try {
       Scan scan = new Scan(inner, all, dataFilters);
-      return scan.only((String) choose.apply(scan));
+      return scan.only((String) choose.apply(scan.question(), scan));
     } catch (Py4JNetworkException error) {
       return all; // Python has ended, and Spark has not.
     }
@@ -69,7 +69,7 @@ public final class Scan {
   }
 
   /** Root paths, columns whose values come from paths, and the filters, all of which hold. */
-  public String question() throws Exception {
+  public String question() {
     List roots = new ArrayList();
     for (Object root : CollectionConverters.asJava(index.rootPaths())) roots.add(root.toString());
     List terms = new ArrayList();
@@ -81,7 +81,7 @@ public final class Scan {
     question.put("partition_columns", index.partitionSchema().fieldNames());
     question.put("case_sensitive", SQLConf.get().caseSensitiveAnalysis());
     question.put("filters", terms);
-    return JSON.writeValueAsString(question);
+    return JSON.valueToTree(question).toString();
   }
 
   /** Path, size and modification time of each file. */
@@ -237,14 +237,14 @@ final class Filters {
 /** What Python does with plans. */
 public final class Plans {
   /** A plan whose relations of Parquet files are indexed, but those that caches answer for. */
-  public LogicalPlan indexed(LogicalPlan plan, LogicalPlan withCachedData, Function choose) {
+  public LogicalPlan indexed(LogicalPlan plan, LogicalPlan withCachedData, BiFunction choose) {
     Map cached = new HashMap();
     count(plan, 1, cached);
     count(withCachedData, -1, cached);
     return (LogicalPlan) plan.transformUpWithSubqueries(new Indexing(choose, cached));
   }
 
-  public Rule rule(Function choose) {
+  public Rule rule(BiFunction choose) {
     return new IndexRule(choose);
   }
 
@@ -280,9 +280,9 @@ public final class Plans {
 
 /** Indexes the relations of each plan that a session optimizes. */
 public final class IndexRule extends Rule {
-  private final Function choose;
+  private final BiFunction choose;
 
-  IndexRule(Function choose) {
+  IndexRule(BiFunction choose) {
     this.choose = choose;
   }
 
@@ -294,10 +294,10 @@ public final class IndexRule extends Rule {
 
 /** Puts an index behind the listing of a relation, unless it is counted as cached. */
 final class Indexing extends scala.runtime.AbstractPartialFunction {
-  private final Function choose;
+  private final BiFunction choose;
   private final Map cached;
 
-  Indexing(Function choose, Map cached) {
+  Indexing(BiFunction choose, Map cached) {
     this.choose = choose;
     this.cached = cached;
   }

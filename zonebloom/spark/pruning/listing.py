@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zonebloom import arguments
 from zonebloom.errors import EngineError, IndexNotUsedWarning, ZoneBloomWarning
 from zonebloom.predicates import ast
-from zonebloom.spark.pruning.catalyst import Catalyst
+from zonebloom.spark.pruning.catalyst import Catalyst, Node
 from zonebloom.spark.pruning.lookup import (
     Answer,
     ListedFile,
@@ -42,12 +42,10 @@ _answered = Recent()
 class Scan:
     """One scan of Parquet files: what Spark asks of their listing."""
 
-    def __init__(self, scan: Any):
-        text = scan.question()
-        question = json.loads(text)
-        self.roots: list[str] = question["roots"]
-        self.text = text
-        self._question = question
+    def __init__(self, scan: Any, text: str | None = None):
+        self.text: str = text or scan.question()
+        self._question = json.loads(self.text)
+        self.roots: list[str] = self._question["roots"]
         self._scan = scan
 
     @functools.cached_property
@@ -62,19 +60,28 @@ class Scan:
 
     def ask(self, lookup: Callable[[], Lookup]) -> Answer:
         """What an index says of the files."""
-        if not self._question["filters"]:
+        filters = self._question["filters"]
+        if not filters:
             return Answer(notes=(Note(Reason.NO_FILTER),))
         is_case_sensitive = self._question["case_sensitive"]
 
         def predicate(schema: pa.Schema) -> ast.Predicate:
             catalyst = Catalyst(schema, self._question["partition_columns"], is_case_sensitive)
-            return catalyst.predicate(self._question["filters"])
+            return catalyst.predicate(filters)
 
         try:
-            question = Question(self.roots, lambda: self.files, predicate, not is_case_sensitive)
-            return lookup().ask(question)
+            named = frozenset(_named(filters))
+            return lookup().ask(
+                Question(self.roots, lambda: self.files, named, predicate, not is_case_sensitive)
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, the query goes on
             return unusable(f"files are not chosen by an index: {error!r}")
+
+
+def _named(filters: Sequence[Node]) -> Iterator[str]:
+    """The columns that filters speak of, in small letters."""
+    for each in filters:
+        yield from _named(each["terms"]) if "terms" in each else map(str.lower, each["columns"])
 
 
 def say_once(spark: Any, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -> None:
@@ -92,9 +99,9 @@ class _Chooser:
         self._lookup = lookup
         self._spark = spark
 
-    def apply(self, java_scan: Any) -> str | None:
+    def apply(self, question: str, java_scan: Any) -> str | None:
         """Say of each file by a digit whether it is kept; None keeps all."""
-        scan = Scan(java_scan)
+        scan = Scan(java_scan, question)
         answer = scan.ask(self._lookup)
         for warning in answer.warnings:
             say_once(self._spark, warning, scan.roots)
@@ -110,7 +117,7 @@ class _Chooser:
     class Java:
         """The interface that py4j gives it."""
 
-        implements = ("java.util.function.Function",)
+        implements = ("java.util.function.BiFunction",)
 
 
 @functools.lru_cache(maxsize=1)

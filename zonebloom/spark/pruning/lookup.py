@@ -72,6 +72,8 @@ class Question(NamedTuple):
 
     roots: Sequence[str]
     files: Callable[[], Sequence[ListedFile]]
+    # First names, in small letters, of what the condition speaks of.
+    columns: frozenset[str]
     # By the schema of the files.
     predicate: Callable[[pa.Schema], ast.Predicate]
     ignores_case: bool
@@ -211,8 +213,12 @@ class Lookup:
         roots = question.roots
         with _CATCHING, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ZoneBloomWarning)
-            answers = [no_index(f"there is no index in {roots[0]} or above")] if roots else []
-            if any(map(self._may_know, roots)):
+            if not any(map(self._may_know, roots)):
+                answers = [no_index(f"there is no index in {roots[0]} or above")] if roots else []
+            elif len(roots) == 1 and not self._may_know(roots[0], question.columns):
+                text = f"no index on {', '.join(sorted(question.columns))}"
+                answers = [Answer(notes=(Note(Reason.NO_INDEX_ON_COLUMN, text),))]
+            else:
                 files = question.files()
                 groups = self._made(tuple(roots), (files,), lambda: _by_root(roots, files))
                 answers = [self._ask_root(root, below, question) for root, below in groups]
@@ -228,14 +234,23 @@ class Lookup:
                 warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
         return _merged([*answers, Answer(notes=tuple(damage), warnings=tuple(own.values()))])
 
-    def _may_know(self, root: str) -> bool:
-        """Whether there may be an index of files below a root."""
-        if self._index_dir is not None:
-            return True
+    def _may_know(self, root: str, columns: frozenset[str] = frozenset()) -> bool:
+        """Whether there may be an index of files below a root, on one of some columns if given."""
         try:
-            return bool(_folders(*open_place(self._spark, root)))
-        except (OSError, pa.ArrowException):
+            filesystem, base = open_place(self._spark, root)
+            folders = self._folders(filesystem, base)
+            if not columns:
+                return bool(folders)
+            catalogs = [self._catalog(filesystem, folder) for folder in folders]
+            indices = chain.from_iterable(each.latest().indices.values() for each in catalogs)
+            return any(entry.column[0].lower() in columns for entry in indices)
+        except (ZoneBloomError, OSError, pa.ArrowException):
             return True
+
+    def _folders(self, filesystem: pafs.FileSystem, base: str) -> list[str]:
+        """Of the indices that may know files below a place, the nearest first."""
+        given = self._index_dir
+        return [path_in(filesystem, given)] if given else _folders(filesystem, base)
 
     def _made(self, place: Any, of: tuple[Any, ...], make: Callable[[], T]) -> T:
         """What was made of objects, for as long as the same are given again."""
@@ -263,9 +278,7 @@ class Lookup:
         self, root: str, filesystem: pafs.FileSystem, base: str, files: Mapping[str, ListedFile]
     ) -> Iterator[IndexedFiles]:
         """The files as the nearest catalog that knows some of them has them."""
-        given = self._index_dir
-        folders = [path_in(filesystem, given)] if given else _folders(filesystem, base)
-        for folder in folders:
+        for folder in self._folders(filesystem, base):
             indexed = self._open(root, self._catalog(filesystem, folder), files)
             if indexed is not None:
                 yield indexed
