@@ -151,19 +151,32 @@ def uuids(random: np.random.Generator, count: int) -> pa.Array:
 
 @pytest.fixture
 def versus(benchmark, request: pytest.FixtureRequest):
-    """Measure ours under pytest-benchmark and each peer just before it; keep the ratios."""
+    """Measure ours under pytest-benchmark and each peer just before it, or before each round of it
+    where small differences count: a machine that slows down slows all alike; keep the ratios."""
 
-    def run(ours: Callable[[], object], peers: dict[str, Callable[[], object]], rounds: int = 5):
-        ours()
-        medians = {}
-        for name, peer in peers.items():
-            peer()
-            medians[name] = statistics.median(_seconds(peer) for _ in range(rounds))
-        benchmark.pedantic(ours, rounds=rounds, iterations=1)
+    def run(
+        ours: Callable[[], object],
+        peers: dict[str, Callable[[], object]],
+        rounds: int = 5,
+        in_turn: bool = False,
+    ):
+        seconds_of: dict[str, list[float]] = {name: [] for name in peers}
+
+        def run_peers() -> None:
+            for name, peer in peers.items():
+                seconds_of[name].append(_seconds(peer))
+
+        for work in (ours, *peers.values()):
+            work()
+        for _ in range(0 if in_turn else rounds):
+            run_peers()
+        setup = run_peers if in_turn else None
+        benchmark.pedantic(ours, setup=setup, rounds=rounds, iterations=1)
         mine = benchmark.stats.stats.median
-        for name, seconds in medians.items():
-            benchmark.extra_info[f"times {name}"] = mine / seconds
-            _RESULTS.append((request.node.name, name, mine, seconds))
+        for name, seconds in seconds_of.items():
+            median = statistics.median(seconds)
+            benchmark.extra_info[f"times {name}"] = mine / median
+            _RESULTS.append((request.node.name, name, mine, median))
 
     return run
 

@@ -75,22 +75,18 @@ _QUERIES = {
 
 @pytest.mark.parametrize("query", _QUERIES)
 def test_session_switched_on(versus, spark, indexed16, lake16, keys, query):
-    """One session, its index switched on and off: what it costs where it does not help, too."""
-    spark.read.parquet(str(lake16)).createOrReplaceTempView("lake")
+    """Two sessions, of which one asks the index: what that costs where it does not help, too."""
     ours, theirs = itertools.cycle(keys), itertools.cycle(keys)
-    many = ", ".join(map(str, keys))
+    many, indexed = ", ".join(map(str, keys)), spark.newSession()
+    for session in (spark, indexed):
+        session.read.parquet(str(lake16)).createOrReplaceTempView("lake")
+    zs.enable(indexed)
 
-    def run(key: int) -> None:
-        spark.sql(_QUERIES[query].format(key=key, many=many)).collect()
+    def run(session, key: int) -> None:
+        session.sql(_QUERIES[query].format(key=key, many=many)).collect()
 
-    def switched_on() -> None:
-        zs.enable(spark)
-        try:
-            run(next(ours))
-        finally:
-            zs.disable(spark)
-
-    versus(switched_on, {"switched off": lambda: run(next(theirs))}, rounds=9)
+    peer = {"switched off": lambda: run(spark, next(theirs))}
+    versus(lambda: run(indexed, next(ours)), peer, rounds=15, in_turn=True)
 
 
 @pytest.mark.parametrize("num_files, num_links", [(10_000, 1), (10_000, 10)])
