@@ -67,6 +67,7 @@ HOMES = {
         "storage.parquet.body_kernels",
         "storage.parquet.row_kernels",
         "storage.parquet.find_kernels",
+        "storage.parquet.filter_kernels",
         "storage.parquet.take_kernels",
         "storage.parquet.delta_kernels",
         "storage.pread_kernel",

@@ -25,6 +25,7 @@ from zonebloom import errors
 from zonebloom.scan import locate as module
 from zonebloom.scan import numbering
 from zonebloom.scan.key_summary import KeyRanges, fragments_with
+from zonebloom.storage.parquet import narrow
 
 NAN = math.nan
 DAY = dt.date(2024, 5, 1)
@@ -122,6 +123,8 @@ def number_of_keys(request, monkeypatch):
     """Keys that choose zones, or that all rows are held against."""
     if request.param == "many keys":
         monkeypatch.setattr(module, "_MOST_CHOOSING", 1)
+        monkeypatch.setattr(narrow, "_MANY", 1)
+        monkeypatch.setattr(narrow, "_MOST_IN_SET", 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -177,6 +180,8 @@ def test_several_columns(tmp_path_factory, data):
     with pytest.MonkeyPatch.context() as patched:
         if data.draw(st.booleans()):
             patched.setattr(module, "_MOST_CHOOSING", 1)
+            patched.setattr(narrow, "_MANY", 1)
+            patched.setattr(narrow, "_MOST_IN_SET", 1)
         found = answers(ds, names, pa.table(columns))
         assert found == expected(tables, names, keys)
         assert answers(ds, names, columns) == found

@@ -33,13 +33,15 @@ from zonebloom.index.table import (
 from zonebloom.sbbf.lookup import check_any
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 from zonebloom.storage.ipc_layout import open_as_it_lies
-from zonebloom.threads import cores, in_order
+from zonebloom.threads import cores, in_order, in_parts
 from zonebloom.version import require_known, stamped
 
 # Above this a batch's filters would not fit the 32-bit offsets of a binary column.
 _MAX_BATCH_BYTES = 1 << 30
 # Below this many hashes a zone is not worth a call of its own.
 _FEW = 64
+# Fewer are done by the time threads have begun.
+_THREADED_CHECKS = 1 << 18
 
 
 class RowTable(Table):
@@ -95,7 +97,12 @@ class RowTable(Table):
         return self.words[first : first + int(self._num_blocks[zone]) * WORDS_PER_BLOCK]
 
     def find(self, hashes: np.ndarray) -> np.ndarray:
-        return np.flatnonzero(check_any(self.words, self.first_words, self._num_blocks, hashes))
+        def check(part: slice) -> np.ndarray:
+            return check_any(self.words, self.first_words[part], self._num_blocks[part], hashes)
+
+        if hashes.size * len(self) < _THREADED_CHECKS:
+            return np.flatnonzero(check(slice(None)))
+        return np.flatnonzero(np.concatenate(in_parts(len(self), check)))
 
     def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
         if hashes.size < _FEW:

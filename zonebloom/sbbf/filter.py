@@ -16,6 +16,9 @@ from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header, encode_header
 from zonebloom.sbbf.sizing import estimated_fpp, fold, size_for, validate_target
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 
+# So many are checked while the processor's cache holds their hashes.
+_HASHED = 1 << 15
+
 
 class Sbbf(Shown):
     """One filter over values of one Arrow type.
@@ -194,8 +197,9 @@ class Sbbf(Shown):
         """
         hits = [np.empty(0, dtype=bool)]
         for chunk in _chunks(values):
-            hashes = hash_array(chunk)
-            hits.append(self.check_hashes(hashes.values) & hashes.is_valid())
+            for at in range(0, len(chunk), _HASHED):
+                hashes = hash_array(chunk.slice(at, _HASHED))
+                hits.append(self.check_hashes(hashes.values) & hashes.is_valid())
         return np.concatenate(hits)
 
     def check_hashes(self, hashes: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Where the rows of keys lie, for upserts and erasures: keys of one column, or of several together.
 
-Few keys choose zones. Many would choose about all of them, so then the key columns are decoded
-whole, and rows pass a filter of the keys that the processor's cache holds; those that pass are held
-against the keys once and exactly.
+Few keys choose zones. Many would choose about all of them, so then all rows pass a filter of the
+keys that the processor's cache holds, where that can be before they are decoded; those that pass
+are held against the keys once and exactly.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import FragmentChanged, IndexNotFound, InvalidArgument
 from zonebloom.index.batch_lookup import keys_for
 from zonebloom.predicates import And, IsIn
-from zonebloom.ranges import RowRanges
+from zonebloom.ranges import OFFSET_BITS, RowRanges
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_summary import (
     KeyRows,
@@ -38,7 +38,7 @@ from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column
 from zonebloom.storage.source import Source
-from zonebloom.threads import cores, in_order
+from zonebloom.threads import cores, in_order, in_parts
 from zonebloom.values.types import hash_domain
 
 _SCHEMA = pa.schema(
@@ -76,16 +76,15 @@ class Located:
     Attributes
     ----------
     present : tuple of PresentFragment
-    files, rows, codes : int64 arrays, one item a row
-        Number of its file among those present, its own in that file, and one that rows of the
-        same key share; -1 where the row holds none.
+    places, codes : int64 arrays, one item a row
+        The number of its file among those present, and below that, of `OFFSET_BITS`, its own in
+        that file; a number that rows of the same key share, -1 where the row holds none.
     keys : int64 array, one item a key
         That number; -1, or one that no row has, where no row holds the key.
     """
 
     present: tuple[PresentFragment, ...]
-    files: np.ndarray
-    rows: np.ndarray
+    places: np.ndarray
     codes: np.ndarray
     keys: np.ndarray
 
@@ -95,23 +94,23 @@ class Located:
 
         most = max(self.codes.max(initial=-1), self.keys.max(initial=-1))
         ends = np.zeros(int(most) + 2, dtype=np.int64)
-        files, rows = empty(self.rows.size, np.int64), empty(self.rows.size, np.int64)
-        rows_by_code(self.codes, self.files, self.rows, ends, files, rows)
+        places = empty(self.places.size, np.int64)
+        rows_by_code(self.codes, self.places, ends, places)
         count = count_rows(self.keys, ends)
         key_index, of_rows = empty(count, np.int64), empty(count, np.int64)
         of_files, of_ids = empty(count, np.int32), empty(count, np.uint64)
         is_held = np.empty(count, dtype=bool)
         ids, paths = self._ids_and_paths()
-        held = files, rows, to_numpy(ids)
-        rows_by_key(self.keys, ends, *held, key_index, of_files, of_ids, of_rows, is_held)
-        places = pa.DictionaryArray.from_arrays(from_numpy(of_files, is_held), paths)
-        columns = from_numpy(of_ids, is_held), places, from_numpy(of_rows, is_held)
+        held = ends, places, to_numpy(ids)
+        rows_by_key(self.keys, *held, key_index, of_files, of_ids, of_rows, is_held)
+        of_paths = pa.DictionaryArray.from_arrays(from_numpy(of_files, is_held), paths)
+        columns = from_numpy(of_ids, is_held), of_paths, from_numpy(of_rows, is_held)
         return pa.table([from_numpy(key_index), *columns], schema=_SCHEMA)
 
     def by_file(self) -> pa.Table:
         """The files that hold keys, with how many of them and how many rows."""
         is_held = self.codes >= 0
-        files, codes = self.files[is_held], self.codes[is_held]
+        files, codes = self.places[is_held] >> OFFSET_BITS, self.codes[is_held]
         size = int(codes.max(initial=0)) + 1
         pairs = distinct(files * size + codes)
         num_keys = np.bincount(pairs // size, minlength=len(self.present))
@@ -160,8 +159,7 @@ def locate(
         numbered = [pool.submit(numbered_keys, keys) for keys in values]
         asked = dict(zip(columns, values, strict=True))
         present, found = _candidates(source, planner, asked, by_path, pool)
-    files = np.concatenate([_NO_ROWS, *(np.full(rows.size, number) for number, rows, _ in found)])
-    offsets = np.concatenate([_NO_ROWS, *(rows for _, rows, _ in found)])
+    places = [_NO_ROWS, *((number << OFFSET_BITS) + rows for number, rows, _ in found)]
     codes, of_keys = shared_codes(
         [
             pa.chunked_array(
@@ -176,7 +174,7 @@ def locate(
         all_keys = np.full(count, -1)
         all_keys[positions] = of_keys
         of_keys = all_keys
-    return Located(present, files, offsets, codes, of_keys)
+    return Located(present, np.concatenate(places), codes, of_keys)
 
 
 def _candidates(
@@ -197,9 +195,7 @@ def _candidates(
     insert_keys(rows.sbbf, list(in_files.values()), types)
     names = list(dict.fromkeys(each.path[0] for each in columns))
     # What `rows` leaves of what the predicate leaves is held against the keys later.
-    request = Request(
-        names, rows, predicate=None if is_many else predicate, is_predicate=not is_many
-    )
+    request = Request(names, rows, predicate=predicate, is_predicate=not is_many)
     plans = planner.fragments(predicate) if num_keys else []
     present = planner.to_read().present
     may_hold = np.ones(len(present), dtype=bool)
@@ -248,10 +244,8 @@ def _passed(planner: Planner, column: Column, values: pa.Array) -> np.ndarray | 
         return None
     if known is None or not known.is_current:
         return None
-    bounds = np.linspace(0, len(values), cores() + 1).astype(int).tolist()
-    with ThreadPoolExecutor(cores()) as pool:
-        parts = pool.map(known.sbbf.check, (values[a:b] for a, b in pairwise(bounds)))
-        return np.flatnonzero(np.concatenate(list(parts)))
+    parts = in_parts(len(values), lambda part: known.sbbf.check(values[part]))
+    return np.flatnonzero(np.concatenate(parts))
 
 
 def tied(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import boolean, int32, int64, uint64, void
 
+from zonebloom.ranges import OFFSET_BITS
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 
 _PRIME = np.uint64(0x9E3779B185EBCA87)
@@ -39,8 +40,8 @@ def find_keys(values, keys, table, out):
         out[i] = table[_found(values[i], keys, table)] - 1
 
 
-@kernel(void(readonly(int64), readonly(int64), readonly(int64), int64[::1], int64[::1], int64[::1]))
-def rows_by_code(codes, files, rows, ends, files_out, rows_out):
+@kernel(void(readonly(int64), readonly(int64), int64[::1], int64[::1]))
+def rows_by_code(codes, places, ends, out):
     """Bring rows of equal codes together, in the order they came, without those of code -1.
 
     ``ends``, zeros, of one item more than there are codes, becomes where the rows of each end.
@@ -53,10 +54,8 @@ def rows_by_code(codes, files, rows, ends, files_out, rows_out):
     # As long as rows come, where the next of each code goes.
     for i in range(codes.shape[0]):
         if codes[i] >= 0:
-            at = ends[codes[i]]
-            files_out[at] = files[i]
-            rows_out[at] = rows[i]
-            ends[codes[i]] = at + 1
+            out[ends[codes[i]]] = places[i]
+            ends[codes[i]] += 1
 
 
 @inlined
@@ -81,7 +80,6 @@ def count_rows(codes, ends):
         readonly(int64),
         readonly(int64),
         readonly(int64),
-        readonly(int64),
         readonly(uint64),
         int64[::1],
         int32[::1],
@@ -90,9 +88,9 @@ def count_rows(codes, ends):
         boolean[::1],
     )
 )
-def rows_by_key(codes, ends, files, rows, ids, key_out, files_out, ids_out, rows_out, is_held):
-    """The rows of each code by `rows_by_code`, with the ids of their files; one that is not held
-    for a code without."""
+def rows_by_key(codes, ends, places, ids, key_out, files_out, ids_out, rows_out, is_held):
+    """The rows of each code by `rows_by_code`, as their files, the ids of those, and their numbers
+    there; one that is not held for a code without."""
     at = 0
     for i in range(codes.shape[0]):
         first, end = _bounds(codes[i], ends)
@@ -100,8 +98,9 @@ def rows_by_key(codes, ends, files, rows, ids, key_out, files_out, ids_out, rows
             key_out[at], files_out[at], ids_out[at], rows_out[at] = i, 0, 0, 0
             is_held[at] = False
             at += 1
-        for row in range(first, end):
-            key_out[at], files_out[at], rows_out[at] = i, files[row], rows[row]
-            ids_out[at] = ids[files[row]]
+        for place in places[first:end]:
+            file = place >> OFFSET_BITS
+            key_out[at], files_out[at], ids_out[at] = i, file, ids[file]
+            rows_out[at] = place - (file << OFFSET_BITS)
             is_held[at] = True
             at += 1

@@ -21,6 +21,7 @@ from zonebloom.storage.parquet.footer import (
     parse_offset_index,
 )
 from zonebloom.storage.parquet.headers import walk_pages
+from zonebloom.storage.parquet.key_filter import KeyFilter
 from zonebloom.storage.parquet.key_set import KeySet
 from zonebloom.storage.parquet.layout import FilePages, Pages
 from zonebloom.storage.parquet.leaf_reader import LeafReader, PageTable
@@ -28,6 +29,7 @@ from zonebloom.storage.parquet.leaf_type import CODECS, LeafChunk, Undecodable, 
 from zonebloom.storage.parquet.pages import RowGroupReader
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.probe import forms_of
+from zonebloom.values.types import family
 
 # Decimals of 76 digits are more than the default context keeps.
 _WIDE = Context(prec=80)
@@ -191,7 +193,18 @@ def check_found(
                 if values[row] in keys or (values[row] is None and nulls)
             ]
             assert found.tolist() == expected, (whole.column_names[field], group, rows, keys, nulls)
+            if at and is_hashed(plain.type):
+                filter_ = KeyFilter(column.leaf, pa.array([plain[row] for row in at], plain.type))
+                found = LeafReader(file).find(PageTable([column]), filter_, nulls, rows)
+                extra = set(found.tolist()) - set(expected)
+                assert found.size - len(extra) == len(expected)
+                assert len({values[row] for row in extra}) <= 2 + len(set(values)) / 50
     return count
+
+
+def is_hashed(kind: pa.DataType) -> bool:
+    """Whether keys of a type are looked for by a filter where they are many."""
+    return family(kind) in ("integer", "text", "bytes")
 
 
 def _codes(values: pa.ChunkedArray) -> list[int | None]:

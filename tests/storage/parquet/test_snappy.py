@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonebloom.storage.parquet.body_kernels import decompress_snappy
+from zonebloom.storage.parquet import header_kernels
+from zonebloom.storage.parquet.body_kernels import decompress_snappy, read_bodies
+from zonebloom.storage.parquet.leaf_type import SNAPPY as CODEC
 
 SNAPPY = pa.Codec("snappy")
 # Bytes around a target that nothing may be written to.
@@ -21,7 +23,22 @@ def by_kernel(stream: bytes, size: int) -> bytes | None:
     result = decompress_snappy(source.ctypes.data, source.size, memory.ctypes.data + GUARD, size)
     assert (memory[:GUARD] == 0xA5).all()
     assert (memory[GUARD + size :] == 0xA5).all()
-    return None if result < 0 else memory[GUARD : GUARD + size].tobytes()
+    data = None if result < 0 else memory[GUARD : GUARD + size].tobytes()
+    assert not size or in_a_page(stream, size) == data
+    return data
+
+
+def in_a_page(stream: bytes, size: int) -> bytes | None:
+    """The same as the body of a page, which may be left where it is."""
+    data = np.frombuffer(b"header" + stream, dtype=np.uint8)
+    out = np.empty(size, dtype=np.uint8)
+    page = np.zeros((header_kernels.PAGE_FIELDS, 1), dtype=np.int64)
+    page[header_kernels.BEGIN], page[header_kernels.SIZE] = len(b"header"), len(stream)
+    page[header_kernels.PLAIN_SIZE] = size
+    if read_bodies(data, out, page, np.array([0, 1]), np.array([[0, CODEC]])) < 0:
+        return None
+    address, num_bytes = page[[header_kernels.ADDRESS, header_kernels.SIZE], 0].tolist()
+    return pa.foreign_buffer(address, num_bytes, (data, out)).to_pybytes()
 
 
 def by_reference(stream: bytes, size: int) -> bytes | None:

@@ -120,12 +120,33 @@ def decompress_snappy(source, num_bytes, target, size):
     return 0 if end == room else -1
 
 
+@inlined
+def _literal_alone(source, num_bytes, size):
+    """Where what Snappy could not compress begins in a body: ``size`` bytes, up to the end of that;
+    -1 of other bodies."""
+    claimed, at = varint_at(source, 0, num_bytes)
+    if at < 0 or at == num_bytes or claimed != np.uint64(size):
+        return -1
+    tag = byte_at(source, at)
+    width = np.int64(tag >> _2) - 59
+    begin = at + 1 + max(width, 0)
+    if tag & _3 != _LITERAL or num_bytes - begin != size:
+        return -1
+    length = tag >> _2
+    if width > 0:
+        length = _0
+        for i in range(width):
+            length |= byte_at(source, at + 1 + i) << np.uint64(8 * i)
+    return begin if length + _1 == claimed else -1
+
+
 @kernel(int64(readonly(uint8), uint8[::1], int64[:, ::1], readonly(int64), readonly(int64, 2)))
 def read_bodies(data, out, pages, bounds, columns):
     """Where the bodies of pages are in memory, and their sizes; 0, or -1.
 
-    Those compressed by Snappy are decompressed into ``out``, one after another; of other codecs
-    they are as they are stored. The other parameters are those of `header_kernels.open_pages`.
+    Those compressed by Snappy are decompressed into ``out``, one after another, unless they are as
+    long as before; those, and all of other codecs, are as they are stored. The other parameters are
+    those of `header_kernels.open_pages`.
     """
     base = np.uint64(data.ctypes.data)
     target = np.uint64(out.ctypes.data)
@@ -139,6 +160,11 @@ def read_bodies(data, out, pages, bounds, columns):
                 continue
             if size > out.shape[0] - end:
                 return -1
+            begin = _literal_alone(body, pages[SIZE, i], size)
+            if begin >= 0:
+                pages[ADDRESS, i] = np.int64(body) + begin
+                pages[SIZE, i] = size
+                continue
             plain = target + np.uint64(end)
             # Snappy has a byte at least, even of nothing; some writers leave it out.
             if size and decompress_snappy(body, pages[SIZE, i], plain, size) < 0:

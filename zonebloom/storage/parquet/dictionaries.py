@@ -15,7 +15,7 @@ import pyarrow as pa
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.storage.parquet import header_kernels, take_kernels
 from zonebloom.storage.parquet.codecs import decompressor, refusal, verify
-from zonebloom.storage.parquet.key_set import KeySet
+from zonebloom.storage.parquet.key_set import Keys
 from zonebloom.storage.parquet.leaf_type import LeafType, Undecodable
 
 _ENCODINGS = header_kernels.PLAIN, header_kernels.PLAIN_DICTIONARY
@@ -72,7 +72,7 @@ class Dictionary:
         """Bytes it takes in memory."""
         return self._body.size + self._text_starts.nbytes
 
-    def hits(self, keys: KeySet) -> np.ndarray:
+    def hits(self, keys: Keys) -> np.ndarray:
         """Which of the values are keys, uint8."""
         hits = np.zeros(self.size, dtype=np.uint8)
         hits[keys.find(*self._page, room=self.size + 1)] = 1

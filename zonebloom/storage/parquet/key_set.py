@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.arrays import distinct
+from zonebloom.arrays import distinct, empty
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.sbbf.xxh64 import hash_offsets
@@ -22,15 +25,8 @@ from zonebloom.storage.parquet.leaf_type import (
 _NUMBERS = (4, 8)
 
 
-class KeySet:
+class Keys(ABC):
     """Some keys of a leaf.
-
-    Parameters
-    ----------
-    leaf : LeafType
-    forms : list of bytes, or pyarrow.Array
-        The keys as Arrow stores them, little-endian (`values.literal.stored_bytes`); or an array
-        of the leaf's own bytes, without nulls.
 
     Raises
     ------
@@ -38,7 +34,10 @@ class KeySet:
         The leaf stores its values in another form.
     """
 
-    def __init__(self, leaf: LeafType, forms: list[bytes] | pa.Array):
+    # Whether what is found are keys, and not only may be.
+    is_exact: ClassVar[bool] = True
+
+    def __init__(self, leaf: LeafType):
         kind = value_type(leaf.arrow_type)
         if leaf.physical_type in (BOOLEAN, INT96) or pa.types.is_decimal(kind):
             raise Undecodable
@@ -46,17 +45,6 @@ class KeySet:
             # What the higher bytes of an 8 or 16 bit value are, writers may decide.
             raise Undecodable
         self._width = leaf.width
-        self._is_number = leaf.width in _NUMBERS and leaf.physical_type != FIXED
-        if self._is_number:
-            self._numbers = _numbers(leaf, forms)
-            self._count = self._numbers.size
-        else:
-            self._bytes, self._starts = _spans(forms)
-            self._count = self._starts.size - 1
-        # A hash table of the keys, made when it is first needed; one key is compared as it is.
-        self._table: tuple[np.ndarray, np.ndarray] | None = None
-        if self._count == 1:
-            self._table = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint64)
 
     def find(
         self,
@@ -71,18 +59,49 @@ class KeySet:
 
         ``room`` is more than there are values.
         """
-        positions = np.empty(room, dtype=np.int64)
-        pages = addresses, sizes, counts, bases, self._width
-        if not self._count:
-            hits = 0
-        elif self._is_number:
-            hits = find_kernels.find_numbers(*pages, self._numbers, *self._slots(), positions)
-        else:
-            keys = self._bytes, self._starts, *self._slots()
-            hits = find_kernels.find_texts(*pages, *keys, positions)
+        positions = empty(room, np.int64)
+        hits = self._find((addresses, sizes, counts, bases, self._width), positions)
         if hits < 0:
             raise FragmentUnreadable("values of a page lie outside it")
         return positions[:hits]
+
+    @abstractmethod
+    def _find(self, pages: tuple[Any, ...], positions: np.ndarray) -> int:
+        """Fill in the positions; how many, or -1."""
+
+
+class KeySet(Keys):
+    """Keys held against values exactly.
+
+    Parameters
+    ----------
+    leaf : LeafType
+    forms : list of bytes, or pyarrow.Array
+        The keys as Arrow stores them, little-endian (`values.literal.stored_bytes`); or an array
+        of the leaf's own bytes, without nulls.
+    """
+
+    def __init__(self, leaf: LeafType, forms: list[bytes] | pa.Array):
+        super().__init__(leaf)
+        self._is_number = leaf.width in _NUMBERS and leaf.physical_type != FIXED
+        if self._is_number:
+            self._numbers = _numbers(leaf, forms)
+            self._count = self._numbers.size
+        else:
+            self._bytes, self._starts = _spans(forms)
+            self._count = self._starts.size - 1
+        # A hash table of the keys, made when it is first needed; one key is compared as it is.
+        self._table: tuple[np.ndarray, np.ndarray] | None = None
+        if self._count == 1:
+            self._table = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint64)
+
+    def _find(self, pages: tuple[Any, ...], positions: np.ndarray) -> int:
+        if not self._count:
+            return 0
+        if self._is_number:
+            return find_kernels.find_numbers(*pages, self._numbers, *self._slots(), positions)
+        keys = self._bytes, self._starts, *self._slots()
+        return find_kernels.find_texts(*pages, *keys, positions)
 
     def _slots(self) -> tuple[np.ndarray, np.ndarray]:
         if self._table is None:

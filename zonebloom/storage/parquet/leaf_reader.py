@@ -13,7 +13,7 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.parquet import header_kernels, row_kernels
 from zonebloom.storage.parquet.dictionaries import DICTIONARIES, Dictionary
-from zonebloom.storage.parquet.key_set import KeySet
+from zonebloom.storage.parquet.key_set import Keys
 from zonebloom.storage.parquet.leaf_type import LeafChunk, LeafType, Undecodable
 from zonebloom.storage.parquet.opened_pages import OpenedPages
 from zonebloom.storage.random_access import FragmentFile, read_near
@@ -77,7 +77,7 @@ class LeafReader:
         # Rows that hold keys and their values, by chunk and what it is read as.
         self._found: OrderedDict[tuple[int, LeafType], tuple[np.ndarray, pa.Array]] = OrderedDict()
 
-    def find(self, table: PageTable, keys: KeySet, nulls: bool, rows: RowRanges) -> np.ndarray:
+    def find(self, table: PageTable, keys: Keys, nulls: bool, rows: RowRanges) -> np.ndarray:
         """Those of some rows that hold one of the keys, or null, in a leaf; ascending.
 
         Raises

@@ -18,10 +18,12 @@ from zonebloom.values.probe import forms_of
 from zonebloom.values.types import family
 
 if TYPE_CHECKING:
-    from zonebloom.storage.parquet.key_set import KeySet
+    from zonebloom.storage.parquet.key_set import Keys
 
 # From here on keys are taken as they lie in their array.
 _MANY = 64
+# More are looked for by a filter, which the processor's cache holds.
+_MOST_IN_SET = 1 << 14
 
 # Rows that hold a key or null, among some, and whether the node is true for all of those; None
 # where that cannot be told.
@@ -44,7 +46,7 @@ class KeyTests:
 
     def __init__(self, predicate: Predicate):
         self._predicate = predicate
-        self._keys: dict[tuple[int, LeafType], KeySet | None] = {}
+        self._keys: dict[tuple[int, LeafType], Keys | None] = {}
         # All threads ask for the first at once, and a million keys are made a set once.
         self._lock = Lock()
 
@@ -52,19 +54,27 @@ class KeyTests:
         """Those of some rows it may be true for, and whether it is true for all of them."""
         return _narrow(self._predicate, rows, find)
 
-    def keys(self, node: Equals | IsIn | IsNull, leaf: LeafType) -> KeySet | None:
+    def keys(self, node: Equals | IsIn | IsNull, leaf: LeafType) -> Keys | None:
         """The keys of a node as a leaf stores them; None when they are not compared exactly."""
-        # Imported late: it loads Numba.
-        from zonebloom.storage.parquet.key_set import KeySet
-
         at = id(node), leaf
         with self._lock:
             if at not in self._keys:
                 try:
-                    self._keys[at] = KeySet(leaf, _forms(node, leaf.arrow_type))
+                    self._keys[at] = _keys(leaf, _forms(node, leaf.arrow_type))
                 except (Unanswerable, Undecodable):
                     self._keys[at] = None
             return self._keys[at]
+
+
+def _keys(leaf: LeafType, forms: list[bytes] | pa.Array) -> Keys:
+    # Imported late: they load Numba.
+    if isinstance(forms, pa.Array) and len(forms) > _MOST_IN_SET:
+        from zonebloom.storage.parquet.key_filter import KeyFilter
+
+        return KeyFilter(leaf, forms)
+    from zonebloom.storage.parquet.key_set import KeySet
+
+    return KeySet(leaf, forms)
 
 
 def _forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[bytes] | pa.Array:
@@ -82,6 +92,9 @@ def _forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[bytes] | p
             return values
         if values.type == column and kind == "integer":
             return values
+        if len(values) > _MOST_IN_SET:
+            # One by one they would take longer than to decode all rows.
+            raise Undecodable
     return [form for value in values for form in forms_of(column, value)]
 
 

@@ -26,7 +26,7 @@ from zonebloom.storage.parquet import (
 from zonebloom.storage.parquet.codecs import decompressor, refusal, verify
 from zonebloom.storage.parquet.dictionaries import Dictionary
 from zonebloom.storage.parquet.header_kernels import ADDRESS, BASE, ENCODING, SIZE, STORED
-from zonebloom.storage.parquet.key_set import KeySet
+from zonebloom.storage.parquet.key_set import Keys
 from zonebloom.storage.parquet.leaf_type import (
     BOOLEAN,
     MAX_INT32,
@@ -116,7 +116,7 @@ class OpenedPages:
         """The pages of a column."""
         return self._pages[:, self._edges[number] : self._edges[number + 1]]
 
-    def find(self, keys: KeySet, nulls: bool, hits: Callable[[], np.ndarray]) -> np.ndarray:
+    def find(self, keys: Keys, nulls: bool, hits: Callable[[], np.ndarray]) -> np.ndarray:
         """Rows of the row group that hold one of some keys, or null, ascending.
 
         Of the one column that there is; ``hits`` are of its dictionary.

@@ -118,7 +118,7 @@ class ParquetRows:
                 return None
             nulls = isinstance(node, IsNull) or (isinstance(node, IsIn) and node.null_matches)
             # Engines do not agree on whether both zeros are one.
-            is_exact = not pa.types.is_floating(leaf.arrow_type)
+            is_exact = keys.is_exact and not pa.types.is_floating(leaf.arrow_type)
             try:
                 return reader.find(table, keys, nulls, among), is_exact
             except Undecodable:
