@@ -31,7 +31,7 @@ from zonebloom.errors import (
 from zonebloom.spark import BFIndexConfig, IndexManager
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.hyperspace.records import Record, State
-from zonebloom.spark.hyperspace.source import Access, num_items, open_source
+from zonebloom.spark.hyperspace.source import Access, open_source
 
 ROWS = 1_000
 COUNTS = ["Source", "Appended", "Deleted"]
@@ -538,12 +538,10 @@ def test_partitions_and_a_folder_for_the_index(manager, spark, tmp_path):
 # Sizes
 
 
-def test_filters_over_all_keys_are_sized_for_the_rows_there_are(lake):
-    config = BFIndexConfig("ids", ["id"])
-    assert num_items(zb.dataset(lake), config) == 3 * ROWS
-    assert num_items(zb.dataset(lake), replace(config, expected_num_items=9)) == 9
-    with pytest.raises(InvalidArgument, match="over 128 MiB; give a larger fpp"):
-        num_items(zb.dataset(lake), BFIndexConfig("ids", ["id"], 1 << 40))
+def test_filters_over_all_keys_that_would_be_too_large_are_refused(manager, lake):
+    with pytest.raises(InvalidArgument, match="over 128 MiB; give a larger probability"):
+        manager.create_index(str(lake), BFIndexConfig("ids", ["id"], 1 << 40))
+    assert manager.indexes().collect() == []
 
 
 # The conf

@@ -157,14 +157,7 @@ class IndexRequest:
                     "global_filter=True with them"
                 )
             return None
-        if num_items is None:
-            num_items = max(sum(_row_counts(opened)), 1)
-        if probability is None:
-            size = GlobalSize.by_default(num_items)
-        else:
-            size = GlobalSize(num_items, probability)
-        # Refused now when it is out of range.
-        return size if size.num_bytes else None
+        return global_size(opened, num_items, probability)
 
     def _checked_name(self, name: str, opened: Opened) -> str:
         if not name or len(name) > 255 or not name.isprintable() or "/" in name:
@@ -177,6 +170,21 @@ class IndexRequest:
                 f"there is an index {name!r} already; give another name, or replace=True"
             )
         return name
+
+
+def global_size(
+    opened: Opened, num_items: int | None = None, probability: float | None = None
+) -> GlobalSize:
+    """What a global filter is sized for: the rows there are, if no more is said of its keys."""
+    if num_items is None:
+        num_items = max(sum(_row_counts(opened)), 1)
+    if probability is None:
+        size = GlobalSize.by_default(num_items)
+    else:
+        size = GlobalSize(num_items, probability)
+    # Refused now when it is out of range.
+    _ = size.num_bytes
+    return size
 
 
 def _holds_secrets(opened: Opened) -> bool:

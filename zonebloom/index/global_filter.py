@@ -51,7 +51,7 @@ class GlobalSize:
             raise InvalidArgument(
                 f"a global filter of {shown(self.num_items)} keys at a false positive probability "
                 f"of {self.probability} would be over {MAX_BYTES >> 20} MiB; give a "
-                "larger global_probability, or fewer expected_num_items if keys repeat"
+                "larger probability, or fewer expected items if keys repeat"
             ) from None
 
 

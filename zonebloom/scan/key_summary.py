@@ -4,7 +4,7 @@ the fragments whose key ranges hold any.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -68,17 +68,6 @@ class KeyRows:
         return np.flatnonzero(np.concatenate(hits))
 
 
-def filter_for(num_keys: int) -> Sbbf:
-    """A filter with room for so many keys."""
-    return Sbbf(min(max(num_keys, 1), _MOST_KEYS), _PROBABILITY, sizing="exact")
-
-
-def insert_keys(sbbf: Sbbf, columns: Sequence[pa.Array], types: Sequence[pa.DataType]) -> None:
-    """Have a filter hold keys, those without a null, given by their columns."""
-    hashes, valid = _hash_rows(list(map(plain, columns)), types)
-    sbbf.insert_hashes(hashes[valid])
-
-
 def _hash_rows(
     columns: Sequence[pa.Array], types: Sequence[pa.DataType]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -123,10 +112,10 @@ class KeyRanges:
     is_empty: np.ndarray
 
     @classmethod
-    def unknown(cls, kind: pa.DataType, is_empty: np.ndarray) -> KeyRanges:
-        """Those of fragments of which no more is known."""
-        nothing = pa.nulls(is_empty.size, kind)
-        return cls(nothing, nothing, is_empty)
+    def unknown(cls, kind: pa.DataType, count: int) -> KeyRanges:
+        """Those of so many fragments of which nothing is known."""
+        nothing = pa.nulls(count, kind)
+        return cls(nothing, nothing, np.zeros(count, dtype=bool))
 
     def may_hold(self, keys: pa.Array) -> np.ndarray:
         """Which fragments may hold any of some keys; a null is in none, and NaN may be in any."""
@@ -182,10 +171,9 @@ def key_ranges(
         values = pa.array(texts, given).cast(kind)
         # A null equals no key.
         empty = ~to_numpy(values.is_valid())
-        if not _can_order(kind):
-            return KeyRanges.unknown(kind, empty)
-        return KeyRanges(values, values, empty)
-    unknown = KeyRanges.unknown(kind, np.zeros(len(present), dtype=bool))
+        ends = values if _can_order(kind) else pa.nulls(len(present), kind)
+        return KeyRanges(ends, ends, empty)
+    unknown = KeyRanges.unknown(kind, len(present))
     if not _can_order(kind):
         return unknown
     try:
@@ -209,6 +197,23 @@ def fragments_with(ranges: Sequence[KeyRanges], columns: Sequence[pa.Array]) -> 
     return np.logical_and.reduce(
         [column_ranges.may_hold(keys) for column_ranges, keys in zip(ranges, columns, strict=True)]
     )
+
+
+def summarize(
+    keys: Iterable[Sequence[pa.Array]],
+    num_keys: int,
+    types: Sequence[pa.DataType],
+    ranges: Sequence[KeyRanges],
+) -> tuple[Sbbf, np.ndarray]:
+    """Pass over keys, given by their columns: a filter of those without a null, and which fragments
+    may hold any."""
+    sbbf = Sbbf(min(max(num_keys, 1), _MOST_KEYS), _PROBABILITY, sizing="exact")
+    fragments = np.zeros(ranges[0].is_empty.size, dtype=bool)
+    for columns in keys:
+        hashes, valid = _hash_rows(list(map(plain, columns)), types)
+        sbbf.insert_hashes(hashes[valid])
+        fragments |= fragments_with(ranges, columns)
+    return sbbf, fragments
 
 
 def _can_order(kind: pa.DataType) -> bool:

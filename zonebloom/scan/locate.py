@@ -25,13 +25,7 @@ from zonebloom.index.batch_lookup import keys_for
 from zonebloom.predicates import And, IsIn
 from zonebloom.ranges import OFFSET_BITS, RowRanges
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.key_summary import (
-    KeyRows,
-    filter_for,
-    fragments_with,
-    insert_keys,
-    key_ranges,
-)
+from zonebloom.scan.key_summary import KeyRanges, KeyRows, key_ranges, summarize
 from zonebloom.scan.key_values import as_stored, plain, plain_column, plain_type
 from zonebloom.scan.numbering import numbered_keys, shared_codes
 from zonebloom.scan.plan import FragmentPlan, Request
@@ -190,21 +184,21 @@ def _candidates(
     terms = [IsIn(each.path, keys) for each, keys in columns.items()]
     predicate = terms[0] if len(terms) == 1 else And(tuple(terms))
     in_files = {each: keys for each, keys in columns.items() if each.path[0] not in by_path}
+    plans = planner.fragments(predicate) if num_keys else []
+    present = planner.to_read().present
     types = tuple(plain_type(each.type) for each in in_files)
-    rows = KeyRows(tuple(each.path for each in in_files), types, filter_for(num_keys))
-    insert_keys(rows.sbbf, list(in_files.values()), types)
+    ranges = [
+        # Few keys leave no more out by ranges than by filters.
+        key_ranges(source, planner, present, each.name, kind)
+        if is_many
+        else KeyRanges.unknown(kind, len(present))
+        for each, kind in zip(in_files, types, strict=True)
+    ]
+    sbbf, may_hold = summarize([list(in_files.values())], num_keys, types, ranges)
+    rows = KeyRows(tuple(each.path for each in in_files), types, sbbf)
     names = list(dict.fromkeys(each.path[0] for each in columns))
     # What `rows` leaves of what the predicate leaves is held against the keys later.
     request = Request(names, rows, predicate=predicate, is_predicate=not is_many)
-    plans = planner.fragments(predicate) if num_keys else []
-    present = planner.to_read().present
-    may_hold = np.ones(len(present), dtype=bool)
-    if is_many:
-        ranges = [
-            key_ranges(source, planner, present, each.name, kind)
-            for each, kind in zip(in_files, types, strict=True)
-        ]
-        may_hold = fragments_with(ranges, list(in_files.values()))
     parts = [_row_groups(planner, present, part) for part in tied(plans, present, may_hold)]
     read = partial(_read, Execution(source, request), tuple(columns))
     return present, list(chain.from_iterable(in_order(pool, read, parts, cores() + 1)))

@@ -18,6 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom import arguments
+from zonebloom.build.spec import global_size
 from zonebloom.spark.hyperspace.actions import Actions, Progress, no_index
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
@@ -33,7 +34,6 @@ from zonebloom.spark.hyperspace.source import (
     DDL,
     Access,
     figures,
-    num_items,
     open_source,
     resolve_columns,
 )
@@ -126,13 +126,14 @@ class IndexManager(Actions):
         arguments.of_type(config, BFIndexConfig, "config")
         ds, path = open_source(df, index_dir, self._access)
         columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
+        size = global_size(ds.opened, config.expected_num_items, config.fpp)
         wanted = Record(
             config.name,
             path=path,
             index_dir=ds.index_dir,
             columns=columns,
-            expected_num_items=num_items(ds, config),
-            fpp=config.fpp,
+            expected_num_items=size.num_items,
+            fpp=size.probability,
         )
         self.create(ds, wanted, progress)
 

@@ -17,8 +17,6 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
-from zonebloom.sbbf.sizing import size_for
-from zonebloom.spark.hyperspace.config import BFIndexConfig
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.relation import file_relation, items
 from zonebloom.spark.stores import open_dataset, open_place
@@ -99,9 +97,6 @@ def _root_paths(frame: Any) -> list[str]:
     return [plain_path(root.toString()) for root in items(relation.location().rootPaths())]
 
 
-# What is refused before an index is built
-
-
 def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> tuple[str, ...]:
     """Names of columns as the files have them."""
     columns: list[str] = []
@@ -111,21 +106,6 @@ def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> 
             raise InvalidArgument(f"column {column!r} is given twice; name each once")
         columns.append(column)
     return tuple(columns)
-
-
-def num_items(ds: Dataset, config: BFIndexConfig) -> int:
-    """Items that each global filter is sized for, which is not to be too large."""
-    planner = ds.opened.planner
-    num_rows = sum(map(planner.count_rows, planner.coverage().present))
-    items = config.expected_num_items or max(num_rows, 1)
-    try:
-        size_for(items, config.fpp, "exact")
-    except InvalidArgument:
-        raise InvalidArgument(
-            f"a global filter of {items:,} items at fpp {config.fpp} would be over 128 MiB; give a "
-            "larger fpp, or the number of distinct values as expected_num_items if that is less"
-        ) from None
-    return items
 
 
 # How files changed since

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -23,14 +23,7 @@ from zonebloom.dataset import Dataset
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.predicates import And, Constant, IsIn
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.scan.key_summary import (
-    KeyRanges,
-    KeyRows,
-    filter_for,
-    fragments_with,
-    insert_keys,
-    key_ranges,
-)
+from zonebloom.scan.key_summary import KeyRanges, KeyRows, key_ranges, summarize
 from zonebloom.scan.locate import Part, tied
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.spark.column_case import require_visible
@@ -118,9 +111,10 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
     ranges = _key_ranges(ds, columns, present)
     if few is None:
         probes = keys.select(*columns.probes)
-        sbbf, may_hold = _summarize_frame(probes, keys.count(), types, ranges)
+        sbbf, may_hold = _summarized(probes, keys.count(), types, ranges)
     else:
-        sbbf, may_hold = _summarize(few.to_batches(), few.num_rows, types, ranges)
+        batches = (batch.columns for batch in few.to_batches())
+        sbbf, may_hold = summarize(batches, few.num_rows, types, ranges)
     plans = [FragmentPlan(file.fragment, None) for file in present]
     if few is not None and may_hold.any():
         plans = _zones(ds, columns, indexed, few)
@@ -204,7 +198,7 @@ def _key_ranges(
     found = []
     for name, kind in zip(columns.names, columns.schema.types, strict=True):
         if name in rebase.instants:
-            ranges = KeyRanges.unknown(kind, np.zeros(len(present), dtype=bool))
+            ranges = KeyRanges.unknown(kind, len(present))
         else:
             ranges = key_ranges(opened.source, opened.planner, present, name, kind)
         if name in rebase.times:
@@ -215,32 +209,18 @@ def _key_ranges(
     return tuple(found)
 
 
-def _summarize(
-    batches: Iterable[pa.RecordBatch],
-    num_keys: int,
-    types: Sequence[pa.DataType],
-    ranges: Sequence[KeyRanges],
-) -> tuple[Sbbf, np.ndarray]:
-    """Pass over keys: a filter of those without a null, and which fragments may hold any."""
-    sbbf = filter_for(num_keys)
-    fragments = np.zeros(ranges[0].is_empty.size, dtype=bool)
-    for batch in batches:
-        insert_keys(sbbf, batch.columns, types)
-        fragments |= fragments_with(ranges, batch.columns)
-    return sbbf, fragments
-
-
-def _summarize_frame(
+def _summarized(
     probes: DataFrame, num_keys: int, types: Sequence[pa.DataType], ranges: Sequence[KeyRanges]
 ) -> tuple[Sbbf, np.ndarray]:
-    """The same of a frame of keys, in so few tasks that what they send fits the driver."""
+    """What `summarize` says of a frame of keys, by so few tasks that the driver takes it in."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sbbf, fragments = _summarize(batches, num_keys, types, ranges)
+        keys = (batch.columns for batch in batches)
+        sbbf, fragments = summarize(keys, num_keys, types, ranges)
         columns = [pa.array([data], pa.binary()) for data in (sbbf.to_bytes(), fragments.tobytes())]
         yield pa.RecordBatch.from_arrays(columns, names=["filter", "fragments"])
 
-    sbbf, fragments = _summarize([], num_keys, types, ranges)
+    sbbf, fragments = summarize([], num_keys, types, ranges)
     tasks = max(_COLLECTED_BYTES // sbbf.nbytes, 1)
     for row in mapped(probes.coalesce(tasks), work, "filter binary, fragments binary").collect():
         sbbf.merge(Sbbf.from_bytes(row.filter))
