@@ -65,28 +65,24 @@ def register(spark: SparkSession, *, anew: bool = False) -> None:
     >>> files.load(os.path.abspath("orders")).count()
     1
     """
-    spark_context(spark)
-    _register(spark, s3a_settings(spark), None, anew)
+    register_for(spark, anew=anew)
 
 
 def register_for(
-    spark: SparkSession, paths: Sequence[str], encryption: Encryption | None
-) -> str | None:
-    """The same for some paths, of settings that none of them needs nothing is asked; the number
-    that keys have in the session."""
-    spark_context(spark)
-    return _register(spark, s3a_settings(spark, paths) or None, encryption)
-
-
-def _register(
     spark: SparkSession,
-    s3a: Mapping[str, str] | None,
-    encryption: Encryption | None,
+    paths: Sequence[str] | None = None,
+    encryption: Encryption | None = None,
+    *,
     anew: bool = False,
 ) -> str | None:
+    """The same for some paths, of settings that none of them needs nothing is asked, and for keys;
+    the number that those have in the session."""
+    spark_context(spark)
+    s3a = s3a_settings(spark, paths)
     with _LOCK:
         known = _registered.get(spark, ZoneBloomSource)
-        s3a = known.s3a if s3a is None else s3a
+        if paths is not None and not s3a:
+            s3a = known.s3a
         numbers = [number for number, each in known.keys.items() if each == encryption]
         number = numbers[0] if numbers else str(len(known.keys))
         keys = known.keys if encryption is None else {**known.keys, number: encryption}

@@ -118,7 +118,8 @@ class Actions:
         record = self._record(name, State.ACTIVE, "call restore_index first")
         ds = self._access.recorded(record)
         if mode == "quick":
-            self._put(replace(record, accepted_changes=measure_drift(ds, record).changes))
+            drift = measure_drift(ds, record)
+            self._put(replace(record, accepted_changes=(*drift.appended, *drift.deleted)))
             return
         if mode == "full":
             self._build(ds, record, progress)

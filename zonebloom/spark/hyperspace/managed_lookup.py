@@ -107,7 +107,7 @@ class ManagedLookup(Lookup):
         if isinstance(found, str):
             text = f"{found} is not in {record.index_dir}; refresh it with mode='full'"
             return refused(Reason.MISSING, text)
-        why = self._too_much(found)
+        why = self._too_much(found, frozenset(record.accepted_changes))
         step = f"; call refresh_index({record.name!r}, mode='incremental')"
         return refused(why[0], why[1] + step) if why is not None else None
 
@@ -117,23 +117,29 @@ class ManagedLookup(Lookup):
         ds.opened.require_unlocked()
         if gone := record.missing_from(ds.opened.version.indices):
             return ", ".join(gone)
-        return measure_drift(ds, record, record.accepted_changes)
+        return measure_drift(ds, record)
 
-    def _too_much(self, drift: Drift) -> tuple[Reason, str] | None:
-        appended, deleted = drift.num_appended, drift.num_deleted
+    def _too_much(self, drift: Drift, accepted: frozenset[str]) -> tuple[Reason, str] | None:
+        """Which limit changes pass, but for those a quick refresh took note of."""
+        appended, deleted = (
+            {mark: size for mark, size in files.items() if mark not in accepted}
+            for files in (drift.appended, drift.deleted)
+        )
         if not self._settings[HYBRID_ENABLED] and (appended or deleted):
             return Reason.HYBRID_SCAN_DISABLED, (
-                f"{appended:,} files were appended and {deleted:,} deleted since, and "
+                f"{len(appended):,} files were appended and {len(deleted):,} deleted since, and "
                 f"{HYBRID_ENABLED} is false"
             )
-        most, ratio = self._settings[MAX_APPENDED_RATIO], drift.appended_ratio
-        if ratio > most:
-            text = f"{appended:,} files, {ratio:.0%} of the bytes, were appended"
-            return Reason.TOO_MUCH_APPENDED, f"{text}, {MAX_APPENDED_RATIO} is {most}"
-        most, ratio = self._settings[MAX_DELETED_RATIO], drift.deleted_ratio
-        if ratio > most:
-            text = f"{deleted:,} files, {ratio:.0%} of the bytes, were deleted"
-            return Reason.TOO_MUCH_DELETED, f"{text}, {MAX_DELETED_RATIO} is {most}"
+        indexed_bytes = sum(drift.indexed.values())
+        limits = (
+            (Reason.TOO_MUCH_APPENDED, "appended", appended, drift.num_bytes, MAX_APPENDED_RATIO),
+            (Reason.TOO_MUCH_DELETED, "deleted", deleted, indexed_bytes, MAX_DELETED_RATIO),
+        )
+        for reason, what, files, num_bytes, key in limits:
+            ratio, most = sum(files.values()) / max(num_bytes, 1), self._settings[key]
+            if ratio > most:
+                text = f"{len(files):,} files, {ratio:.0%} of the bytes, were {what}"
+                return reason, f"{text}, {key} is {most}"
         return None
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -113,34 +113,21 @@ def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The files of an index as they are now, against those it was built of.
+    """The files of an index as they are now, against those it was built of: how many bytes in all,
+    and of each file.
 
-    A file written anew is one that was appended and one that was deleted, as in Hyperspace; those
-    a quick refresh took note of are neither. The changes are one a file, noted or not: "+" and
-    the XXH3-64 of its path, size and time, or "-" and the id it has in the catalog.
+    A file written anew is one that was appended and one that was deleted, as in Hyperspace. What
+    was appended goes by "+" and the XXH3-64 of its path, size and time, what was deleted by "-" and
+    its id in the catalog.
     """
 
-    num_indexed: int
     num_bytes: int
-    num_appended: int
-    appended_bytes: int
-    num_deleted: int
-    deleted_bytes: int
-    indexed_bytes: int
-    changes: tuple[str, ...]
-
-    @property
-    def appended_ratio(self) -> float:
-        """Share of the bytes now there that were appended."""
-        return self.appended_bytes / self.num_bytes if self.num_bytes else 0.0
-
-    @property
-    def deleted_ratio(self) -> float:
-        """Share of the bytes indexed that were deleted."""
-        return self.deleted_bytes / self.indexed_bytes if self.indexed_bytes else 0.0
+    indexed: Mapping[int, int]
+    appended: Mapping[str, int]
+    deleted: Mapping[str, int]
 
 
-def measure_drift(ds: Dataset, record: Record, accepted: Collection[str] = ()) -> Drift:
+def measure_drift(ds: Dataset, record: Record) -> Drift:
     """Compare a dataset with what an index holds of it."""
     version = ds.opened.version
     entries = [version.indices.get(name) for name in record.indices.values()]
@@ -148,24 +135,17 @@ def measure_drift(ds: Dataset, record: Record, accepted: Collection[str] = ()) -
     covered = set.intersection(*ids) if ids else set[int]()
     present = ds.opened.planner.coverage().present
     # What the catalog does not know as it is has an id of its own.
-    same = {f.fragment_id: f.identity.size for f in present if f.fragment_id in covered}
-    came = {_mark(file): file.identity.size for file in present if file.fragment_id not in same}
-    gone = {f"-{i}": i for i in sorted(covered - same.keys())}
-    appended = [size for mark, size in came.items() if mark not in accepted]
-    deleted = [i for mark, i in gone.items() if mark not in accepted]
+    same = {file.fragment_id for file in present} & covered
     sizes = {f.fragment_id: f.identity.size for f in version.fragments.values()}
     known = [sizes[i] for i in covered if i in sizes]
     # The catalog may have forgotten how large some were that went: they count as the others.
     typical = sum(known) // len(known) if known else 1
+    indexed = {i: sizes.get(i, typical) for i in sorted(covered)}
     return Drift(
-        len(covered),
         sum(file.identity.size for file in present),
-        len(appended),
-        sum(appended),
-        len(deleted),
-        sum(sizes.get(i, typical) for i in deleted),
-        sum(sizes.get(i, typical) for i in covered),
-        (*came, *gone),
+        indexed,
+        {_mark(file): file.identity.size for file in present if file.fragment_id not in same},
+        {f"-{i}": size for i, size in indexed.items() if i not in same},
     )
 
 
@@ -205,10 +185,8 @@ def figures(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ..
         changes: tuple[int | None, ...] = (None,) * 6
         if isinstance(opened, Dataset):
             drift = measure_drift(opened, record)
-            changes = (
-                *(drift.num_indexed, drift.indexed_bytes, drift.num_appended),
-                *(drift.appended_bytes, drift.num_deleted, drift.deleted_bytes),
-            )
+            parts = drift.indexed, drift.appended, drift.deleted
+            changes = tuple(figure for part in parts for figure in (len(part), sum(part.values())))
             if not entries and state == State.ACTIVE:
                 state = State.CREATING
         yield (
