@@ -8,8 +8,9 @@ import pyarrow.compute as pc
 import pytest
 
 from zonebloom.catalog.coverage import cover
-from zonebloom.catalog.model import KnownFragment, Version
+from zonebloom.catalog.model import IndexEntry, KnownFragment, Segment, Version, ZoneParameters
 from zonebloom.errors import NoFragments, SourceError
+from zonebloom.index.drift import measure_drift
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.source import Fragment
@@ -119,3 +120,42 @@ def test_a_fragment_of_too_many_rows_for_an_address_is_an_error():
     assert len(coverage.universe(lambda _: MAX_ROWS_PER_FRAGMENT)) == MAX_ROWS_PER_FRAGMENT
     with pytest.raises(SourceError, match=r"/data/new has 4,294,967,296 rows"):
         coverage.universe(lambda _: MAX_ROWS_PER_FRAGMENT + 1)
+
+
+# How files changed since an index was built
+
+
+def indexed(version, **ids):
+    entries = [
+        IndexEntry(name, ("id",), "int64", ZoneParameters(), (Segment("s", 1, "", 1, each),))
+        for name, each in ids.items()
+    ]
+    return version.with_indices({entry.name: entry for entry in entries})
+
+
+def test_a_file_written_anew_is_appended_and_deleted():
+    known = indexed(version("a", "b", "c"), all=(0, 1, 2), some=(0, 1))
+    larger = FileIdentity(1001, SAME.mtime_ns)
+    present = cover(files("a", "b", "d"), [SAME, larger, SAME], known).present
+    drift = measure_drift(known, ["all"], present)
+    assert drift.num_bytes == 3001
+    assert drift.indexed == {0: 1000, 1: 1000, 2: 1000}
+    assert list(drift.appended.values()) == [1001, 1000]
+    assert drift.deleted == {"-1": 1000, "-2": 1000}
+    # Of several indices what all of them hold counts.
+    both = measure_drift(known, ["all", "some"], present)
+    assert (both.indexed.keys(), both.deleted.keys()) == ({0, 1}, {"-1"})
+    assert both.appended == drift.appended
+    assert not measure_drift(known, ["all", "none"], present).indexed
+    # The same change has the same name, another has another.
+    later = FileIdentity(1001, SAME.mtime_ns + 1)
+    again = cover(files("a", "b", "d"), [SAME, later, SAME], known).present
+    names = measure_drift(known, ["all"], again).appended.keys()
+    assert len(names & drift.appended.keys()) == 1 and len(names) == 2
+
+
+def test_a_file_the_catalog_forgot_counts_as_the_others():
+    known = indexed(version("a"), all=(0, 7))
+    drift = measure_drift(known, ["all"], cover(files("a"), [SAME], known).present)
+    assert (drift.indexed, drift.deleted) == ({0: 1000, 7: 1000}, {"-7": 1000})
+    assert drift.appended == {}

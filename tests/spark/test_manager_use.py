@@ -16,9 +16,9 @@ from spark_data import files_read
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
+from zonebloom.index.drift import measure_drift
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.hyperspace.source import measure_drift
 from zonebloom.spark.pruning.listing import set_rule
 
 ROWS = 500
@@ -346,7 +346,7 @@ def test_a_dataset_is_opened_once_while_files_and_version_stay(changing, spark, 
     manager, lake = changing
     opened = []
     monkeypatch.setattr(
-        "zonebloom.spark.hyperspace.managed_lookup.measure_drift",
+        "zonebloom.spark.hyperspace.source.measure_drift",
         lambda *given: opened.append(1) or measure_drift(*given),
     )
     for number in range(3):

@@ -34,7 +34,7 @@ from zonebloom.errors import (
 from zonebloom.index.global_filter import GlobalSize
 from zonebloom.spark.hyperspace.config import require_name
 from zonebloom.spark.hyperspace.records import Record, Records, State
-from zonebloom.spark.hyperspace.source import Access, measure_drift
+from zonebloom.spark.hyperspace.source import Access
 from zonebloom.spark.jobs import spark_engine
 
 Progress = bool | Callable[[int, int], Any] | None
@@ -118,7 +118,7 @@ class Actions:
         record = self._record(name, State.ACTIVE, "call restore_index first")
         ds = self._access.recorded(record)
         if mode == "quick":
-            drift = measure_drift(ds, record)
+            drift = self._access.drift(ds, record)
             self._put(replace(record, accepted_changes=(*drift.appended, *drift.deleted)))
             return
         if mode == "full":

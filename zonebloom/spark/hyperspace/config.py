@@ -38,6 +38,7 @@ from pyspark.sql import SparkSession
 
 from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
+from zonebloom.sbbf.sizing import validate_target
 from zonebloom.storage.paths import absolute_path, is_uri, plain_path
 
 APPLY_ENABLED = "zonebloom.apply.enabled"
@@ -89,11 +90,8 @@ class BFIndexConfig:
         object.__setattr__(self, "columns", tuple(arguments.names(self.columns, "columns")))
         if not self.columns:
             raise InvalidArgument("columns is empty; name at least one")
-        if self.expected_num_items is not None:
-            arguments.whole(self.expected_num_items, "expected_num_items", 1)
-        is_number = isinstance(self.fpp, int | float) and not isinstance(self.fpp, bool)
-        if not is_number or not 0.0 < self.fpp < 1.0:
-            raise InvalidArgument(f"fpp is {self.fpp!r}; give a number between 0 and 1, excluded")
+        num_items = 1 if self.expected_num_items is None else self.expected_num_items
+        validate_target(num_items, self.fpp, ("expected_num_items", "fpp"))
 
 
 def require_name(name: Any) -> str:

@@ -12,7 +12,7 @@ import contextlib
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -209,13 +209,14 @@ class IndexManager(Actions):
         ------
         IndexNotFound
         """
-        records = self._known_records()
+        settings = read_settings(self._spark)
+        records = self._known_records(settings)
         if index_name:
             records = [record for record in records if record.name == require_name(index_name)]
             if not records:
                 raise no_index(index_name)
         # What was opened before does not warn again.
-        lookup = ManagedLookup(self._access, records, read_settings(self._spark), Recent())
+        lookup = ManagedLookup(self._access, records, settings, Recent())
         return plan_of(df, lookup)
 
     def enable(self) -> None:
@@ -238,16 +239,15 @@ class IndexManager(Actions):
     def _lookup(self) -> ManagedLookup:
         """What answers for the indices, as things are now, with what earlier queries opened."""
         settings = read_settings(self._spark)
-        return ManagedLookup(self._access, self._known_records(), settings, self._opened)
+        return ManagedLookup(self._access, self._known_records(settings), settings, self._opened)
 
     # Records
 
     def _records(self) -> Records:
         return Records(read_settings(self._spark)[SYSTEM_PATH], self._spark)
 
-    def _known_records(self) -> list[Record]:
+    def _known_records(self, settings: Mapping[str, Any]) -> list[Record]:
         """Records as queries take them, as they were at most so long ago as the conf allows."""
-        settings = read_settings(self._spark)
         path, now = settings[SYSTEM_PATH], time.monotonic()
         if self._cache is not None:
             at, cached_path, records = self._cache

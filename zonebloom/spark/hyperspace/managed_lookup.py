@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
+from zonebloom.index.drift import Drift
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
     HYBRID_ENABLED,
@@ -20,7 +21,7 @@ from zonebloom.spark.hyperspace.config import (
     MAX_DELETED_RATIO,
 )
 from zonebloom.spark.hyperspace.records import Record, State
-from zonebloom.spark.hyperspace.source import Access, Drift, measure_drift
+from zonebloom.spark.hyperspace.source import Access
 from zonebloom.spark.pruning.lookup import (
     Answer,
     IndexedFiles,
@@ -117,7 +118,7 @@ class ManagedLookup(Lookup):
         ds.opened.require_unlocked()
         if gone := record.missing_from(ds.opened.version.indices):
             return ", ".join(gone)
-        return measure_drift(ds, record)
+        return self._access.drift(ds, record)
 
     def _too_much(self, drift: Drift, accepted: frozenset[str]) -> tuple[Reason, str] | None:
         """Which limit changes pass, but for those a quick refresh took note of."""

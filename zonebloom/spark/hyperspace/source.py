@@ -1,22 +1,20 @@
-"""What an index is made over: a folder of files, columns of theirs, how they changed since, and its
-figures. Of a DataFrame only the plain read of Parquet files is taken.
+"""What an index is made over: a folder of files, columns of theirs, and its figures. Of a DataFrame
+only the plain read of Parquet files is taken.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import xxhash
 from pyspark.sql import DataFrame
 
-from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
+from zonebloom.index.drift import Drift, measure_drift
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.relation import file_relation, items
 from zonebloom.spark.stores import open_dataset, open_place
@@ -37,6 +35,11 @@ class Access(NamedTuple):
     def recorded(self, record: Record) -> Dataset:
         """What an index was made over."""
         return self.dataset(record.path, record.index_dir)
+
+    def drift(self, ds: Dataset, record: Record) -> Drift:
+        """How the files of a dataset changed since an index of them was built."""
+        version, present = ds.opened.version, ds.opened.planner.coverage().present
+        return measure_drift(version, record.indices.values(), present)
 
     def catalog(self, record: Record) -> Catalog:
         """The catalog an index lies in, whether its data is still there or not."""
@@ -108,54 +111,6 @@ def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> 
     return tuple(columns)
 
 
-# How files changed since
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """The files of an index as they are now, against those it was built of: how many bytes in all,
-    and of each file.
-
-    A file written anew is one that was appended and one that was deleted, as in Hyperspace. What
-    was appended goes by "+" and the XXH3-64 of its path, size and time, what was deleted by "-" and
-    its id in the catalog.
-    """
-
-    num_bytes: int
-    indexed: Mapping[int, int]
-    appended: Mapping[str, int]
-    deleted: Mapping[str, int]
-
-
-def measure_drift(ds: Dataset, record: Record) -> Drift:
-    """Compare a dataset with what an index holds of it."""
-    version = ds.opened.version
-    entries = [version.indices.get(name) for name in record.indices.values()]
-    ids = [entry.fragment_ids if entry else set[int]() for entry in entries]
-    covered = set.intersection(*ids) if ids else set[int]()
-    present = ds.opened.planner.coverage().present
-    # What the catalog does not know as it is has an id of its own.
-    same = {file.fragment_id for file in present} & covered
-    sizes = {f.fragment_id: f.identity.size for f in version.fragments.values()}
-    known = [sizes[i] for i in covered if i in sizes]
-    # The catalog may have forgotten how large some were that went: they count as the others.
-    typical = sum(known) // len(known) if known else 1
-    indexed = {i: sizes.get(i, typical) for i in sorted(covered)}
-    return Drift(
-        sum(file.identity.size for file in present),
-        indexed,
-        {_mark(file): file.identity.size for file in present if file.fragment_id not in same},
-        {f"-{i}": size for i, size in indexed.items() if i not in same},
-    )
-
-
-def _mark(file: PresentFragment) -> str:
-    """What tells a file that was appended from all others, itself at another time included."""
-    identity = file.identity
-    text = f"{file.fragment.key}\0{identity.size}\0{identity.mtime_ns}{identity.tag}"
-    return f"+{xxhash.xxh3_64_hexdigest(text.encode())}"
-
-
 # Figures, with the names Hyperspace gives them
 
 KIND = "BloomFilter"
@@ -184,7 +139,7 @@ def figures(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ..
         opened, state = datasets[place], record.state
         changes: tuple[int | None, ...] = (None,) * 6
         if isinstance(opened, Dataset):
-            drift = measure_drift(opened, record)
+            drift = access.drift(opened, record)
             parts = drift.indexed, drift.appended, drift.deleted
             changes = tuple(figure for part in parts for figure in (len(part), sum(part.values())))
             if not entries and state == State.ACTIVE:
