@@ -351,6 +351,36 @@ def test_index_dir_elsewhere_leaves_the_data_folder_alone(folder: Path, tmp_path
     assert zb.dataset(folder).describe_indices() == []
 
 
+@pytest.mark.parametrize("name", ["index", "a/b", ".", "a/../index"])
+def test_index_dir_that_would_be_listed_with_the_data(folder: Path, name: str):
+    for source in (str(folder), f"{folder}/", folder.as_uri()):
+        with pytest.raises(errors.InvalidArgument, match="begins with _"):
+            zb.dataset(source, index_dir=os.path.join(folder, name))
+
+
+@pytest.mark.parametrize("name", ["_index", ".a/b", "a/_b", "../beside", "_zonebloom"])
+def test_index_dir_that_is_not_listed_with_the_data(folder: Path, name: str):
+    ds = zb.dataset(folder, index_dir=os.path.join(folder, name))
+    ds.create_scalar_index("id", spark=False)
+    again = zb.dataset(folder, index_dir=os.path.join(folder, name))
+    assert again.count_rows("id = 10") == zb.dataset(folder).count_rows("id = 10") == 1
+    assert again.files == ds.files
+
+
+def test_index_dir_beside_files_that_are_named(folder: Path):
+    index = str(folder / "index")
+    for source in ([str(each) for each in folder.glob("*.parquet")], f"{folder}/*.parquet"):
+        zb.dataset(source, index_dir=index).create_scalar_index("id", spark=False)
+        assert zb.dataset(source, index_dir=index).count_rows("id = 10") == 1
+
+
+def test_a_pattern_of_everything_passes_over_the_index(folder: Path):
+    zb.dataset(folder).create_scalar_index("id", spark=False)
+    ds = zb.dataset(f"{folder}/**/*")
+    assert ds.files == zb.dataset(folder).files
+    assert "no index used" not in ds.scanner(filter="id = 10").explain_plan()
+
+
 def test_index_dir_that_is_a_file(folder: Path, tmp_path: Path):
     (tmp_path / "taken").write_text("in the way")
     ds = zb.dataset(folder, index_dir=str(tmp_path / "taken"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from zonebloom import arguments
 from zonebloom.catalog.model import IndexEntry, Version
-from zonebloom.catalog.store import FOLDER, Catalog
+from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     ColumnNotFound,
     EncryptedIndex,
@@ -21,6 +21,7 @@ from zonebloom.predicates import Predicate, RowFilter, translate, unknowns
 from zonebloom.scan.binding import Binding, require_column
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column
+from zonebloom.storage.listing import INDEX_FOLDER
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.sealed import Encryption
 from zonebloom.storage.source import Source
@@ -36,7 +37,7 @@ def beside(
             "the files share no folder but the root, so the index has no place beside them; "
             "give index_dir"
         )
-    folder = posixpath.join(source.root, FOLDER)
+    folder = posixpath.join(source.root, INDEX_FOLDER)
     given = None if index_dir is None else path_in(source.filesystem, index_dir)
     if given is not None and given.rstrip("/") != folder:
         # The folder may serve several datasets: files of one name in each are told apart.

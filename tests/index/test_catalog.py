@@ -458,6 +458,7 @@ HOSTILE = [
     put("indices", 0, "name", value=["a"]),
     put("indices", 0, "name", value=7),
     put("indices", 0, "column", value=7),
+    put("indices", 0, "column", value=[]),
     put("indices", 0, "parameters", value=None),
     put("indices", 0, "parameters", value={"number_of_items": 0}),
     put("indices", 0, "parameters", value={"number_of_items": [8192]}),

@@ -460,6 +460,12 @@ def test_refusals_say_what_and_what_next(text, says):
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize("text", [r"raw = '\x61'", r"raw IN (X'61', CAST('\x61' AS BLOB))"])
+def test_backslashes_in_text_that_is_bytes_are_refused(text):
+    with pytest.raises(FilterError, match="Write X'5c783631'"):
+        to_expression(text, pa.schema({"raw": pa.binary()}))
+
+
 def test_refusals_point_at_the_place():
     with pytest.raises(FilterError) as caught:
         to_expression("id = 1 AND\n  idd = 2", NAMES)

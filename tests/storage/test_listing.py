@@ -22,6 +22,8 @@ FILES = [
     "x/y/[1].parquet",
     "day=1/a.parquet",
     ".index/a.parquet",
+    "_zonebloom/versions/1.arrow",
+    "x/_zonebloom/a.parquet",
 ]
 PATTERNS = [
     "*.parquet",
@@ -37,6 +39,8 @@ PATTERNS = [
     "**/y/*",
     "nothing/*",
     "a.parquet/*",
+    "_*/*/*",
+    "*/*/*",
 ]
 
 
@@ -55,9 +59,14 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_finds_what_glob_finds(folder: Path, pattern: str):
     whole = os.path.join(folder, pattern)
-    expected = sorted(filter(os.path.isfile, glob.glob(whole, recursive=True)))
+    found = filter(os.path.isfile, glob.glob(whole, recursive=True))
+    expected = sorted(path for path in found if "/_zonebloom/" not in path)
     assert is_pattern(pattern)
     assert matching_files(whole) == expected
+
+
+def test_an_index_that_is_named_is_found(folder: Path):
+    assert matching_files(f"{folder}/x/_zonebloom/*") == [f"{folder}/x/_zonebloom/a.parquet"]
 
 
 def test_a_folder_that_may_not_be_entered_is_not_passed_over():

@@ -61,11 +61,11 @@ from zonebloom.errors import (
     IndexNotUsedWarning,
 )
 from zonebloom.storage.files import is_local
+from zonebloom.storage.listing import INDEX_FOLDER
 from zonebloom.storage.sealed import Encryption, Seal, sealed
 from zonebloom.threads import REMOTE_THREADS
 from zonebloom.version import NewerFormat
 
-FOLDER = "_zonebloom"
 _MAX_TRIES = 16
 _VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"})
 
@@ -129,7 +129,7 @@ class Catalog:
     def _model(self) -> str:
         """The local folder whose permissions the index takes: the data's or the index_dir's."""
         folder = self.folder.rstrip("/")
-        if posixpath.basename(folder) == FOLDER:
+        if posixpath.basename(folder) == INDEX_FOLDER:
             folder = posixpath.dirname(folder)
         while folder and not os.path.isdir(folder):
             folder = posixpath.dirname(folder)
@@ -192,7 +192,7 @@ class Catalog:
     def _say_gone(self) -> None:
         """Warn of an index that was beside the data, where the data is still."""
         beside, name = posixpath.split(self.folder.rstrip("/"))
-        if name == FOLDER and _is_folder(self.filesystem, beside):
+        if name == INDEX_FOLDER and _is_folder(self.filesystem, beside):
             self._last = None
             _read_before.discard(os.path.abspath(self.folder))
             warnings.warn(

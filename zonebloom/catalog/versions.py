@@ -84,6 +84,8 @@ def from_content(content: Any, listings: Sequence[Listing], parts: Sequence[Frag
         raise ValueError(f"next_fragment_id is {next_id}")
     page_maps = _old_page_maps(content) if "page_maps" not in content else content["page_maps"]
     indices = from_json(tuple[IndexEntry, ...], content["indices"])
+    if not all(entry.column for entry in indices):
+        raise ValueError("it has an index of no column")
     version = Version(
         from_json(int, content["version"]),
         next_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import shutil
 import tempfile
 import weakref
@@ -22,6 +23,7 @@ from zonebloom.storage.delta import is_delta, open_delta
 from zonebloom.storage.discovery import Partitioning, Schema, open_source, require_no_schema
 from zonebloom.storage.iceberg import is_iceberg, open_iceberg
 from zonebloom.storage.memory import open_table
+from zonebloom.storage.object_store import path_in
 from zonebloom.storage.parquet.keys import ParquetKeys
 from zonebloom.storage.paths import absolute_path, is_uri
 from zonebloom.storage.sealed import Encryption
@@ -156,11 +158,24 @@ def dataset(
             files = open_source(where, format, filesystem, partitioning, schema, parquet_keys)
         if parquet_keys is not None and files.is_parquet:
             files = replace_fields(files, file_format=None, parquet_keys=parquet_keys)
-        return beside(replace_fields(files, stale=stale), index_dir, encryption)
+        files, catalog = beside(replace_fields(files, stale=stale), index_dir, encryption)
+        if title is not None and path_in(files.filesystem, where).rstrip("/") == files.root:
+            _require_unlisted(catalog.folder, files.root)
+        return files, catalog
 
     opened = Opened.of(*files_and_index(), embedded_filters=embedded_filters)
     is_listed = title is not None or is_delta(source) or is_iceberg(source)
     return Dataset(opened, title, files_and_index if is_listed else None)
+
+
+def _require_unlisted(index_dir: str, root: str) -> None:
+    """Refuse an index in a folder of data, where whoever lists that takes its files for data."""
+    inside = posixpath.relpath(index_dir, root)
+    if not any(part.startswith(("_", ".")) for part in inside.split("/")) or inside == ".":
+        raise InvalidArgument(
+            f"index_dir {index_dir} lies in the folder of the data, which would be listed with "
+            "the index's own files; give a name that begins with _, or a folder elsewhere"
+        )
 
 
 def _as_session_has_it(path: str) -> tuple[Any, str]:

@@ -63,6 +63,12 @@ def beside(literal: Literal, column: pa.DataType) -> Literal:
                 f"write UUID '{value}'",
             )
         if target == "bytes":
+            if "\\" in value:
+                # DuckDB and PostgreSQL read hexadecimal digits behind it, others the text itself.
+                raise Unanswerable(
+                    "engines differ in what a backslash means in text that is bytes",
+                    f"write X'{value.encode().hex()}'",
+                )
             return Literal("bytes", value.encode())
         if target == "decimal":
             return number(value)

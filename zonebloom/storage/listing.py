@@ -10,7 +10,12 @@ from fnmatch import fnmatchcase
 
 from zonebloom.errors import FragmentUnreadable
 
+# Of an index beside the data: the data's own listings pass over it.
+INDEX_FOLDER = "_zonebloom"
+
 _GLOB_CHARACTERS = frozenset("*?[")
+# A link that leads round in a circle leads to nothing.
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def is_pattern(path: str) -> bool:
@@ -18,7 +23,8 @@ def is_pattern(path: str) -> bool:
 
 
 def matching_files(pattern: str) -> list[str]:
-    """Files that match an absolute pattern, sorted; unlike ``glob.glob``, closed folders raise."""
+    """Files that match an absolute pattern, sorted; unlike ``glob.glob``, closed folders raise, and
+    no wildcard is an index."""
     drive, rest = os.path.splitdrive(pattern)
     parts = [part for part in rest.split(os.sep) if part]
     try:
@@ -39,22 +45,27 @@ def _matching(folder: str, parts: Sequence[str]) -> Iterator[str]:
         yield from _matching(folder, parts[1:] or ["*"])
         for name in _names(folder):
             below = os.path.join(folder, name)
-            if not name.startswith(".") and stat.S_ISDIR(_mode(below)):
+            if not _is_hidden(name, "**") and stat.S_ISDIR(_mode(below)):
                 yield from _matching(below, parts)
     elif is_pattern(parts[0]):
         for name in _names(folder):
-            hidden = name.startswith(".") and not parts[0].startswith(".")
-            if not hidden and fnmatchcase(name, parts[0]):
+            if not _is_hidden(name, parts[0]) and fnmatchcase(name, parts[0]):
                 yield from _matching(os.path.join(folder, name), parts[1:])
     else:
         yield from _matching(os.path.join(folder, parts[0]), parts[1:])
 
 
+def _is_hidden(name: str, pattern: str) -> bool:
+    return name == INDEX_FOLDER or (name.startswith(".") and not pattern.startswith("."))
+
+
 def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    except OSError as error:
+        if error.errno in _NOTHING:
+            return []
+        raise
 
 
 def _mode(path: str) -> int:
@@ -62,7 +73,6 @@ def _mode(path: str) -> int:
     try:
         return os.stat(path).st_mode
     except OSError as error:
-        # A link that leads round in a circle leads to nothing.
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if error.errno in _NOTHING:
             return 0
         raise

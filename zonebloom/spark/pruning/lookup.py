@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import Version
-from zonebloom.catalog.store import FOLDER, Catalog
+from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     IndexNotUsedWarning,
     SourceError,
@@ -36,6 +36,7 @@ from zonebloom.spark.rebase import without_rebased
 from zonebloom.spark.stores import open_place
 from zonebloom.storage.discovery import open_files
 from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.listing import INDEX_FOLDER
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.paths import plain_path
 from zonebloom.storage.sealed import Encryption
@@ -363,7 +364,7 @@ def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
     """Folders of indices at a path or above it, the nearest first."""
     candidates = []
     while path.strip("/"):
-        candidates.append(posixpath.join(path, FOLDER))
+        candidates.append(posixpath.join(path, INDEX_FOLDER))
         path = posixpath.dirname(path)
     infos = filesystem.get_file_info(candidates)
     return [
