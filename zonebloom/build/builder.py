@@ -186,10 +186,11 @@ class Builder:
         spec = IndexSpec(entry.name, column, entry.parameters, size, entry.field)
         if entry.name in damaged:
             return _Work(spec, coverage.present, damage=damaged[entry.name])
-        alive = coverage.live | self._others.unchanged(base, entry.fragment_ids)
+        present = coverage.live
+        alive = present | self._others.unchanged(base, entry.fragment_ids)
         items = entry.parameters.number_of_items
         zones = {k.fragment_id: -(-k.num_rows // items) for k in base.fragments.values()}
-        segments = tuple(_still_used(entry.segments, alive, coverage.live, zones))
+        segments = tuple(_still_used(entry.segments, alive, present, zones))
         left = {i for segment in segments for i in segment.fragment_ids}
         missing = tuple(each for each in coverage.present if each.fragment_id not in left)
         return _Work(spec, missing, entry, segments, alive)
@@ -363,9 +364,9 @@ def _seen_again(base: Version, coverage: Coverage) -> list[KnownFragment]:
     again = []
     for each in coverage.present:
         before = base.fragments.get(each.fragment.key)
-        if before is None or not each.is_known or not before.digest:
+        if before is None or before.identity == each.identity:
             continue
-        if before.identity != each.identity:
+        if each.is_known and before.digest:
             again.append(replace(before, identity=each.identity, seen_at=each.seen_at))
     return again
 

@@ -90,7 +90,7 @@ def cover(
         if known is not None and seen_at is not None:
             rows, number = known.num_rows, known.fragment_id
             present.append(PresentFragment(fragment, identity, number, rows, seen_at=seen_at))
-            is_settled &= not known.digest or is_at_rest(identity, seen_at)
+            is_settled &= seen_at == known.seen_at or is_at_rest(identity, seen_at)
             continue
         why = "not indexed" if known is None else "changed since it was indexed"
         if identity.mtime_ns == UNKNOWN_MTIME and not identity.tag:

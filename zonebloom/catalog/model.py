@@ -181,8 +181,11 @@ class Version:
         needed = {i for entry in indices.values() for i in entry.fragment_ids}
         used = []
         for page_map in (*page_maps, *self.page_maps):
-            ids = tuple(i for i in page_map.fragment_ids if i in needed)
+            ids = page_map.fragment_ids
+            if not needed.issuperset(ids):
+                ids = tuple(i for i in ids if i in needed)
+                page_map = replace(page_map, fragment_ids=ids)
             needed.difference_update(ids)
             if ids:
-                used.append(replace(page_map, fragment_ids=ids))
+                used.append(page_map)
         return replace(self, indices=indices, page_maps=tuple(used))

@@ -220,6 +220,9 @@ def from_json(kind: Any, value: Any) -> Any:
         return None if value is None else from_json(inner, value)
     if get_origin(kind) is tuple:
         inner, _ = get_args(kind)
+        if inner in (int, str) and set(map(type, _of(list, value))) <= {inner}:
+            # Ids of many files.
+            return tuple(value)
         return tuple(from_json(inner, part) for part in _of(list, value))
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)

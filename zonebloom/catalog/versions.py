@@ -106,7 +106,7 @@ def from_content(content: Any, listings: Sequence[Listing], parts: Sequence[Frag
             raise ValueError(f"there is no layout {unknown.pop()!r}")
     for name in version.folders:
         plain_name(name)
-    if any(not 0 <= i < next_id for ids in covered for i in ids):
+    if any(ids and not 0 <= min(ids) <= max(ids) < next_id for ids in covered):
         raise ValueError("it names a fragment whose id was never given")
     return version.with_indices(version.indices)
 

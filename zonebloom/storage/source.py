@@ -104,7 +104,8 @@ class Source:
 
     def partition_columns(self) -> set[str]:
         """Columns whose value the path of a file gives, whatever the file holds."""
-        return {name for fragment in self.fragments for name in self.constants(fragment)}
+        named = (each for each in self.fragments if each.partition is not None)
+        return {name for fragment in named for name in self.constants(fragment)}
 
     def field_of(self, column: tuple[str, ...]) -> tuple[str, ...]:
         """What stays of a column when it is renamed; its name where nothing does."""
