@@ -188,6 +188,7 @@ class _Query:
         return (
             type(source) is Source
             and source.is_parquet
+            and source.parquet_keys is None
             # Polars casts to wider integers and floats, and to nothing else.
             and source.types != "cast"
             and isinstance(source.filesystem, pafs.LocalFileSystem)

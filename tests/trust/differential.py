@@ -123,8 +123,7 @@ class _Case:
         first, at = {}, 0
         for fragment in self.ds.opened.source.fragments:
             first[by_path[fragment.key]] = at
-            opened = pads.dataset(fragment.path, format=self.lake.format)
-            at += opened.count_rows()
+            at += self.lake.opened(fragment.path).count_rows()
         assert at == self.lake.whole.num_rows
         return first
 

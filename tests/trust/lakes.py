@@ -6,7 +6,7 @@ import contextlib
 import random
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 from e2e_helpers import UNITS, array_of, is_ticks, raw_values
 from helpers import PLAIN_TYPES
+from pyarrow.parquet.encryption import create_decryption_properties, create_encryption_properties
 
 import zonebloom as zb
 from zonebloom.scan.recheck import gather
@@ -33,6 +34,7 @@ TYPES = [*PLAIN_TYPES, *DICTIONARIES]
 # Types most data has are drawn more often.
 COMMON = [pa.int64(), pa.int32(), pa.string(), pa.float64(), pa.timestamp("us", "UTC"), pa.date32()]
 LAYOUTS = ("none", "table", "sliced", "exact", "folded", "stale", "partly covered", "embedded")
+KEY = bytes(range(16))
 CODECS = ["none", "snappy", "gzip", "brotli", "zstd", "lz4"]
 
 
@@ -129,7 +131,9 @@ class Shared:
     store_schema: bool = True
 
 
-def by_pyarrow(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
+def by_pyarrow(
+    table: pa.Table, path: Path, rng: random.Random, shared: Shared, **more: Any
+) -> None:
     encoded = rng.random() < 0.4
     options: dict[str, Any] = {
         "version": shared.version,
@@ -156,7 +160,18 @@ def by_pyarrow(table: pa.Table, path: Path, rng: random.Random, shared: Shared) 
             for name in rng.sample(names, rng.randint(1, len(names)))
             if not pa.types.is_boolean(table.schema.field(name).type)
         }
-    pq.write_table(table, path, **options)
+    pq.write_table(table, path, **options, **more)
+
+
+def encrypted(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
+    properties = create_encryption_properties(
+        KEY,
+        encryption_algorithm=rng.choice(["AES_GCM_V1", "AES_GCM_CTR_V1"]),
+        plaintext_footer=rng.random() < 0.5,
+    )
+    # PyArrow writes no filters into encrypted files.
+    shared = replace(shared, has_filters=False)
+    by_pyarrow(table, path, rng, shared, encryption_properties=properties)
 
 
 def _encoding(arrow_type: pa.DataType, rng: random.Random) -> str | None:
@@ -235,6 +250,7 @@ def as_ipc(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> N
 Writer = Callable[[pa.Table, Path, random.Random, Shared], None]
 WRITERS: dict[str, Writer] = {
     "pyarrow": by_pyarrow,
+    "pyarrow, encrypted": encrypted,
     "Polars": by_polars,
     "DuckDB": by_duckdb,
     "DataFusion": by_datafusion,
@@ -246,12 +262,14 @@ WRITERS: dict[str, Writer] = {
 def writable(table: pa.Table, writer: Writer, folder: Path, shared: Shared) -> pa.Table:
     """The columns of which a writer can write every value, and pyarrow can read it again."""
     kept = []
+    keys = create_decryption_properties(KEY) if writer is encrypted else None
     for name in table.column_names:
         path = folder / f"try-{len(kept)}"
         # Which types a writer knows is its own affair, and so are the errors it has for others.
         with contextlib.suppress(BaseException):
             writer(table.select([name]), path, random.Random(0), shared)
-            if writer is as_ipc or pq.read_table(path).num_rows == table.num_rows:
+            rows = None if writer is as_ipc else pq.read_table(path, decryption_properties=keys)
+            if rows is None or rows.num_rows == table.num_rows:
                 kept.append(name)
         path.unlink(missing_ok=True)
         shutil.rmtree(path.with_suffix(".written"), ignore_errors=True)
@@ -292,8 +310,17 @@ class Lake:
     def format(self) -> str:
         return "ipc" if self.writer == "IPC" else "parquet"
 
+    @property
+    def keys(self) -> zb.ParquetKeys | None:
+        return zb.ParquetKeys(KEY) if WRITERS[self.writer] is encrypted else None
+
+    def opened(self, path: Path | str) -> pads.Dataset:
+        """Files as PyArrow opens them."""
+        how = self.format if self.keys is None else self.keys.format
+        return pads.dataset(path, format=how, partitioning="hive")
+
     def open(self) -> zb.Dataset:
-        return zb.dataset(self.folder, format=self.format)
+        return zb.dataset(self.folder, format=self.format, parquet_keys=self.keys)
 
     def __str__(self) -> str:
         return (
@@ -387,7 +414,7 @@ def make_lake(
     if layout == "stale":
         write(0)
     try:
-        lake.whole = pads.dataset(folder, format=lake.format, partitioning="hive").to_table()
+        lake.whole = lake.opened(folder).to_table()
     except OSError:
         return None
     lake.columns = columns_of(lake.whole)
@@ -406,6 +433,7 @@ def index(lake: Lake, rng: random.Random) -> None:
         "fold": lake.layout == "folded",
         "layout": "sliced" if lake.layout == "sliced" or rng.random() < 0.2 else "table",
         "global_filter": rng.random() < 0.2,
+        "plaintext": True,
         "spark": False,
     }
     for name in wanted:

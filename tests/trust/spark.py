@@ -47,7 +47,7 @@ def run_case(report: Report, number: int, folder: Path) -> None:
         # Layouts that are stale on purpose say so.
         warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
         lake = make_lake(folder / "lake", rng, KINDS)
-        if lake is None or lake.format != "parquet":
+        if lake is None or lake.format != "parquet" or lake.keys is not None:
             report.refused["no Parquet that PyArrow can read"] += 1
             return
         case = _Case(report, lake, rng)

@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import duckdb
 import fsspec
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -293,6 +295,21 @@ def test_threads_share_keys(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda i: ds.to_table(filter=f"id = {i}").to_pylist(), range(64)))
     assert found == [[wanted[i]] for i in range(64)]
+
+
+def test_other_engines_read_by_the_same_keys(tmp_path):
+    write(tmp_path / "0.parquet", rows(), by_kms())
+    ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
+    expected = pl.DataFrame(rows())
+    for indexed in (False, True):
+        if indexed:
+            ds.create_scalar_index("id", plaintext=True, spark=False)
+        assert ds.to_polars().collect().equals(expected)
+        few = pl.col("id").is_in([3, 4242])
+        assert ds.to_polars().filter(few).collect().equals(expected.filter(few))
+        orders = ds.to_arrow_dataset()  # noqa: F841 - read by name
+        found = duckdb.sql("SELECT id, text FROM orders WHERE id = 4242").fetchall()
+        assert found == expected.filter(pl.col("id") == 4242).select("id", "text").rows()
 
 
 def test_pyarrow_reads_by_the_same_keys(tmp_path):

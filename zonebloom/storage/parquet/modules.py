@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.storage.parquet.keys import ParquetKeys
-from zonebloom.storage.parquet.thrift import BINARY, I32, STRUCT, Reader, Struct, binary, integer
+from zonebloom.storage.parquet.thrift import BINARY, I32, STRUCT, Reader, Struct, integer
 from zonebloom.storage.parquet.thrift import struct as encode_struct
 from zonebloom.storage.sealed import NONCE_BYTES, TAG_BYTES, cipher
 
@@ -32,9 +32,9 @@ _BEGIN = LENGTH_BYTES + NONCE_BYTES
 _FIRST_BLOCK = (1).to_bytes(4, "big")
 _MOST_ORDINAL = (1 << 15) - 1
 # Of the checksum in a page header. It is of what was encrypted, and gives way to zeros of another
-# type, which no reader takes for one; more than this many would have a longer length.
+# type, which no reader takes for one; their length is written in two bytes.
 _CHECKSUM = 4
-_MOST_ZEROS = (1 << 7) - 1
+_MOST_ZEROS = (1 << 14) - 1
 
 
 class Modules:
@@ -70,7 +70,9 @@ class Modules:
     def header(self, module: memoryview, key: bytes, place: bytes, page: int) -> bytes:
         """The header of a page, or of the dictionary."""
         kind = _DICTIONARY_HEADER if page == DICTIONARY else _PAGE_HEADER
-        return self.open(module, key, kind, place + ordinal(page))
+        header = self.open(module, key, kind, place + ordinal(page))
+        # parquet-java encrypts what lies behind it in memory, too.
+        return header[: Reader(header).struct().stop]
 
     def pages(self, data: memoryview, key: bytes, place: bytes, page: int) -> Iterator[bytes]:
         """Pages of a chunk in clear, one after another as they lie, from some number on."""
@@ -128,9 +130,10 @@ def _page(header: bytes, raw: Struct, body: bytes, size: int) -> bytes:
     described = inner[0][0], STRUCT, header[inner[0][1].start : inner[0][1].stop]
 
     def with_zeros(count: int) -> bytes:
-        return encode_struct([*sizes, (_CHECKSUM, BINARY, binary(bytes(count))), described])
+        zeros = bytes([count & 0x7F | 0x80, count >> 7]) + bytes(count)
+        return encode_struct([*sizes, (_CHECKSUM, BINARY, zeros), described])
 
-    zeros = size - len(body) - len(with_zeros(0))
-    if not 0 <= zeros <= _MOST_ZEROS:
+    count = size - len(body) - len(with_zeros(0))
+    if not 0 <= count <= _MOST_ZEROS:
         raise FragmentUnreadable("a page header is not laid out as others are")
-    return with_zeros(zeros) + body
+    return with_zeros(count) + body
