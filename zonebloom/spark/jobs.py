@@ -185,10 +185,11 @@ def train_on_spark(
 
 
 def _num_spark_tasks(spark: SparkSession, tasks: Sequence[TrainTask]) -> int:
-    """As few as keep the cores busy; Connect does not say how many there are."""
+    """As few as keep the cores busy; Connect does not say how many there are, so it has more."""
     num_bytes = sum(fragment.identity.size for task in tasks for fragment in task.fragments)
-    by_bytes = -(-num_bytes // _MOST_BYTES_PER_SPARK_TASK)
-    return min(len(tasks), max(parallelism(spark), by_bytes))
+    cores = parallelism(spark)
+    by_bytes = -(-num_bytes * (1 if cores else 4) // _MOST_BYTES_PER_SPARK_TASK)
+    return min(len(tasks), max(cores, by_bytes))
 
 
 def _attempt(numbered: tuple[int, TrainTask]) -> Iterator[pa.RecordBatch]:
