@@ -54,7 +54,7 @@ ChunksOf: TypeAlias = Callable[[Struct, int, tuple[Leaf, ...]], Sequence[Chunk]]
 def footer_length(tail: bytes, file_bytes: int, magics: Sequence[bytes] = (MAGIC,)) -> int:
     """Length of the FileMetaData, from the last 8 bytes of a file."""
     if tail[4:] == ENCRYPTED_MAGIC and ENCRYPTED_MAGIC not in magics:
-        raise FragmentUnreadable("its footer is encrypted")
+        raise FragmentUnreadable("its footer is encrypted, and parquet_keys is not given")
     if len(tail) != TAIL_BYTES or tail[4:] not in magics:
         raise FragmentUnreadable("it does not end as a Parquet file does")
     length = int.from_bytes(tail[:4], "little")
@@ -218,7 +218,7 @@ def _schema(data: bytes, metadata: Struct) -> FileSchema:
 
 def _plain_chunk(raw: Struct, leaf: Leaf, file_bytes: int) -> Chunk:
     if 8 in raw or 9 in raw or 3 not in raw:
-        raise FragmentUnreadable("its columns are encrypted")
+        raise FragmentUnreadable("its columns are encrypted, and parquet_keys is not given")
     return parse_chunk(raw, raw[3], leaf, file_bytes)
 
 
