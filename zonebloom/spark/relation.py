@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 SOURCES = "org.apache.spark.sql.execution.datasources."
@@ -13,8 +12,6 @@ _LISTINGS = (
     SOURCES + "CatalogFileIndex",
     "zonebloom.IndexedFiles",
 )
-_HARMLESS = {"comment", "CURRENT_DEFAULT"}
-_CHAR_OR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def file_relation(node: Any) -> Any:
@@ -26,19 +23,6 @@ def file_relation(node: Any) -> Any:
         return None
     is_listed = class_name(relation.location()) in _LISTINGS
     return relation if is_listed and class_name(relation.fileFormat()) == _PARQUET else None
-
-
-def opaque_reason(text: str) -> str | None:
-    """Why metadata of an attribute, or a field, forbids to compare it by its stored values."""
-    if text == "{}":
-        return None
-    for key, value in json.loads(text).items():
-        if key == _CHAR_OR_VARCHAR and str(value).lower().startswith("varchar"):
-            continue
-        # What Spark itself puts there changes what a column means; users' own keys do not.
-        if key not in _HARMLESS and (key.startswith(("__", "parquet.")) or key.isupper()):
-            return f"how Spark compares a column with {key} is not followed"
-    return None
 
 
 def items(seq: Any) -> list[Any]:

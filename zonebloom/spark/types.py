@@ -123,6 +123,14 @@ def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
     )
 
 
+def type_name(arrow: pa.DataType) -> str | None:
+    """Spark's name of the type it shows for an Arrow type, None where it has none."""
+    try:
+        return spark_type(arrow, "").simpleString()
+    except UnsupportedType:
+        return None
+
+
 def is_collated(kind: st.DataType) -> bool:
     """Whether texts of a type may be equal though their bytes are not."""
     collation = getattr(kind, "collation", None)

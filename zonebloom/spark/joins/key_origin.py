@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame
 
 from zonebloom.dataset import Dataset
 from zonebloom.errors import SchemaMismatch
+from zonebloom.predicates.catalyst import opaque_reason
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.joins.sides import StepAside
-from zonebloom.spark.relation import class_name, file_relation, items, node_name, opaque_reason
+from zonebloom.spark.relation import class_name, file_relation, items, node_name
 from zonebloom.storage.paths import split_path
 from zonebloom.values.columns import alike, find_column
 

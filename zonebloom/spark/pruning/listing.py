@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zonebloom import arguments
 from zonebloom.errors import EngineError, IndexNotUsedWarning, ZoneBloomWarning
 from zonebloom.predicates import ast
-from zonebloom.spark.pruning.catalyst import Catalyst, Node
+from zonebloom.predicates.catalyst import Catalyst, Node
 from zonebloom.spark.pruning.lookup import (
     Answer,
     ListedFile,
@@ -29,6 +29,7 @@ from zonebloom.spark.pruning.lookup import (
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, Reason
 from zonebloom.spark.relation import class_name, items
 from zonebloom.spark.session import session_id
+from zonebloom.spark.types import type_name
 
 _RULE = "zonebloom.IndexRule"
 # What was warned of in which session.
@@ -66,8 +67,8 @@ class Scan:
         is_case_sensitive = self._question["case_sensitive"]
 
         def predicate(schema: pa.Schema) -> ast.Predicate:
-            catalyst = Catalyst(schema, self._question["partition_columns"], is_case_sensitive)
-            return catalyst.predicate(filters)
+            by_path = self._question["partition_columns"]
+            return Catalyst(schema, by_path, is_case_sensitive, type_name).predicate(filters)
 
         try:
             named = frozenset(_named(filters))

@@ -7,18 +7,16 @@ followed only where that type is the one its Arrow type stands for.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from zonebloom.errors import UnsupportedType
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import Comparer
 from zonebloom.predicates.spark_compare import of_python
-from zonebloom.spark.relation import opaque_reason
-from zonebloom.spark.types import spark_type
 from zonebloom.values.columns import alike
 from zonebloom.values.literal import Literal, Unanswerable, nearest
 
@@ -34,18 +32,26 @@ _OPERATORS = {
     "GreaterThanOrEqual": ">=",
 }
 _EPOCH = datetime.datetime(1970, 1, 1)
+_HARMLESS = {"comment", "CURRENT_DEFAULT"}
+_CHAR_OR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _NOT_COMPARED = "only a column compared with a literal is known to an index"
 
 
 class Catalyst:
-    """Translates the filters of one scan of files with a schema."""
+    """Translates the filters of one scan of files with a schema; ``name_of`` gives Spark's name of
+    an Arrow type, None where it has none."""
 
     def __init__(
-        self, schema: pa.Schema, partition_columns: Sequence[str], is_case_sensitive: bool
+        self,
+        schema: pa.Schema,
+        partition_columns: Sequence[str],
+        is_case_sensitive: bool,
+        name_of: Callable[[pa.DataType], str | None],
     ):
         self._comparer = Comparer(schema, frozenset(), None)
         self._partition_columns = partition_columns
         self._is_case_sensitive = is_case_sensitive
+        self._name_of = name_of
 
     def predicate(self, filters: Sequence[Node]) -> ast.Predicate:
         """What holds for every row that passes all of some filters."""
@@ -104,20 +110,26 @@ class Catalyst:
         if self._is_case_sensitive and path != wanted:
             raise Unanswerable(f"there is no one column {ast.column_text(wanted)}")
         arrow = self._comparer.type_of(path)
-        if type_ != _spark_name(arrow):
+        if type_ != self._name_of(arrow):
             raise Unanswerable(f"Spark reads {ast.column_text(path)} as {type_}, and it is {arrow}")
         return path, type_
 
 
+def opaque_reason(text: str) -> str | None:
+    """Why metadata of an attribute, or a field, forbids to compare it by its stored values."""
+    if text == "{}":
+        return None
+    for key, value in json.loads(text).items():
+        if key == _CHAR_OR_VARCHAR and str(value).lower().startswith("varchar"):
+            continue
+        # What Spark itself puts there changes what a column means; users' own keys do not.
+        if key not in _HARMLESS and (key.startswith(("__", "parquet.")) or key.isupper()):
+            return f"how Spark compares a column with {key} is not followed"
+    return None
+
+
 def _is_not_null(term: ast.Predicate) -> bool:
     return isinstance(term, ast.Not) and isinstance(term.term, ast.IsNull)
-
-
-def _spark_name(arrow: pa.DataType) -> str | None:
-    try:
-        return spark_type(arrow, "").simpleString()
-    except UnsupportedType:
-        return None
 
 
 def _literals(node: Node, type_: str) -> list[Literal]:
