@@ -9,6 +9,7 @@ import pickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.parquet import encryption
 from pyspark.cloudpickle import dumps
 from spark_data import files_read, settings
 
@@ -151,3 +152,32 @@ def test_manager(spark, tmp_path):
             frame = other.apply(whole.where("id = 142"))
             assert frame.collect() == wanted and files_read(frame) == [FILES]
         assert Reason.DATA_UNREADABLE in other.why_not(whole.where("id = 142")).reasons
+
+
+def test_a_manager_indexes_no_encrypted_files_in_clear(spark, tmp_path):
+    """A footer in clear lets Spark read the columns that are not encrypted."""
+    lake = tmp_path / "lake"
+    lake.mkdir()
+
+    class Kms(encryption.KmsClient):
+        def __init__(self, config):
+            super().__init__()
+
+        def wrap_key(self, key_bytes, master_key_identifier):
+            return base64.b64encode(key_bytes)
+
+    factory = encryption.CryptoFactory(Kms)
+    secret = encryption.EncryptionConfiguration(
+        footer_key="footer", column_keys={"x": ["secret"]}, plaintext_footer=True
+    )
+    sealed = factory.file_encryption_properties(encryption.KmsConnectionConfig(), secret)
+    table = pa.table({"id": range(100), "secret": range(100)})
+    pq.write_table(table, lake / "a.parquet", encryption_properties=sealed)
+    with settings(spark, **{"zonebloom.system.path": str(tmp_path / "system")}):
+        config = zs.BFIndexConfig("ids", ["id"])
+        with pytest.raises(InvalidArgument, match="are encrypted"):
+            zs.IndexManager(spark).create_index(str(lake), config)
+        assert not (tmp_path / "system").exists() and not (lake / "_zonebloom").exists()
+        zs.IndexManager(spark, encryption=KEYS).create_index(str(lake), config)
+    found = zb.dataset(lake, encryption=KEYS).scanner(["id"], "id = 42").to_table()
+    assert found["id"].to_pylist() == [42]

@@ -116,12 +116,8 @@ class IndexRequest:
         self.parameters = _parameters(self.index_type, zones)
 
     def specs(self, opened: Opened) -> list[IndexSpec]:
-        if not self.plaintext and opened.catalog.encryption is None and _holds_secrets(opened):
-            raise InvalidArgument(
-                f"the files in {opened.source.root} are encrypted, and an index of them would tell "
-                "in clear what keys they hold; open the dataset with encryption=, or build with "
-                "plaintext=True"
-            )
+        if not self.plaintext:
+            require_sealed(opened)
         parameters = self._for_false_zones(opened)
         size = self._global_size(opened)
         return [
@@ -185,6 +181,16 @@ def global_size(
     # Refused now when it is out of range.
     _ = size.num_bytes
     return size
+
+
+def require_sealed(opened: Opened) -> None:
+    """Refuse to index encrypted files in clear."""
+    if opened.catalog.encryption is None and _holds_secrets(opened):
+        raise InvalidArgument(
+            f"the files in {opened.source.root} are encrypted, and an index of them would tell in "
+            "clear what keys they hold; give encryption= to the dataset or manager, or build with "
+            "create_scalar_index(plaintext=True)"
+        )
 
 
 def _holds_secrets(opened: Opened) -> bool:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from zonebloom import arguments
 from zonebloom.build.builder import Builder
 from zonebloom.build.layout import compact, drop_for_good
-from zonebloom.build.spec import IndexSpec
+from zonebloom.build.spec import IndexSpec, require_sealed
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.dataset import Dataset
 from zonebloom.errors import (
@@ -80,6 +80,7 @@ class Actions:
                 "system path. Give another name, or call drop_index on the dataset if nobody uses "
                 "it"
             )
+        require_sealed(ds.opened)
         record = self._put(replace(wanted, state=State.ACTIVE, number=before.number))
         build = catalog.new_segment_prefix()
         try:
