@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import os
 import pickle
 import random
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -189,6 +191,22 @@ def test_columns_whose_key_is_refused_are_left_to_pyarrow(tmp_path, monkeypatch)
     assert ds.to_table(["id"], filter="id = 42").to_pylist() == [{"id": 42}]
     with pytest.raises(FragmentUnreadable, match=r"0\.parquet: texts"):
         ds.to_table(["id", "text"], filter="id = 42")
+
+
+@pytest.mark.parametrize("is_clear", [True, False])
+def test_copies_are_known_again(tmp_path, monkeypatch, is_clear):
+    # Else the content of a small file is.
+    monkeypatch.setattr("zonebloom.catalog.freshness.WHOLE_BYTES", 0)
+    lake, copy, keys = tmp_path / "lake", tmp_path / "copy", zb.ParquetKeys(KEY)
+    lake.mkdir()
+    write(lake / "0.parquet", rows(), by_one(plaintext_footer=is_clear))
+    zb.dataset(lake, parquet_keys=keys).create_scalar_index("id", plaintext=True, spark=False)
+    shutil.copytree(lake, copy, copy_function=shutil.copyfile)
+    os.utime(copy / "0.parquet", (10**9, 10**9))
+    ds = zb.dataset(copy, parquet_keys=keys)
+    adopted = ds.adopt_index()
+    assert (adopted.num_files, len(adopted.left)) == (1, 0)
+    assert not ds.scanner(filter="id = -1").plan().fragments
 
 
 @pytest.mark.parametrize("is_stored", [True, False])

@@ -136,7 +136,7 @@ def is_encrypted(file_bytes: int, read: ReadRanges) -> bool:
 def footer_digest(file_bytes: int, read: ReadRanges) -> str:
     """XXH3-128 of a file's size and footer, which has sizes and statistics of all its chunks."""
     digest = xxhash.xxh3_128(file_bytes.to_bytes(8, "little"))
-    for part in footer_bytes(file_bytes, read):
+    for part in footer_bytes(file_bytes, read, (MAGIC, ENCRYPTED_MAGIC)):
         digest.update(part)
     return digest.hexdigest()
 
