@@ -150,6 +150,18 @@ def test_batches_hold_whole_filters_below_a_limit(tmp_path, monkeypatch):
     assert opened(tmp_path / "t", done).to_table().equals(opened(tmp_path / "u", again).to_table())
 
 
+def test_zones_of_small_files_share_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows_module, "_BATCH_BYTES", 20 * PARAMETERS.filter_bytes)
+    runs = [(fragment, zones_of(5, 5 * fragment)) for fragment in range(100)]
+    done = write(tmp_path / "t", runs)
+    with pa.memory_map(str(tmp_path / "t")) as source:
+        assert 5 <= pa.ipc.open_file(source).num_record_batches <= 25
+    table = opened(tmp_path / "t", done).to_table()
+    assert table["fragment_id"].to_pylist() == list(range(100))
+    filters = [zones.filters.tobytes() for _, (zones,) in runs]
+    assert table["bloom_filter_data"].to_pylist() == filters
+
+
 def test_a_batch_shares_the_memory_of_the_filters():
     (zones,) = zones_of(95)
     batch = to_batch(0, zones, table_schema(10, 0.01))

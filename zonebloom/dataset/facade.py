@@ -136,8 +136,8 @@ class Dataset(IndexedDataset):
     --------
     >>> print(ds)
     <zonebloom.Dataset orders: 3 parquet files, 3 columns>
-      id_idx: BLOOMFILTER on id, 30 zones of 100 rows, 10.8 kB, 3 of 3 fragments covered
-      customer_idx: BLOOMFILTER on customer, 30 zones of 100 rows, 10.8 kB, 3 of 3 fragments covered
+      id_idx: BLOOMFILTER on id, 30 zones of 100 rows, 10.0 kB, 3 of 3 fragments covered
+      customer_idx: BLOOMFILTER on customer, 30 zones of 100 rows, 10.0 kB, 3 of 3 fragments covered
     >>> ds.version, ds.index_dir, ds.files[0]
     (1, '...orders/_zonebloom', '...orders/0.parquet')
     """

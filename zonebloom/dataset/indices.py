@@ -67,8 +67,8 @@ class IndexedDataset(KeyedDataset, Shown):
 
         >>> print(ds.describe_indices())
         index         column    zones   rows  files covered  size
-        id_idx        id           30  3,000  3 of 3         10.8 kB
-        customer_idx  customer     30  3,000  3 of 3         10.8 kB
+        id_idx        id           30  3,000  3 of 3         10.0 kB
+        customer_idx  customer     30  3,000  3 of 3         10.0 kB
         >>> ds.describe_indices()[0].num_rows_indexed
         3000
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -38,6 +39,8 @@ from zonebloom.version import require_known, stamped
 
 # Above this a batch's filters would not fit the 32-bit offsets of a binary column.
 _MAX_BATCH_BYTES = 1 << 30
+# Zones of small files are written together: each batch is looked at when a table is opened.
+_BATCH_BYTES = 4 << 20
 # Below this many hashes a zone is not worth a call of its own.
 _FEW = 64
 # Fewer are done by the time threads have begun.
@@ -180,15 +183,31 @@ class TableWriter:
         self._file = pa.PythonFile(self._sink, mode="w")
         self._writer = pa.ipc.new_file(self._file, self._schema)
         self._num_zones = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
 
     def write(self, fragment_id: int, zones: Zones) -> None:
         step = max(1, _MAX_BATCH_BYTES // zones.filters.strides[0])
         for at in range(0, len(zones), step):
             part = zones.slice(at, at + step)
-            self._writer.write_batch(to_batch(fragment_id, part, self._schema, self._fold_to))
+            if 2 * part.filters.nbytes <= _BATCH_BYTES:
+                # A copy: where few filters are made there is room for many.
+                part = replace(part, filters=part.filters.copy())
+            batch = to_batch(fragment_id, part, self._schema, self._fold_to)
+            if self._waiting_bytes + batch.nbytes > min(_BATCH_BYTES, _MAX_BATCH_BYTES):
+                self._write_waiting()
+            self._waiting.append(batch)
+            self._waiting_bytes += batch.nbytes
         self._num_zones += len(zones)
 
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            # Of one batch nothing is copied.
+            self._writer.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
+        self._waiting, self._waiting_bytes = [], 0
+
     def close(self) -> WrittenTable:
+        self._write_waiting()
         self._writer.close()
         self._file.close()
         self._sink.close()

@@ -132,7 +132,7 @@ class Scanner(Shown):
         >>> print(ds.scanner(filter="id = 42").explain_plan())
         ZoneBloomScan: id = 42
           columns: id, customer, day
-          index id_idx on id: 1 of 30 zones kept, 3 of 3 fragments covered, 10.8 kB
+          index id_idx on id: 1 of 30 zones kept, 3 of 3 fragments covered, 10.0 kB
           fragments: 1 read in part, 0 read whole, 2 skipped
             1.parquet: rows 300-400
         """
