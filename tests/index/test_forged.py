@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
+from helpers import rewrite_document
 
 import zonebloom as zb
 from zonebloom.catalog.versions import listed
@@ -95,6 +96,30 @@ def test_a_batch_listed_many_times_is_refused(stored, name):
     data = forged_blocks(stored[name], 1000)
     assert pa.ipc.open_file(data).num_record_batches >= 1000
     assert_refused(name, data, "overlap")
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 999])
+def test_a_listing_of_fewer_rows_than_zones_loses_none(tmp_path, num_rows):
+    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
+    zb.dataset(tmp_path).create_scalar_index("id", number_of_items=100, spark=False)
+    [path] = tmp_path.glob("_zonebloom/versions/*.arrow")
+    [version] = tmp_path.glob("_zonebloom/versions/*.json")
+    table = pa.ipc.open_file(path.read_bytes()).read_all()
+    at = table.schema.get_field_index("num_rows")
+    rows = pa.array([num_rows], pa.int64())
+    data = written(table.set_column(at, table.schema.field(at), rows))
+    path.write_bytes(data)
+
+    def change(content):
+        content["fragments"][0]["checksum"] = xxhash.xxh3_64_hexdigest(data)
+
+    rewrite_document(version, change, written_as=5)
+    ds = zb.dataset(tmp_path)
+    assert ds.count_rows() == 1000
+    with pytest.raises(CorruptIndex, match="build the index again"):
+        ds.to_table(filter="id = 500")
+    ds.create_scalar_index("id", number_of_items=100, spark=False)
+    assert ds.to_table(filter="id = 500")["id"].to_pylist() == [500]
 
 
 def test_a_directory_of_more_zones_than_filters_is_not_unpacked():

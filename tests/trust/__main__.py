@@ -20,6 +20,7 @@ PARTS = (
     "spark",
     "histories",
     "damage",
+    "forge",
     "faults",
     "kill",
     "many",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from trust import damage, differential, faults, histories, kill, many
+from trust import damage, differential, faults, forge, histories, kill, many
 from trust.report import Report, check
 from trust.small import WRITERS
 from trust.workers import run
@@ -13,6 +13,7 @@ PARTS = [
     (differential, 6, {}),
     (histories, 6, {}),
     (damage, len(damage.LAYOUTS), {"most": 2}),
+    (forge, 2, {"most": 25}),
     (faults, 2 * len(faults.SCENARIOS), {"most": 2}),
     (kill, len(WRITERS), {"most": 1}),
 ]

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from zonebloom.errors import CorruptIndex
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.table import Table
 from zonebloom.ranges import OFFSET_BITS, RowRanges
@@ -35,10 +36,14 @@ class IndexView:
             _addresses(runs.fragment_ids[is_live], runs.first_rows[is_live], runs.num_rows[is_live])
             for runs, is_live in parts
         )
-        self.covered: RowRanges = indexed_rows & universe
-        self._uncovered = universe - self.covered
-        # A damaged table may claim rows its fragments do not have.
-        self._universe = universe if self.covered != indexed_rows else None
+        if not indexed_rows.issubset(universe):
+            # Whether the table or the listing of files is wrong, rows may be lost by either.
+            raise CorruptIndex(
+                f"index {index.entry.name!r} has zones of rows that its files do not have; build "
+                "the index again"
+            )
+        self.covered: RowRanges = indexed_rows
+        self._uncovered = universe - indexed_rows
 
     def _is_live(self, fragment_ids: np.ndarray) -> np.ndarray:
         return np.asarray(np.isin(fragment_ids, self._live))
@@ -80,10 +85,7 @@ class IndexView:
         return np.concatenate(starts), np.concatenate(stops)
 
     def _rows(self, bounds: Iterable[_Bounds]) -> RowRanges:
-        rows = _union(bounds)
-        if self._universe is not None:
-            rows &= self._universe
-        return rows | self._uncovered
+        return _union(bounds) | self._uncovered
 
     def _bounds(self, table: Table, zones: np.ndarray) -> _Bounds:
         if not zones.size:

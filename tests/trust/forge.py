@@ -1,0 +1,419 @@
+"""An index forged one value at a time, its checksums made to hold: right rows, or an error of ours.
+
+What a forger says of values themselves nobody can check: bits of filters and bounds of ranges are
+left alone, and of a schema in a page map it is asked alone that nothing else is raised.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import json
+import resource
+import shutil
+import signal
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import xxhash
+from trust.report import Report
+from trust.small import (
+    FILTERS,
+    NUMBERS,
+    ROWS,
+    WrongRows,
+    build,
+    check_answers,
+    quiet,
+    rows_of,
+    validate_all,
+    wanted,
+    write,
+)
+
+import zonebloom as zb
+from zonebloom.index.sliced_file import TRAILER
+from zonebloom.storage.sealed import Seal
+
+KEYS = zb.Encryption("key", {"key": bytes(32)})
+LAYOUTS = [("table", None), ("sliced", KEYS), ("sliced", None), ("table", KEYS)]
+# Of a case of the long run.
+FORGERIES = 300
+# How often writers are tried, which takes as long as all the rest.
+CHANGES = 0.1
+
+VALUES = [0, 1, -1, 2**31, 2**32, 2**62, 2**63, 10**30, 1e300, float("nan"), 1.5, "x", "", "../x"]
+VALUES += [None, True, [], {}, [None], [0], ["x"], "9" * 5000]
+INTEGERS = [0, 1, -1, 2**31 - 1, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
+# Of files of a few kilobytes.
+MOST_BYTES = 128 << 20
+MOST_SECONDS = 60
+
+# What is forged, and what does it: raising OverflowError or ArrowInvalid where nothing can be so.
+Forgery: TypeAlias = tuple[str, Callable[[], Any]]
+
+
+# What may be forged
+
+
+def of_json(content: Any) -> Iterator[Forgery]:
+    """A document with one of its parts another, or left out, or there twice."""
+    for value in VALUES:
+        if type(value) is not type(content) or value != content:
+            yield f" = {str(value)[:20]!r}", lambda value=value: value
+    if isinstance(content, int) and not isinstance(content, bool):
+        yield " + 1", lambda: content + 1
+        yield " - 1", lambda: content - 1
+    if isinstance(content, dict | list):
+        for key in content if isinstance(content, dict) else range(len(content)):
+            for what, forged in of_json(content[key]):
+                yield f".{key}{what}", lambda k=key, f=forged: _with(content, k, f())
+            yield f".{key} left out", lambda k=key: _without(content, k)
+    if isinstance(content, dict):
+        yield " with more", lambda: {**content, "more": 1}
+    if isinstance(content, list):
+        yield " doubled", lambda: content * 2
+
+
+def _with(content: Any, key: Any, value: Any) -> Any:
+    changed = copy.copy(content)
+    changed[key] = value
+    return changed
+
+
+def _without(content: Any, key: Any) -> Any:
+    changed = copy.copy(content)
+    del changed[key]
+    return changed
+
+
+def of_arrow_file(data: bytes) -> Iterator[Forgery]:
+    """An Arrow file with a value of the schema's metadata, or of its first or last row, another."""
+    table = pa.ipc.open_file(data).read_all()
+    metadata = table.schema.metadata or {}
+    for key in metadata:
+        for value in VALUES:
+            told = {**metadata, key: str(value).encode()}
+            yield (
+                f".{key.decode()} = {str(value)[:20]!r}",
+                lambda told=told: _file(table.replace_schema_metadata(told)),
+            )
+        rest = _without(metadata, key)
+        yield (
+            f".{key.decode()} left out",
+            lambda rest=rest: _file(table.replace_schema_metadata(rest)),
+        )
+    yield " doubled", lambda: _file(pa.concat_tables([table, table]).combine_chunks())
+    yield " of no rows", lambda: _file(table.slice(0, 0))
+    for number, field in enumerate(table.schema):
+        column = table[number].to_pylist()
+        for row in {0, len(column) - 1}:
+            for what, value in _of_value(field.type, column[row]):
+                values = _with(column, row, value)
+                yield (
+                    f".{field.name}[{row}]{what}",
+                    lambda n=number, f=field, v=values: _file(
+                        table.set_column(n, f, pa.array(v, f.type))
+                    ),
+                )
+
+
+def _of_value(kind: pa.DataType, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, list):
+        for at in range(len(value)):
+            for what, other in _of_value(kind.value_type, value[at]):
+                yield f"[{at}]{what}", _with(value, at, other)
+        yield " of none", []
+        yield " doubled", value * 2
+        yield " cut", value[:-1]
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield from ((f" = {each}", each) for each in INTEGERS if each != value)
+    elif isinstance(value, str):
+        yield from ((f" = {each!r}", each) for each in ("", "x", "../x", "/etc/passwd", "\0"))
+    elif isinstance(value, bytes):
+        for other in (b"", b"x", value[:-1], value + b"x"):
+            yield f" of {len(other)} bytes", other
+        if pa.types.is_dictionary(kind):
+            for at in range(len(value)):
+                yield from (
+                    (f" byte {at} = {byte}", value[:at] + bytes([byte]) + value[at + 1 :])
+                    for byte in (0, 0x7F, 0xFF)
+                )
+
+
+def _file(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def of_directory(data: bytes) -> Iterator[Forgery]:
+    """A sliced table with one number of its directory another."""
+    size, _, version, rest, magic = TRAILER.unpack(data[-TRAILER.size :])
+    first = len(data) - TRAILER.size - size
+    directory = data[first : first + size]
+
+    def finished(changed: bytes, claimed: int = size, version: int = version) -> bytes:
+        trailer = TRAILER.pack(claimed, xxhash.xxh64_intdigest(changed), version, rest, magic)
+        return data[:first] + changed + trailer
+
+    for at in range(0, size - 7, 8):
+        (stored,) = struct.unpack_from("<Q", directory, at)
+        others = {*INTEGERS, stored + 1, stored - 1, 2 * stored}
+        for value in sorted({other % 2**64 for other in others} - {stored}):
+            changed = directory[:at] + struct.pack("<Q", value) + directory[at + 8 :]
+            yield f" at {at} = {value}", partial(finished, changed)
+    for value in (0, 1, 2**31, 2**62, 2**63, size - 8, size + 8):
+        yield f" of {value} bytes", partial(finished, directory, value)
+    for value in (0, 1, 3, 2**31):
+        yield f" of version {value}", partial(finished, directory, version=value)
+
+
+def of_filter(data: bytes) -> Iterator[Forgery]:
+    """A filter with another header, or cut."""
+    for at in range(16):
+        for byte in {0, 1, 0x7F, 0x80, 0xFF} - {data[at]}:
+            changed = data[:at] + bytes([byte]) + data[at + 1 :]
+            yield f" byte {at} = {byte}", lambda changed=changed: changed
+    for size in (0, 1, 16, 32, len(data) - 1):
+        yield f" of {size} bytes", lambda size=size: data[:size]
+
+
+KINDS = {".arrow": of_arrow_file, ".sliced": of_directory, ".sbbf": of_filter}
+
+
+class Forger:
+    """Changes parts of an index as one does who knows its checksums, and its key."""
+
+    def __init__(self, folder: Path, encryption: zb.Encryption | None):
+        self.folder = folder
+        self.seal = None if encryption is None else Seal(str(folder), encryption)
+        self.version = max(folder.glob("versions/*.json"))
+        self.document = json.loads(self.version.read_bytes())
+        self.content = self.document["content"]
+        if self.seal is not None:
+            stored = base64.b64decode(self.content["content"])
+            self.content = json.loads(self.seal.open(str(self.version), stored))
+
+    def forgeries(self) -> dict[str, list[Forgery]]:
+        """All there are, by what they are of."""
+        found = defaultdict(list)
+        for what, forged in of_json(self.content):
+            found["version"].append((what, lambda f=forged: self._commit(f())))
+        outer = {"format_version": self.document["format_version"]}
+        outer |= self.document["content"] if self.seal is not None else {}
+        for what, forged in of_json(outer):
+            found["document"].append((what, lambda f=forged: self._commit_outer(f())))
+        for path in sorted(self.folder.rglob("*")):
+            if path.suffix in KINDS:
+                kind = "listing" if path.parent == self.version.parent else path.name
+                for what, forged in KINDS[path.suffix](self._read(path)):
+                    found[kind].append((what, lambda p=path, f=forged: self._replace(p, f())))
+        return found
+
+    def _read(self, path: Path) -> bytes:
+        stored = path.read_bytes()
+        return stored if self.seal is None else self.seal.open(str(path), stored)
+
+    def _commit(self, content: Any) -> None:
+        """Make this what the version says."""
+        if self.seal is not None:
+            stored = self.seal.seal(str(self.version), json.dumps(content).encode())
+            content = {**self.document["content"], "content": base64.b64encode(stored).decode()}
+        self._write_document(self.document["format_version"], content)
+
+    def _commit_outer(self, outer: Any) -> None:
+        """Make this what the version says of its format, and of its encryption."""
+        if not isinstance(outer, dict):
+            outer = {"format_version": outer}
+        told = {name: value for name, value in outer.items() if name != "format_version"}
+        content = self.content if self.seal is None else told
+        self._write_document(outer.get("format_version", 5), content)
+
+    def _write_document(self, format_version: Any, content: Any) -> None:
+        head = f'{{"format_version": {json.dumps(format_version)}, "checksum": "'
+        tail = f'",\n"content": {json.dumps(content)}, "writer": "forger"}}\n'
+        checksum = xxhash.xxh3_128_hexdigest((head + tail).encode())
+        self.version.write_text(head + checksum + tail)
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        """Write a file anew, and have the version say so."""
+        old, new = (_checksum(path, each) for each in (self._read(path), data))
+        path.write_bytes(data if self.seal is None else self.seal.seal(str(path), data))
+        text = json.dumps(self.content).replace(old, new)
+        self._commit(json.loads(text, object_hook=partial(_resized, checksum=new, size=len(data))))
+
+
+def _checksum(path: Path, data: bytes) -> str:
+    if path.suffix == ".sliced":
+        (size,) = struct.unpack_from("<Q", data, len(data) - TRAILER.size)
+        data = data[-TRAILER.size - min(size, len(data)) :]
+    return xxhash.xxh3_64_hexdigest(data)
+
+
+def _resized(record: dict[str, Any], checksum: str, size: int) -> dict[str, Any]:
+    """A record with the size of a file beside its checksum."""
+    for of_checksum, of_size in (("checksum", "num_bytes"), ("ranges_checksum", "ranges_bytes")):
+        if record.get(of_checksum) == checksum and of_size in record:
+            record[of_size] = size
+    return record
+
+
+# What is asked of it
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    """With the memory and the time that a small dataset takes, and no more."""
+
+    def too_long(*_: object) -> None:
+        raise TimeoutError(f"it took {MOST_SECONDS} s")
+
+    limits, pool = resource.getrlimit(resource.RLIMIT_DATA), pa.default_memory_pool()
+    status = Path("/proc/self/status").read_text()
+    used = int(status.split("VmData:")[1].split()[0]) << 10
+    # Other pools keep what they had, and take from that what nobody sees.
+    pa.set_memory_pool(pa.system_memory_pool())
+    resource.setrlimit(resource.RLIMIT_DATA, (used + MOST_BYTES, limits[1]))
+    handler = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(MOST_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
+        pa.set_memory_pool(pool)
+
+
+IDS = [10, 1370, 30, 1990, 2770, 5, None]
+
+
+def uses(ds: zb.Dataset) -> Iterator[tuple[str, Callable[[], Any], Any]]:
+    """Ways to ask a dataset, and the right answers; None where any is."""
+    rows = [row for number in NUMBERS for row in rows_of(number)]
+    at = {row["id"]: row["row"] % ROWS for row in rows}
+
+    def rows_in(table: Any) -> list[int]:
+        return [row for row in table["row"].to_pylist() if row is not None]
+
+    yield "count_rows", ds.count_rows, len(rows)
+    for filter in FILTERS:
+        yield filter, partial(ds.count_rows, filter), len(wanted(NUMBERS, filter))
+    yield "head", lambda: rows_in(ds.head(len(rows))), [*range(len(rows))]
+    yield "locate", lambda: rows_in(ds.locate("id", IDS)), [at[key] for key in IDS if key in at]
+    of_ids = [row["row"] for row in rows if row["id"] in IDS]
+    yield "lookup", lambda: sorted(rows_in(ds.lookup("id", IDS))), of_ids
+    yield "files", lambda: sum(ds.files_with_keys("id", IDS)["num_rows"].to_pylist()), len(of_ids)
+    yield "arrow", lambda: ds.to_arrow_dataset().to_table(["row"]).num_rows, len(rows)
+    yield "polars", lambda: len(ds.to_polars().collect()), len(rows)
+    yield "search", lambda: str(ds.search("name = 'n7'")), None
+    yield "analyze_plan", lambda: str(ds.scanner(filter="id = 10").analyze_plan()), None
+    yield "search_many", lambda: ds.search_many("id", IDS).read_all(), None
+    yield "key_ranges", lambda: ds.key_ranges("name"), None
+    yield "global_filter", lambda: ds.global_filter("id"), None
+    yield "describe_indices", lambda: str(ds.describe_indices()), None
+    yield "index_statistics", lambda: ds.index_statistics("name_idx"), None
+    yield "prewarm_index", lambda: ds.prewarm_index("id_idx"), None
+    yield "take", lambda: ds.take([0, ROWS - 1]), None
+    yield "validate_index", lambda: validate_all(ds), None
+
+
+def changes(ds: zb.Dataset) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Writers, after each of which the answers are asked for again."""
+    optimize = partial(ds.optimize.optimize_indices, spark=False)
+    yield "optimize_indices", optimize
+    yield "merge", partial(optimize, layout="sliced")
+    yield "repair", partial(optimize, repair=True)
+    yield "adopt_index", ds.adopt_index
+    yield "drop_index", partial(ds.drop_index, "twin_idx")
+    yield "vacuum", partial(ds.vacuum, timedelta(0))
+    yield "create_scalar_index", partial(ds.create_scalar_index, "row", spark=False)
+
+
+def problem(ask: Callable[[], Any], right: Any = None) -> str | None:
+    """What is wrong with an answer."""
+    try:
+        found = ask()
+    except zb.errors.ZoneBloomError:
+        return None
+    except WrongRows as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - not one of ours
+        return f"raised {error!r:.300}"
+    if right is None or found == right:
+        return None
+    return f"gave {found!r:.200}, not {right!r:.200}"
+
+
+def problems(opened: Callable[[], zb.Dataset], *, changed: bool) -> Iterator[str]:
+    """What is wrong with a dataset whose index is forged."""
+    if (why := problem(opened)) is not None:
+        yield f"opening {why}"
+        return
+    try:
+        ds = opened()
+    except zb.errors.ZoneBloomError:
+        return
+    for name, ask, right in uses(ds):
+        if (why := problem(ask, right)) is not None:
+            yield f"{name} {why}"
+    for name, change in changes(ds) if changed else ():
+        if (why := problem(change)) is not None:
+            yield f"{name} {why}"
+        for seen in (lambda: ds, opened):
+            # None where all is right.
+            why = problem(lambda seen=seen: check_answers(seen(), NUMBERS))
+            if why is not None:
+                yield f"after {name} {why}"
+
+
+def run_case(report: Report, number: int, folder: Path, most: int = FORGERIES) -> None:
+    """An index of one layout, of which one value after another is forged."""
+    rng = report.begin(number)
+    layout, encryption = LAYOUTS[number % len(LAYOUTS)]
+    data, index, sound = folder / "data", folder / "data" / "_zonebloom", folder / "sound"
+
+    def opened() -> zb.Dataset:
+        return zb.dataset(data, encryption=encryption)
+
+    with quiet():
+        write(data, 0)
+        write(data, 1)
+        build(opened(), layout, global_filter=True)
+        write(data, 2)
+        opened().optimize.optimize_indices(layout=layout, spark=False)
+        shutil.copytree(index, sound)
+        # That nothing is wrong before; and later no memory is taken for the first time.
+        if found := list(problems(opened, changed=False)):
+            raise AssertionError(found)
+        forgeries = Forger(index, encryption).forgeries()
+        for _ in range(most):
+            kind = rng.choice(sorted(forgeries))
+            what, forge = rng.choice(forgeries[kind])
+            try:
+                forge()
+            except (OverflowError, pa.ArrowInvalid):
+                # There is no such value of the type.
+                continue
+            report.tried[kind] += 1
+            try:
+                with bounded():
+                    found = list(problems(opened, changed=rng.random() < CHANGES))
+            except Exception as error:  # noqa: BLE001 - of the harness's own answers
+                found = [f"raised {error!r:.300}"]
+            if kind == "pages.arrow" and what.startswith(".head"):
+                found = [why for why in found if "raised" in why]
+            for why in found:
+                sealed = ", encrypted" if encryption else ""
+                report.fail(f"{layout}{sealed}: {kind}{what}: {why}")
+            shutil.rmtree(index)
+            shutil.copytree(sound, index)
