@@ -134,3 +134,25 @@ def test_a_directory_of_more_zones_than_filters_is_not_unpacked():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < len(data)
+
+
+def test_smaller_filters_than_a_tile_has_are_refused(tmp_path):
+    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
+    options = {"layout": "sliced", "number_of_items": 100, "spark": False}
+    zb.dataset(tmp_path).create_scalar_index("id", **options)
+    [path] = tmp_path.glob("_zonebloom/**/*.sliced")
+    data = path.read_bytes()
+    size, _, version, rest, magic = TRAILER.unpack(data[-TRAILER.size :])
+    _, directory = np.split(
+        np.frombuffer(bytearray(data[: -TRAILER.size]), np.uint8), [len(data) - TRAILER.size - size]
+    )
+    *_, num_runs, num_groups, _, _, _ = struct.unpack_from("<qdQQQQQQ", directory)
+    blocks = directory[64 + 32 * num_runs :][: 8 * num_groups].view("<u8")
+    assert blocks.tolist() == [8]
+    read_directory(directory.tobytes(), data[-TRAILER.size :], len(data))
+    for forged in (1, 7, 9):
+        blocks[0] = forged
+        changed = directory.tobytes()
+        trailer = TRAILER.pack(size, xxhash.xxh64_intdigest(changed), version, rest, magic)
+        with pytest.raises(ValueError, match=r"more than its tiles|lies elsewhere"):
+            read_directory(changed, trailer, len(data))

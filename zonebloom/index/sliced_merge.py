@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.sliced_file import MAGIC, Directory
+from zonebloom.index.sliced_file import MAGIC, PAGE_BYTES, Directory
 from zonebloom.index.table import FilterRun, HashingFile, Runs, Table, WrittenTable
 from zonebloom.sbbf.slice_layout import Tile, place_tile
 from zonebloom.threads import cores, in_order
@@ -24,7 +24,6 @@ MERGED_TILE_ZONES = 32768
 # Blocks in the making: long pieces of every filter, for those of tables lie far apart.
 _MIN_MERGE_BYTES = 2 << 20
 _MAX_MERGE_BYTES = 16 << 20
-_PAGE = 4096
 # Tiles with rows of so many words are aligned to pages: only then that saves reads.
 _ALIGNED_ROW_WORDS = 64
 
@@ -67,7 +66,7 @@ def merge(
                 before = tiles[-1] if tiles else None
                 tile = place_tile(group, sink.size, num_zones, size, before, salt)
                 if tile.row_words >= _ALIGNED_ROW_WORDS:
-                    padding = -sink.size % _PAGE
+                    padding = -sink.size % PAGE_BYTES
                     sink.write(bytes(padding))
                     tile = tile._replace(offset=tile.offset + padding)
                 tiles.append(tile)
