@@ -15,7 +15,7 @@ from helpers import rewrite_document
 
 import zonebloom as zb
 from zonebloom.catalog.versions import listed
-from zonebloom.errors import CorruptIndex
+from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.index.key_ranges import read_ranges
 from zonebloom.index.rows import RowTable
 from zonebloom.index.sliced_file import MAGIC, TRAILER, read_directory
@@ -120,6 +120,19 @@ def test_a_listing_of_fewer_rows_than_zones_loses_none(tmp_path, num_rows):
         ds.to_table(filter="id = 500")
     ds.create_scalar_index("id", number_of_items=100, spark=False)
     assert ds.to_table(filter="id = 500")["id"].to_pylist() == [500]
+
+
+def test_zones_of_another_length_than_the_index_has_lose_no_row(tmp_path):
+    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
+    zb.dataset(tmp_path).create_scalar_index("id", number_of_items=100, spark=False)
+    [version] = tmp_path.glob("_zonebloom/versions/*.json")
+
+    def change(content):
+        content["indices"][0]["parameters"]["number_of_items"] = 101
+
+    rewrite_document(version, change, written_as=5)
+    with pytest.warns(IndexNotUsedWarning, match="has zones of 100 rows, its index of 101"):
+        assert zb.dataset(tmp_path).to_table(filter="id = 500")["id"].to_pylist() == [500]
 
 
 def test_a_directory_of_more_zones_than_filters_is_not_unpacked():

@@ -79,9 +79,16 @@ class LoadedIndex:
     def _opened(self, segment: Segment) -> Table | CorruptIndex:
         damaged = partial(self._report, instead="It is used as far as it is sound")
         try:
-            return open_table(self._catalog, segment, None if self._is_strict else damaged)
+            table = open_table(self._catalog, segment, None if self._is_strict else damaged)
         except CorruptIndex as error:
             return error
+        items = self.entry.parameters.number_of_items
+        if table.number_of_items != items:
+            return CorruptIndex(
+                f"{table.path} has zones of {table.number_of_items} rows, its index of {items}; "
+                "build the index again"
+            )
+        return table
 
     def key_ranges(self, arrow_type: pa.DataType) -> pa.Table:
         """The key ranges of its fragments, as `zonebloom.index.key_ranges.schema_for` says."""
