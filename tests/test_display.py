@@ -99,6 +99,7 @@ def shown(ds: zb.Dataset) -> dict[str, object]:
         "RowRanges": RowRanges([(1, 5)]),
         "IndexConfig": zb.IndexConfig(),
         "Encryption": zb.Encryption("one", {"one": bytes(32)}),
+        "ParquetKeys": zb.ParquetKeys(bytes(16)),
         "no index": zb.dataset(pa.table({"a": [1]})),
         "no descriptions": zb.dataset(pa.table({"a": [1]})).describe_indices(),
         "no list": zb.dataset(pa.table({"a": [1]})).list_indices(),
