@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import os
 import random
 from datetime import timedelta
 from pathlib import Path
@@ -532,3 +534,30 @@ def test_many_keys_of_other_string_types(folder, kind):
         .read_all()
         .equals(ds.search_many("s", ["x7", None, "a"]).read_all())
     )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nothing_of_a_version_stays_open_once_it_is_left(folder: Path, layout: str):
+    """Not even until Python looks for garbage, which a process with few objects seldom does."""
+
+    def num_open() -> int:
+        handles = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+        names = [os.readlink(each) for each in handles if os.path.lexists(each)]
+        return sum(str(folder) in name for name in names)
+
+    build(folder, layout)
+    ds = zb.dataset(folder)
+    counts = []
+    gc.disable()
+    try:
+        for _ in range(3):
+            ds.create_scalar_index("id", name="id_idx", layout=layout, spark=False)
+            ds.to_table(filter="id = 5")
+            reader = zb.dataset(folder)
+            reader.to_table(filter="id = 5 AND f = 1.5")
+            counts.append(num_open())
+        del ds, reader
+        assert num_open() == 0
+    finally:
+        gc.enable()
+    assert len(set(counts)) == 1

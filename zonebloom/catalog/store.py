@@ -98,7 +98,6 @@ class Catalog:
             filesystem if self._seal is None else sealed(filesystem, self._seal)
         )
         self._versions = posixpath.join(folder, "versions")
-        self._log = VersionLog(filesystem, self._versions, _VERSION_KEYS, self.prepare)
         # The document read or written last, and what it says.
         self._last: tuple[bytes, Version] | None = None
 
@@ -108,6 +107,11 @@ class Catalog:
     def __getstate__(self) -> dict[str, Any]:
         # Sent to workers, which write to it and look nothing up.
         return {**self.__dict__, "_last": None}
+
+    @property
+    def _log(self) -> VersionLog:
+        # Made anew: one that was kept would keep the catalog until Python looks for garbage.
+        return VersionLog(self.filesystem, self._versions, _VERSION_KEYS, self.prepare)
 
     def take_over(self, other: Catalog) -> None:
         """Know what another catalog of the same folder has read."""

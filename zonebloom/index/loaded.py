@@ -77,7 +77,8 @@ class LoadedIndex:
         return self._tables
 
     def _opened(self, segment: Segment) -> Table | CorruptIndex:
-        damaged = partial(self._report, instead="It is used as far as it is sound")
+        # Not a method: a table that named its index would stay open until Python looks for garbage.
+        damaged = partial(_warn, self.entry.name, instead="It is used as far as it is sound")
         try:
             table = open_table(self._catalog, segment, None if self._is_strict else damaged)
         except CorruptIndex as error:
@@ -131,6 +132,8 @@ class LoadedIndex:
     def _report(self, error: CorruptIndex, instead: str) -> None:
         if self._is_strict:
             raise error
-        warnings.warn(
-            f"index {self.entry.name!r}: {error}. {instead}", IndexNotUsedWarning, stacklevel=3
-        )
+        _warn(self.entry.name, error, instead)
+
+
+def _warn(name: str, error: CorruptIndex, instead: str) -> None:
+    warnings.warn(f"index {name!r}: {error}. {instead}", IndexNotUsedWarning, stacklevel=3)
