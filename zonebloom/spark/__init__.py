@@ -21,28 +21,29 @@ count as modern ones unless ``spark.sql.parquet.datetimeRebaseModeInRead`` says 
 without a zone beside a column of instants is one of the session's time zone. Spark's mode
 ``overwrite`` deletes an index beside the data: give tables that are overwritten an index_dir.
 
-Names are handed on when they are first used: pyspark is imported no sooner.
-
 The examples go on from those of `zonebloom`, with a session `spark`:
 
 >>> import zonebloom.spark as zs
 """
 
-from __future__ import annotations
+from zonebloom.errors import MissingDependency
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+try:
+    import pyspark  # noqa: F401
+except ModuleNotFoundError:
+    raise MissingDependency(
+        "zonebloom.spark needs PySpark; run pip install 'zonebloom[spark]'"
+    ) from None
 
-if TYPE_CHECKING:
-    from zonebloom.spark.data_source import register
-    from zonebloom.spark.executors import ExecutorReport, check_executors
-    from zonebloom.spark.frames import Indexed, plan, scan
-    from zonebloom.spark.hyperspace.index_manager import BFIndexConfig, IndexManager
-    from zonebloom.spark.joins.filter_join import JoinPlan, explain_join, filter_join
-    from zonebloom.spark.package_archive import send_package
-    from zonebloom.spark.pruning.prune import disable, enable, last_scans, prune, prune_plan, table
-    from zonebloom.spark.pruning.pruned import PrunePlan, Reason
-    from zonebloom.spark.tagging.tag import files_with_keys, tag_location
+from zonebloom.spark.data_source import register
+from zonebloom.spark.executors import ExecutorReport, check_executors
+from zonebloom.spark.frames import Indexed, plan, scan
+from zonebloom.spark.hyperspace.index_manager import BFIndexConfig, IndexManager
+from zonebloom.spark.joins.filter_join import JoinPlan, explain_join, filter_join
+from zonebloom.spark.package_archive import send_package
+from zonebloom.spark.pruning.prune import disable, enable, last_scans, prune, prune_plan, table
+from zonebloom.spark.pruning.pruned import PrunePlan, Reason
+from zonebloom.spark.tagging.tag import files_with_keys, tag_location
 
 __all__ = [
     "BFIndexConfig",
@@ -68,33 +69,6 @@ __all__ = [
     "table",
     "tag_location",
 ]
-
-_NAMES = {
-    "executors": "ExecutorReport check_executors",
-    "frames": "Indexed plan scan",
-    "hyperspace.index_manager": "BFIndexConfig IndexManager",
-    "joins.filter_join": "JoinPlan explain_join filter_join",
-    "pruning.prune": "disable enable last_scans prune prune_plan table",
-    "pruning.pruned": "PrunePlan Reason",
-    "package_archive": "send_package",
-    "data_source": "register",
-    "tagging.tag": "files_with_keys tag_location",
-}
-_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import pyspark  # noqa: F401
-    except ModuleNotFoundError:
-        from zonebloom.errors import MissingDependency
-
-        raise MissingDependency(
-            "zonebloom.spark needs PySpark; run pip install 'zonebloom[spark]'"
-        ) from None
-    return getattr(import_module(f"zonebloom.spark.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
