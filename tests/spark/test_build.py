@@ -151,6 +151,6 @@ def test_failure_of_the_job_says_what_to_do(spark, lake, monkeypatch):
     assert not (lake / "_zonebloom").exists()
 
 
-def _raise_missing(task):
+def _raise_missing(rows, task):
     raise ModuleNotFoundError("No module named 'numba'")
     yield

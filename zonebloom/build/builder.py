@@ -33,7 +33,7 @@ class Engine:
     """What trains tasks elsewhere than on threads of this process."""
 
     name: str
-    # (tasks, *, progress, num_rows), in the order of the tasks.
+    # (tasks, *, progress), in the order of the tasks.
     train: Callable[..., list[TrainedTask]]
     # With less data than this, this process trains.
     least_bytes: int = 0
@@ -311,7 +311,7 @@ class Builder:
             if engine is None:
                 trained = train_locally(tasks, progress=report)
             else:
-                trained = engine.train(tasks, progress=report, num_rows=total)
+                trained = engine.train(tasks, progress=report)
         if self._source.types == "first":
             _warn_of_hidden({name: at for task in trained for name, at in task.hidden.items()})
         return trained

@@ -7,6 +7,7 @@ import pickle
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -109,50 +110,30 @@ def compile_kernels() -> list[ModuleType]:
 
 
 @contextmanager
-def reported(
-    spark: SparkSession, num_tasks: int, num_rows: int, progress: Progress | None
-) -> Iterator[None]:
-    """Report finished tasks of the one job that runs inside, as rows.
-
-    A classic session is asked again and again; over Connect all is reported at the end.
-    """
+def _reported(spark: SparkSession, progress: Progress | None) -> Iterator[Any]:
+    """Report the rows that tasks add, while they run, to an accumulator; Connect has none."""
     context = spark_context(spark)
-    if progress is None:
-        yield
+    if progress is None or context is None:
+        yield None
         return
-    group = f"zonebloom-{uuid.uuid4().hex}"
-    done = threading.Event()
-    reported_rows = 0
-
-    def report(finished: int) -> None:
-        nonlocal reported_rows
-        rows = num_rows * min(finished, num_tasks) // num_tasks
-        if rows > reported_rows:
-            progress(rows - reported_rows)
-            reported_rows = rows
+    rows, done = context.accumulator(0), threading.Event()
 
     def watch() -> None:
-        tracker = context.statusTracker()
-        while not done.wait(_POLL_SECONDS):
-            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-            numbers = [number for job in jobs if job for number in job.stageIds]
-            stages = [tracker.getStageInfo(number) for number in numbers]
-            # The other job of the group is that of the subquery, of one task.
-            report(max((stage.numCompletedTasks for stage in stages if stage), default=0))
+        told, is_last = 0, False
+        while not is_last:
+            is_last = done.wait(_POLL_SECONDS)
+            now = rows.value
+            if now > told:
+                progress(now - told)
+            told = now
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    if context is not None:
-        context.setJobGroup(group, "zonebloom build")
-        watcher.start()
-    try:
-        yield
-    finally:
-        if context is not None:
+    with ThreadPoolExecutor(1) as pool:
+        watcher = pool.submit(watch)
+        try:
+            yield rows
+        finally:
             done.set()
-            watcher.join()
-            context.setLocalProperty("spark.jobGroup.id", None)
-            context.setLocalProperty("spark.job.description", None)
-    report(num_tasks)
+        watcher.result()
 
 
 def spark_engine(spark: SparkSession, least_bytes: int = 0) -> Engine:
@@ -161,17 +142,14 @@ def spark_engine(spark: SparkSession, least_bytes: int = 0) -> Engine:
 
 
 def train_on_spark(
-    spark: SparkSession,
-    tasks: Sequence[TrainTask],
-    *,
-    progress: Progress | None = None,
-    num_rows: int = 0,
+    spark: SparkSession, tasks: Sequence[TrainTask], *, progress: Progress | None = None
 ) -> list[TrainedTask]:
     """Run tasks as one Spark job; what they wrote comes in their order."""
     count = _num_spark_tasks(spark, tasks)
-    with reported(spark, count, num_rows, progress), explained(always=True):
+    with _reported(spark, progress) as rows, explained(always=True):
         numbered = list(enumerate(tasks))
-        frame = task_frame(spark, numbered, _attempt, "task bigint, result binary", count)
+        attempt = partial(_attempt, rows)
+        frame = task_frame(spark, numbered, attempt, "task bigint, result binary", count)
         # As Spark itself brings objects of its workers back.
         results = {row.task: pickle.loads(row.result) for row in frame.collect()}
     for result in results.values():
@@ -181,7 +159,10 @@ def train_on_spark(
         raise EngineError(
             f"Spark returned {len(results)} of {len(tasks)} segments; run the build again"
         )
-    return [results[number] for number in range(len(tasks))]
+    trained: list[TrainedTask] = [results[number] for number in range(len(tasks))]
+    if progress is not None and rows is None:
+        progress(sum(each.num_rows for task in trained for each in task.fragments))
+    return trained
 
 
 def _num_spark_tasks(spark: SparkSession, tasks: Sequence[TrainTask]) -> int:
@@ -192,12 +173,13 @@ def _num_spark_tasks(spark: SparkSession, tasks: Sequence[TrainTask]) -> int:
     return min(len(tasks), max(cores, by_bytes))
 
 
-def _attempt(numbered: tuple[int, TrainTask]) -> Iterator[pa.RecordBatch]:
+def _attempt(rows: Any, numbered: tuple[int, TrainTask]) -> Iterator[pa.RecordBatch]:
     number, task = numbered
+    progress = None if rows is None else rows.add
     # Two attempts at one task must not write one file.
     attempt = replace(task, segment=f"{task.segment}-{uuid.uuid4().hex[:8]}")
     try:
-        result: TrainedTask | Exception = train_task(attempt)
+        result: TrainedTask | Exception = train_task(attempt, progress=progress)
     except (FragmentUnreadable, SchemaMismatch) as error:
         # Another attempt would meet it again, so it is an answer.
         result = error
