@@ -9,6 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -110,6 +111,19 @@ def test_types_written_by_spark(spark, tmp_path):
         FROM range(50)""")
     frame.write.parquet(path)
     same(spark, path)
+
+
+def test_vectors_of_sparks_own(spark, tmp_path):
+    vector = Vectors.dense([1.0, 2.0])
+    schema = st.StructType(
+        [
+            st.StructField("v", VectorUDT(), False),
+            st.StructField("vs", st.ArrayType(VectorUDT(), False)),
+        ]
+    )
+    frame = spark.createDataFrame([(vector, [vector, Vectors.sparse(3, {1: 0.5})])], schema)
+    frame.write.parquet(str(tmp_path / "lake"))
+    same(spark, str(tmp_path / "lake"))
 
 
 def test_instants_of_96_bits(spark, tmp_path):

@@ -79,10 +79,11 @@ def _written_types(schema: pa.Schema) -> dict[str, st.DataType]:
     if text is None:
         return {}
     try:
-        written = st.StructType.fromJson(json.loads(text))
+        # A type as a read shows it: anything may be null.
+        written = st.StructType.fromJson(json.loads(text)).toNullable()
     except Exception:  # noqa: BLE001 - as Spark itself: of an unreadable entry nothing is used
         return {}
-    return {field.name: _nullable(field.dataType) for field in written}
+    return {field.name: field.dataType for field in written}
 
 
 def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
@@ -145,19 +146,6 @@ def is_plain_text(key: st.StructField) -> bool:
     declared = str((key.metadata or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
     is_plain = type(key.dataType) is st.StringType and not is_collated(key.dataType)
     return is_plain and not declared.startswith("char")
-
-
-def _nullable(kind: st.DataType) -> st.DataType:
-    """A type as a read shows it: anything may be null."""
-    if isinstance(kind, st.ArrayType):
-        return st.ArrayType(_nullable(kind.elementType), True)
-    if isinstance(kind, st.MapType):
-        return st.MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
-    if isinstance(kind, st.StructType):
-        return st.StructType([st.StructField(f.name, _nullable(f.dataType)) for f in kind])
-    if isinstance(kind, st.UserDefinedType):
-        return _nullable(kind.sqlType())
-    return kind
 
 
 def as_spark(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
