@@ -161,19 +161,15 @@ class Load:
                 "has Spark apply it; or give it as option prune, which only leaves out zones that "
                 "cannot match, and again in WHERE"
             )
-        if self.filter is not None and options.prune is not None:
-            # Spark applies all of it: rows are not to be left out by times as stored.
-            predicate = without_rebased(self.filter.predicate)
-            self.filter = replace(self.filter, predicate=predicate)
         # Of an opaque column not even equality is known.
         keys = [
             term
             for term in _key_predicates(options.keys, source.schema)
-            if term.column[0] not in opaque and without_rebased(term) is term
+            if term.column[0] not in opaque
         ]
         predicates = [] if self.filter is None else [self.filter.predicate]
         predicates += keys
-        # What zones are chosen by; None reads all.
+        # What zones are chosen by; None reads all. Tasks refuse files with other times than stored.
         self._predicate = without_rebased(conjunction(predicates)) if predicates else None
         self.columns: tuple[str, ...] = self._shown(options)
         self.schema: st.StructType = spark_types(source.schema, self.columns, files.types)
