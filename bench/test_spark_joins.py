@@ -122,23 +122,27 @@ def test_filter_join(versus, spark, sides: Path, keyed: str, on: list[str]):
         NOTES.append(f"a join of {ROWS:,} rows of which 1 % match, rows shuffled: {shares}.")
 
 
-@pytest.mark.parametrize("is_indexed", [True, False], ids=["Indexed", "a frame"])
-def test_join_with_few_keys(versus, spark, sides: Path, is_indexed: bool):
+@pytest.mark.parametrize(
+    ("is_indexed", "columns"),
+    [(True, ["rare"]), (True, [*STEPS, "x"]), (False, ["rare"])],
+    ids=["Indexed, the key", "Indexed, all columns", "a frame, the key"],
+)
+def test_join_with_few_keys(versus, spark, sides: Path, is_indexed: bool, columns: list[str]):
     """Ten keys choose what is read, against Spark sending them about."""
     large = str(sides / "large")
-    ids = zb.dataset(large).take(range(10), ["rare"])
-    few = spark.createDataFrame(ids)
+    few = spark.createDataFrame(zb.dataset(large).take(range(10), ["rare"]))
 
     def theirs() -> int:
-        return spark.read.parquet(large).join(few, "rare").count()
+        frame = spark.read.parquet(large).select(columns)
+        return len(frame.join(few, "rare").collect())
 
     def ours() -> None:
         if is_indexed:
-            found = zs.filter_join(few, zs.Indexed(large, columns=["rare"]), "rare")
+            found = zs.filter_join(few, zs.Indexed(large, columns=columns), "rare")
         else:
-            frame = spark.read.parquet(large)
+            frame = spark.read.parquet(large).select(columns)
             found = zs.filter_join(few, frame, "rare", right_index=large)
-        assert found.count() == wanted
+        assert len(found.collect()) == wanted
 
     wanted = theirs()
     versus(ours, {"Spark, keys broadcast": theirs}, rounds=5)

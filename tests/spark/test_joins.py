@@ -328,7 +328,7 @@ def test_small_files_are_read_by_spark(spark, folder, oracle, others, monkeypatc
     few = others.where("other % 9 = 0")
     with settings(spark, **BROADCASTS):
         plan = zs.explain_join(few, zs.Indexed(folder, filter="x > 1"), "id")
-    assert not plan.used and "kB only" in plan.not_used[0]
+    assert not plan.used and "kB of right only" in plan.not_used[0]
     assert rows(plan.frame) == rows(few.join(oracle.where("x > 1"), "id"))
 
 

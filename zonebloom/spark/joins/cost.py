@@ -46,13 +46,14 @@ def is_broadcast(spark: SparkSession, side: Side) -> bool:
         statistics = frame._jdf.queryExecution().optimizedPlan().stats()
         return int(statistics.sizeInBytes()) <= most
     files = side.index or _dataset(spark, frame.inputFiles())
-    return files is None or num_bytes(files) * len(frame.columns) <= most * len(files.schema)
+    return files is None or num_bytes(files, side.num_columns) <= most
 
 
-def num_bytes(files: Dataset) -> int:
-    """The bytes of all files of a dataset."""
+def num_bytes(files: Dataset, num_columns: int) -> float:
+    """The bytes of so many columns of a dataset, as if all were of one size."""
     identities = files.opened.source.identities()
-    return sum(identity.size for identity in identities if identity is not None)
+    whole = sum(identity.size for identity in identities if identity is not None)
+    return whole * min(num_columns / len(files.schema), 1)
 
 
 def require_shuffle(plain: DataFrame, *sides: Side) -> None:

@@ -166,7 +166,7 @@ def explain_join(
     >>> print(zs.explain_join(few, zs.Indexed("orders"), "id"))
     ZoneBloomJoin: inner on id
       as Spark joins: no rule is used
-      not used: right by the keys of left: right has 28.6 kB only
+      not used: right by the keys of left: Spark reads 28.6 kB of right only
       not used: a filter of keys: Spark plans BroadcastHashJoinExec, so no rows are shuffled ...
     """
     names = (on,) if isinstance(on, str) else tuple(on)

@@ -47,9 +47,9 @@ def by_keys(
     files = side.index
     assert files is not None
     names = _names_to_ask(files, side, other, on)
-    whole = num_bytes(files)
+    whole = num_bytes(files, side.num_columns)
     if whole < (_LEAST_BYTES if side.is_read else _LEAST_BYTES * _FILES_TIMES):
-        raise NotWorthIt(f"{side.name} has {bytes_text(whole)} only")
+        raise NotWorthIt(f"Spark reads {bytes_text(round(whole))} of {side.name} only")
     frame, keys = collected(other.frame(spark), [other.key(name).name for name in names], max_keys)
     keys = keys.rename_columns([side.key(name).name for name in names])
     zones, kept, num_files = _shares(files, keys)

@@ -63,6 +63,11 @@ class Side:
         self.index = index
         self._fields = list(given.schema)
 
+    @property
+    def num_columns(self) -> int:
+        """How many columns of the side may be read."""
+        return len(self._fields)
+
     def frame(self, spark: SparkSession) -> DataFrame:
         """The side as a frame, which Spark's own reader reads."""
         if self._frame is None:
