@@ -6,12 +6,13 @@ The oracle reads the same files with Spark's own pushdown off, which would lose 
 from __future__ import annotations
 
 import datetime
+import io
 import os
 import random
 import shutil
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from decimal import Decimal
 
 import numpy as np
@@ -28,6 +29,7 @@ from spark_data import files_read, settings
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, StaleIndexWarning
+from zonebloom.spark.pruning.lookup import Answer, Lookup
 from zonebloom.spark.pruning.pruned import Reason
 
 FILES, ROWS = 6, 400
@@ -219,9 +221,64 @@ def test_files_kept(lake, text, numbers):
     check(lake.where(text), len(numbers), numbers)
 
 
-def test_explain_shows_the_listing(lake, capsys):
-    zs.prune(lake.where("id IN (450, 451, 2000)")).explain()
-    assert "Location: IndexedFiles(1 paths)" in capsys.readouterr().out
+def explained(frame, mode="simple"):
+    text = io.StringIO()
+    with redirect_stdout(text):
+        frame.explain(mode=mode)
+    return text.getvalue()
+
+
+def test_explain_says_what_is_read_and_why_not_fewer(spark, tmp_path):
+    path = write(tmp_path / "t")
+    for switched in (False, True):
+        lake = zs.prune(spark.read.parquet(path))
+        with enabled(spark) if switched else nullcontext():
+            frame = spark.read.parquet(path) if switched else lake
+            text = explained(frame.where("id IN (450, 2000)"))
+            assert "FileScan parquet (zonebloom: 2 of 6 files by id_idx) [id#" in text
+            assert "Location: IndexedFiles(1 paths)" in text
+            text = explained(frame.where("id = 450 AND odd = 0"), "formatted")
+            assert "Scan parquet (zonebloom: 1 of 6 files by id_idx; not answered by" in text
+            assert "(zonebloom: all files; no index on odd)" in explained(frame.where("odd = 0"))
+            assert "zonebloom:" not in explained(frame)
+            frame.createOrReplaceTempView("t")
+            join = "SELECT 1 FROM t JOIN t AS u USING (odd) WHERE t.id = 450 AND u.id IN (5, 2000)"
+            text = explained(spark.sql(join))
+            assert "1 of 6 files by id_idx" in text and "2 of 6 files by id_idx" in text
+    shutil.copy(tmp_path / "t/1.parquet", tmp_path / "t/new.parquet")
+    frame = zs.prune(spark.read.parquet(path)).where("id = 450")
+    with pytest.warns(StaleIndexWarning):
+        text = explained(frame)
+    assert "(zonebloom: 2 of 7 files by id_idx; not indexed, so kept: new.parquet)" in text
+
+
+def test_a_frame_that_was_planned_asks_again_when_it_runs(spark, tmp_path):
+    path = write(tmp_path / "t")
+    frame = zs.prune(spark.read.parquet(path)).where("id = 450")
+    assert "1 of 6 files" in explained(frame)
+    pq.write_table(table(1), tmp_path / "t/4.parquet")
+    with pytest.warns(StaleIndexWarning):
+        found = frame.collect()
+    assert found == spark.read.parquet(path).where("id = 450").collect()
+    assert frame.count() == 2
+    assert zs.last_scans(frame).relations[0].kept_files == 2
+
+
+def test_what_runs_is_chosen_once(spark, lake, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Lookup, "ask", lambda *_: asked.append(1) or Answer())
+    found = zs.prune(lake)
+    few = spark.createDataFrame([(450,)], "id long").hint("broadcast")
+    for frame, num_scans in (
+        (found.where("id = 450"), 1),
+        (found.where("id = 450").groupBy("odd").count(), 1),
+        # The other side is planned again once the keys are broadcast.
+        (found.where("x > 1").join(few, "id"), 1),
+        (found.where("id = 450").join(found.where("x < 99"), "odd").orderBy("odd"), 2),
+    ):
+        asked.clear()
+        assert frame.collect()
+        assert len(asked) == num_scans
 
 
 def test_filters_may_come_later(spark, lake):
@@ -506,8 +563,8 @@ def test_refresh_sees_files_written_since(spark, tmp_path):
         new = pa.table({**{n: table(0)[n].slice(0, 1) for n in table(0).column_names}})
         new = new.set_column(0, "id", pa.array([9999], pa.int64()))
         pq.write_table(new, tmp_path / "t" / "new.parquet")
-        spark.catalog.refreshByPath(path)
         with pytest.warns(StaleIndexWarning, match="new.parquet"):
+            spark.catalog.refreshByPath(path)
             assert pruned.count() == 2
     finally:
         pruned.unpersist()

@@ -3,13 +3,19 @@ package zonebloom;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.security.MessageDigest;
 import java.util.*;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.BiFunction;
+import org.apache.spark.SparkContext;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.TreePattern;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.FileSourceScanExec;
+import org.apache.spark.sql.execution.SQLExecution;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.SparkStrategy;
 import org.apache.spark.sql.execution.datasources.*;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
 import org.apache.spark.sql.internal.SQLConf;
@@ -22,23 +28,38 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /** Files as Spark lists them, without those that an index says a scan can do without. */
 public final class IndexedFiles implements FileIndex {
+  private static final int MOST_SCANS = 8;
   public final FileIndex inner;
   private final BiFunction choose;
+  private final SparkContext context;
+  private final Map scans = new ConcurrentHashMap();
 
-  public IndexedFiles(FileIndex inner, BiFunction choose) {
+  IndexedFiles(FileIndex inner, BiFunction choose, SparkContext context) {
     this.inner = inner;
     this.choose = choose;
+    this.context = context;
   }
 
   public Seq listFiles(Seq partitionFilters, Seq dataFilters) {
-    Seq all = inner.listFiles(partitionFilters, dataFilters);
-    if (dataFilters.isEmpty()) return all;
+    if (dataFilters.isEmpty()) return inner.listFiles(partitionFilters, dataFilters);
+    return scan(partitionFilters, dataFilters).directories;
+  }
+
+  /** A scan as it is chosen: once a query that runs, anew where it was planned before. */
+  Scan scan(Seq partitionFilters, Seq dataFilters) {
+    Object query = context.getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
+    List asked = Arrays.asList(new Object[] {query, partitionFilters, dataFilters});
+    Scan scan = query == null ? null : (Scan) scans.get(asked);
+    if (scan != null) return scan;
+    scan = new Scan(inner, inner.listFiles(partitionFilters, dataFilters), dataFilters);
     try {
-      Scan scan = new Scan(inner, all, dataFilters);
-      return scan.only((String) choose.apply(scan.question(), scan));
+      scan.text = (String) choose.apply(scan.question(), scan);
     } catch (Py4JNetworkException error) {
-      return all; // Python has ended, and Spark has not.
+      // Python has ended, and Spark has not.
     }
+    if (scans.size() == MOST_SCANS) scans.clear();
+    if (query != null) scans.put(asked, scan);
+    return scan;
   }
 
   public Seq rootPaths() { return inner.rootPaths(); }
@@ -55,16 +76,17 @@ public final class IndexedFiles implements FileIndex {
   public int hashCode() { return inner.hashCode(); }
 }
 
-/** One listing of files for a scan, as Python asks about it. */
+/** One listing of files for a scan, as Python asks about it, and chooses of it. */
 public final class Scan {
   private static final ObjectMapper JSON = new ObjectMapper();
   private final FileIndex index;
-  private final List directories;
   private final Seq filters;
+  Seq directories;
+  String text = "";
 
   Scan(FileIndex index, Seq directories, Seq filters) {
     this.index = index;
-    this.directories = CollectionConverters.asJava(directories);
+    this.directories = directories;
     this.filters = filters;
   }
 
@@ -97,7 +119,7 @@ public final class Scan {
 
   private List listed() {
     List files = new ArrayList();
-    for (Object directory : directories) {
+    for (Object directory : CollectionConverters.asJava(directories)) {
       for (Object each : CollectionConverters.asJava(((PartitionDirectory) directory).files())) {
         FileStatusWithMetadata file = (FileStatusWithMetadata) each;
         files.add(
@@ -107,19 +129,19 @@ public final class Scan {
     return files;
   }
 
-  /** The files whose place in a text has no 0; null keeps all. */
-  Seq only(String kept) {
+  /** Keep the files whose place in a text has no 0. */
+  public void keep(String marks) {
     List result = new ArrayList();
     int at = 0;
-    for (Object each : directories) {
+    for (Object each : CollectionConverters.asJava(directories)) {
       PartitionDirectory directory = (PartitionDirectory) each;
       List files = new ArrayList();
       for (Object file : CollectionConverters.asJava(directory.files())) {
-        if (kept == null || kept.charAt(at++) != '0') files.add(file);
+        if (marks.charAt(at++) != '0') files.add(file);
       }
       result.add(directory.copy(directory.values(), CollectionConverters.asScala(files).toSeq()));
     }
-    return CollectionConverters.asScala(result).toSeq();
+    directories = CollectionConverters.asScala(result).toSeq();
   }
 }
 
@@ -244,8 +266,25 @@ public final class Plans {
     return (LogicalPlan) plan.transformUpWithSubqueries(new Indexing(choose, cached));
   }
 
-  public Rule rule(BiFunction choose) {
-    return new IndexRule(choose);
+  /** Has each query of a session ask, or none where there is nobody to be asked. */
+  public void enable(SparkSession session, BiFunction choose) {
+    List rules = new ArrayList();
+    for (Object rule : CollectionConverters.asJava(session.experimental().extraOptimizations())) {
+      if (!(rule instanceof IndexRule)) rules.add(rule);
+    }
+    if (choose != null) rules.add(new IndexRule(choose));
+    session.experimental().extraOptimizations_$eq(CollectionConverters.asScala(rules).toSeq());
+  }
+
+  /** Has the plans of a session tell what is read of indexed files. */
+  public void tell(SparkSession session) {
+    List strategies = new ArrayList();
+    for (Object strategy : CollectionConverters.asJava(session.experimental().extraStrategies())) {
+      if (strategy instanceof IndexedScans) return;
+      strategies.add(strategy);
+    }
+    strategies.add(new IndexedScans());
+    session.experimental().extraStrategies_$eq(CollectionConverters.asScala(strategies).toSeq());
   }
 
   /** What a leaf of a physical plan asks, null where it lists no Parquet files. */
@@ -255,13 +294,25 @@ public final class Plans {
     FileIndex files = scan.relation().location();
     if (files instanceof IndexedFiles) files = ((IndexedFiles) files).inner;
     else if (!Indexing.isParquet(scan.relation())) return null;
+    Seq all = files.listFiles(known(scan.partitionFilters()), scan.dataFilters());
+    return new Scan(files, all, scan.dataFilters());
+  }
+
+  /** Filters that are known before the query runs, as what a subquery answers is not. */
+  static Seq known(Seq filters) {
     List known = new ArrayList();
-    for (Object filter : CollectionConverters.asJava(scan.partitionFilters())) {
-      // What a subquery answers is known when the query runs.
+    for (Object filter : CollectionConverters.asJava(filters)) {
       if (!((Expression) filter).containsPattern(TreePattern.PLAN_EXPRESSION())) known.add(filter);
     }
-    Seq all = files.listFiles(CollectionConverters.asScala(known).toSeq(), scan.dataFilters());
-    return new Scan(files, all, scan.dataFilters());
+    return CollectionConverters.asScala(known).toSeq();
+  }
+
+  /** A node over another relation; how many fields it has differs between versions of Spark. */
+  static TreeNode over(HadoopFsRelation relation, TreeNode node) {
+    Object[] fields = new Object[node.productArity()];
+    for (int at = 1; at < fields.length; at++) fields[at] = node.productElement(at);
+    fields[0] = relation;
+    return node.makeCopy(fields);
   }
 
   private static void count(LogicalPlan plan, int step, Map counts) {
@@ -332,18 +383,68 @@ final class Indexing extends scala.runtime.AbstractPartialFunction {
     if (!isDefinedAt(plan)) return otherwise.apply(plan);
     LogicalRelation node = (LogicalRelation) plan;
     HadoopFsRelation relation = (HadoopFsRelation) node.relation();
-    // Their number differs between versions of Spark.
-    Object[] fields = new Object[node.productArity()];
-    for (int at = 1; at < fields.length; at++) fields[at] = node.productElement(at);
-    fields[0] =
+    return Plans.over(
         relation.copy(
-            new IndexedFiles(relation.location(), choose),
+            new IndexedFiles(relation.location(), choose, relation.sparkSession().sparkContext()),
             relation.partitionSchema(),
             relation.dataSchema(),
             relation.bucketSpec(),
             relation.fileFormat(),
             relation.options(),
-            relation.sparkSession());
-    return node.makeCopy(fields);
+            relation.sparkSession()),
+        node);
   }
+}
+
+/** Plans scans as Spark does, and has those of indexed files say which are read. */
+public final class IndexedScans extends SparkStrategy {
+  public Seq apply(LogicalPlan plan) {
+    List planned = new ArrayList();
+    for (Object node : CollectionConverters.asJava(FileSourceStrategy$.MODULE$.apply(plan))) {
+      planned.add(((SparkPlan) node).transformUp(new Telling()));
+    }
+    return CollectionConverters.asScala(planned).toSeq();
+  }
+}
+
+/** Names a scan of indexed files by what is chosen of them. */
+final class Telling extends scala.runtime.AbstractPartialFunction {
+  public boolean isDefinedAt(Object plan) {
+    return plan instanceof FileSourceScanExec
+        && ((FileSourceScanExec) plan).relation().location() instanceof IndexedFiles;
+  }
+
+  public Object applyOrElse(Object plan, scala.Function1 otherwise) {
+    if (!isDefinedAt(plan)) return otherwise.apply(plan);
+    FileSourceScanExec scan = (FileSourceScanExec) plan;
+    Seq filters = Plans.known(scan.dataFilters());
+    if (filters.isEmpty()) return scan;
+    IndexedFiles files = (IndexedFiles) scan.relation().location();
+    String text = files.scan(Plans.known(scan.partitionFilters()), filters).text;
+    return Plans.over(new ToldRelation(scan.relation(), text), scan);
+  }
+}
+
+/** A relation whose name, which `explain` shows, tells what is read of it. */
+final class ToldRelation extends HadoopFsRelation {
+  private final String text;
+
+  ToldRelation(HadoopFsRelation relation, String text) {
+    super(
+        relation.location(),
+        relation.partitionSchema(),
+        relation.dataSchema(),
+        relation.bucketSpec(),
+        relation.fileFormat(),
+        relation.options(),
+        relation.sparkSession());
+    this.text = text;
+  }
+
+  public String toString() { return super.toString() + text; }
+
+  // Spark keeps a node in place of one that is equal.
+  public boolean canEqual(Object other) { return other instanceof ToldRelation; }
+  public boolean equals(Object other) { return canEqual(other) && super.equals(other); }
+  public int hashCode() { return super.hashCode(); }
 }

@@ -27,11 +27,9 @@ from zonebloom.spark.pruning.lookup import (
     unusable,
 )
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, Reason
-from zonebloom.spark.relation import class_name, items
 from zonebloom.spark.session import session_id
 from zonebloom.spark.types import type_name
 
-_RULE = "zonebloom.IndexRule"
 # What was warned of in which session.
 _said: set[tuple[str, ...]] = set()
 # By roots, the files that were listed there last.
@@ -100,20 +98,20 @@ class _Chooser:
         self._lookup = lookup
         self._spark = spark
 
-    def apply(self, question: str, java_scan: Any) -> str | None:
-        """Say of each file by a digit whether it is kept; None keeps all."""
+    def apply(self, question: str, java_scan: Any) -> str:
+        """Mark each file by a digit as kept or not, and say so."""
         scan = Scan(java_scan, question)
         answer = scan.ask(self._lookup)
         for warning in answer.warnings:
             say_once(self._spark, warning, scan.roots)
-        kept = None
-        if answer.excluded:
-            kept = "".join("0" if file.path in answer.excluded else "1" for file in scan.files)
         # How many files Spark had to choose from is known where they were looked at.
-        num_files = len(scan.files) if answer.predicates else 0
-        num_kept = num_files if kept is None else kept.count("1")
-        _answered[scan.text] = told(scan.roots, answer, num_files, num_kept)
-        return kept
+        num_files = num_kept = len(scan.files) if answer.predicates else 0
+        if answer.excluded:
+            marks = "".join("0" if file.path in answer.excluded else "1" for file in scan.files)
+            num_kept = marks.count("1")
+            java_scan.keep(marks)
+        relation = _answered[scan.text] = told(scan.roots, answer, num_files, num_kept)
+        return f" ({relation.summary})"
 
     class Java:
         """The interface that py4j gives it."""
@@ -161,6 +159,7 @@ def with_index(df: DataFrame, lookup: Callable[[], Lookup]) -> DataFrame:
     plan = plans.indexed(execution.analyzed(), execution.withCachedData(), _Chooser(lookup, spark))
     if plan.fastEquals(execution.analyzed()):
         return df
+    plans.tell(spark._jsparkSession)
     rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
     return ClassicFrame(rows, spark)
 
@@ -174,11 +173,8 @@ def set_rule(spark: SparkSession, lookup: Callable[[], Lookup] | None) -> None:
         if lookup is not None:
             say_once(spark, IndexNotUsedWarning(str(error)))
         return
-    experimental = session._jsparkSession.experimental()
-    rules = [each for each in items(experimental.extraOptimizations()) if class_name(each) != _RULE]
-    if lookup is not None:
-        rules.append(plans.rule(_Chooser(lookup, spark)))
-    getattr(experimental, "extraOptimizations_$eq")(session._jvm.PythonUtils.toSeq(rules))
+    plans.enable(session._jsparkSession, lookup and _Chooser(lookup, spark))
+    plans.tell(session._jsparkSession)
 
 
 def last_answer(scan: Scan) -> PrunedRelation | None:

@@ -42,8 +42,8 @@ def prune(
     window, union or limit stands above. Files the index does not know as they are then are read.
 
     Left as they are: relations of other formats, streams, Python and other V2 data sources, and
-    what a cached frame answers. ``explain`` shows the listing as ``Location: IndexedFiles``, a
-    class that Spark's own Java compiler makes once a session.
+    what a cached frame answers. ``explain`` names the index and the files kept with each scan:
+    ``FileScan parquet (zonebloom: 1 of 3 files by id_idx)``, and why not fewer.
 
     Parameters
     ----------
@@ -106,8 +106,7 @@ def enable(
     """Have each query of a session leave out the files that its filters exclude.
 
     As `prune` for every frame, view and SQL text of the session, until `disable`. ``explain()``
-    shows ``IndexedFiles`` as the location of such a scan; Spark chooses the files after that text,
-    so the index that was asked and the files kept are told by `last_scans`, or by `prune_plan`.
+    says of each scan what `last_scans` says once it ran: the index, the files kept and why no less.
 
     Parameters
     ----------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from textwrap import shorten
 
 from zonebloom.display import Shown, Strip, list_html, page, pictures_html, title_html, up_to
 from zonebloom.text import bytes_text
@@ -59,6 +60,7 @@ class Note:
         return self.text
 
 
+_SUMMARY_CHARACTERS = 200
 # Spark's figures of a scan in words.
 _COUNTED: Mapping[str, Callable[[int], str]] = {
     "numFiles": lambda count: f"{count:,} file{'' if count == 1 else 's'}",
@@ -116,6 +118,15 @@ class PrunedRelation:
     def reasons(self) -> frozenset[Reason]:
         """The reasons among the notes."""
         return frozenset(note.reason for note in self.notes)
+
+    @property
+    def summary(self) -> str:
+        """What is left out and why no more, as the name of a scan in ``explain`` has it."""
+        of_all = f"{self.kept_files:,} of {self.num_files:,}" if self.num_files else "all"
+        by = f" by {', '.join(self.indices)}" if self.indices else ""
+        text = "; ".join([f"zonebloom: {of_all} files{by}", *map(str, self.notes)])
+        # Index names and paths of files may have any character.
+        return shorten(text, _SUMMARY_CHARACTERS, placeholder=" ...")
 
     def __str__(self) -> str:
         return "\n".join([f"Relation {self.name}", *(f"  {fact}" for fact in self._facts())])
