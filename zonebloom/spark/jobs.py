@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -83,7 +82,9 @@ def task_frame(
     num_spark_tasks: int,
 ) -> DataFrame:
     """What a function makes of each of some tasks, in so many Spark tasks or one for each core."""
-    compile_kernels()
+    # Before any worker starts: those of local mode then load them from the cache.
+    for name in _KERNELS:
+        importlib.import_module(f"zonebloom.{name}")
     count = len(tasks)
     # Of a large table Spark makes a partition of each chunk.
     contents = pa.chunked_array([[dumps(task)] for task in tasks], pa.binary())
@@ -99,11 +100,6 @@ def task_frame(
                 yield from function(pickle.loads(content))
 
     return mapped(frame, work, schema)
-
-
-def compile_kernels() -> list[ModuleType]:
-    """Compile kernels before any worker starts: those of local mode then load from the cache."""
-    return [importlib.import_module(f"zonebloom.{name}") for name in _KERNELS]
 
 
 # Builds: the tasks of `zonebloom.build.tasks`, one Spark task each
