@@ -21,7 +21,7 @@ from pyspark.sql import types as st
 from zonebloom.dataset import Dataset
 from zonebloom.errors import FilterError, InvalidArgument, SourceError
 from zonebloom.opened import Opened
-from zonebloom.predicates import IsIn, columns, unknowns
+from zonebloom.predicates import EngineFilter, IsIn, columns, unknowns
 from zonebloom.predicates.ast import conjunction
 from zonebloom.predicates.expression import from_predicate, lookup_is_exact
 from zonebloom.predicates.spark import to_spark_filter
@@ -147,7 +147,7 @@ class Load:
         files = SparkFiles.of(opened, options.old_calendar)
         self.dataset: Dataset = files.dataset
         self._parallelism = options.parallelism
-        self._source = source = files.dataset.opened.source
+        source = files.dataset.opened.source
         opaque = opaque_columns(source.schema, files.types)
         text = options.filter or options.prune
         self.filter = (
@@ -171,32 +171,27 @@ class Load:
         predicates += keys
         # What zones are chosen by; None reads all. Tasks refuse files with other times than stored.
         self._predicate = without_rebased(conjunction(predicates)) if predicates else None
-        self.columns: tuple[str, ...] = self._shown(options)
+        self.columns: tuple[str, ...] = self._shown(options, source.schema)
         self.schema: st.StructType = spark_types(source.schema, self.columns, files.types)
+        row_filter = self._row_filter(keys, source.schema) if predicates else None
         # What each task needs beside its pieces.
-        self.work: Work = Work(
-            replace(source, fragments=()),
-            self.columns,
-            self._row_filter(keys) if predicates else None,
-            files.rebase,
-        )
+        self.work: Work = files.work(self.columns, row_filter)
 
-    def _shown(self, options: Options) -> tuple[str, ...]:
+    def _shown(self, options: Options, schema: pa.Schema) -> tuple[str, ...]:
         """Columns of the load: those asked for, and those Spark's own WHERE will need."""
-        names = self._source.schema.names
+        names = schema.names
         if options.columns is None:
             return tuple(names)
         shown = [find_column(names, name) or name for name in options.columns]
-        check_columns(shown, self._source.schema)
+        check_columns(shown, schema)
         if options.prune is None or self.filter is None:
             return tuple(shown)
         if self.filter.columns is None:
             return tuple(names)
         return (*shown, *(name for name in names if name in self.filter.columns - set(shown)))
 
-    def _row_filter(self, keys: Sequence[IsIn]) -> OnRows:
+    def _row_filter(self, keys: Sequence[IsIn], schema: pa.Schema) -> OnRows:
         """What tasks apply to rows: of a filter to prune by, the parts that are exact."""
-        schema = self._source.schema
         exact: list[tuple[pc.Expression, frozenset[str]]] = [
             (from_predicate(term, schema), frozenset(term.column[:1]))
             for term in keys
@@ -223,9 +218,7 @@ class Load:
 
     def tasks(self, plan: ScanPlan) -> list[list[Piece]]:
         """The pieces of each task."""
-        filtered = self.work.filter.columns if self.work.filter else None
-        needed = frozenset({*self.columns, *(filtered or ())})
-        return cut(self._source, plan.fragments, needed, self._parallelism)
+        return cut(self.work, plan.fragments, self._parallelism)
 
     def require_schema(self, schema: st.StructType) -> None:
         """Refuse to read for a schema other than the files'."""
@@ -255,9 +248,11 @@ class SparkFiles:
     rebase: Rebase
     # Where Spark has others than pyarrow's schema suggests: of INT96, and of values of paths.
     types: dict[str, st.DataType]
+    # Whether Spark finds columns that a file names in another case.
+    ignores_case: bool
 
     @classmethod
-    def of(cls, ds: Dataset, old_calendar: bool) -> SparkFiles:
+    def of(cls, ds: Dataset, old_calendar: bool, ignores_case: bool = True) -> SparkFiles:
         """That of a dataset as pyarrow reads it.
 
         PyArrow reads INT96 as nanoseconds, in which the years before 1677 and after 2262 are
@@ -275,7 +270,12 @@ class SparkFiles:
             source = replace(source, schema=source.schema.set(at, field), file_format=read)
         if instants:
             ds = Dataset(Opened.of(source, ds.opened.catalog), ds.title)
-        return cls(ds, Rebase.of(source, instants, old_calendar), types)
+        return cls(ds, Rebase.of(source, instants, old_calendar), types, ignores_case)
+
+    def work(self, columns: tuple[str, ...], row_filter: EngineFilter | None) -> Work:
+        """What tasks need to read columns of the files."""
+        source = replace(self.dataset.opened.source, fragments=())
+        return Work(source, columns, row_filter, self.rebase, self.ignores_case)
 
 
 def _int96_columns(source: Source) -> tuple[str, ...]:

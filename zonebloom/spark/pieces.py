@@ -72,8 +72,12 @@ class Work:
     columns: tuple[str, ...]
     filter: EngineFilter | None
     rebase: Rebase
-    # Whether Spark finds columns that a file names in another case.
-    ignores_case: bool = True
+    ignores_case: bool
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Columns that are shown or filtered by."""
+        return frozenset({*self.columns, *(self.filter.columns or () if self.filter else ())})
 
     def batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
         """The rows of some pieces, in batches of `BATCH_ROWS` and more where there are as many."""
@@ -93,8 +97,7 @@ class Work:
     def require_as_shown(self, plan: FragmentPlan) -> None:
         """Refuse a file whose columns Spark finds by other names, or corrects as it reads."""
         opened = self.source.open(plan.fragment, self.source.filesystem)
-        names = {*self.columns, *(self.filter.columns or () if self.filter else ())}
-        names.difference_update(self.source.constants(plan.fragment))
+        names = self.needed.difference(self.source.constants(plan.fragment))
         if self.ignores_case and (
             plan.pages is None or not names.issubset(plan.pages.schema.names)
         ):
@@ -134,10 +137,9 @@ def _as_one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 # A plan cut into tasks of about equal bytes
 
 
-def cut(
-    source: Source, plans: Sequence[FragmentPlan], needed: frozenset[str], parallelism: int
-) -> list[list[Piece]]:
+def cut(work: Work, plans: Sequence[FragmentPlan], parallelism: int) -> list[list[Piece]]:
     """The pieces of each task, none when nothing is read."""
+    source, needed = work.source, work.needed
     now = source.identities([plan.fragment for plan in plans])
     # One that is gone costs nothing; its task says that it is gone.
     whole = [

@@ -22,8 +22,7 @@ from pyspark.sql import types as st
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
 from zonebloom.spark.load import SparkFiles
-from zonebloom.spark.rebase import Rebase
-from zonebloom.spark.session import is_case_sensitive, quoted
+from zonebloom.spark.session import quoted
 from zonebloom.spark.types import arrow_schema, is_collated, spark_types
 from zonebloom.values.types import require_indexable
 
@@ -47,9 +46,6 @@ class KeyColumns:
     schema: pa.Schema
     # Of the keys: their values in the dataset's types, null where no row is equal.
     probes: tuple[Column, ...]
-    # Whether Spark finds columns that a file names in another case.
-    ignores_case: bool
-    rebase: Rebase
 
     def join_on(self) -> Column:
         """Keys against rows found, by Spark's own equality."""
@@ -89,8 +85,6 @@ def key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> Key
         tuple(fields),
         arrow_schema(st.StructType(fields)),
         tuple(probes),
-        not is_case_sensitive(keys.sparkSession),
-        files.rebase,
     )
 
 

@@ -19,7 +19,6 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.dataset import Dataset
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.predicates import And, Constant, IsIn
 from zonebloom.sbbf.filter import Sbbf
@@ -28,6 +27,7 @@ from zonebloom.scan.locate import Part, tied
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.jobs import mapped, task_frame
+from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.pieces import Work, cut, joined
 from zonebloom.spark.rebase import may_be_rebased, without_rebased
 from zonebloom.spark.session import parallelism
@@ -92,8 +92,9 @@ class Candidates:
                     yield pa.RecordBatch.from_arrays([*batch.columns, *where], schema=self.schema)
 
 
-def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
+def locate(keys: DataFrame, columns: KeyColumns, files: SparkFiles) -> Located:
     """Find the rows of a dataset that may equal keys; those that equal none are few."""
+    ds = files.dataset
     source = ds.opened.source
     if isinstance(source, TableSource):
         raise InvalidArgument(
@@ -105,10 +106,10 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
             "follow here; use ds.locate, or rewrite the table's files"
         )
     present = ds.opened.planner.to_read().present
-    indexed = _indexed(ds, columns)
+    indexed = _indexed(files, columns)
     few = collected(keys, columns, _MOST_COLLECTED)
     types = tuple(columns.schema.types)
-    ranges = _key_ranges(ds, columns, present)
+    ranges = _key_ranges(files, columns, present)
     if few is None:
         probes = keys.select(*columns.probes)
         sbbf, may_hold = _summarized(probes, keys.count(), types, ranges)
@@ -117,19 +118,14 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
         sbbf, may_hold = summarize(batches, few.num_rows, types, ranges)
     plans = [FragmentPlan(file.fragment, None) for file in present]
     if few is not None and may_hold.any():
-        plans = _zones(ds, columns, indexed, few)
+        plans = _zones(files, columns, indexed, few)
     parts = list(tied(plans, present, may_hold))
-    work = Work(
-        replace(source, fragments=()),
-        columns.names,
-        KeyRows(tuple((name,) for name in columns.names), types, sbbf),
-        columns.rebase,
-        columns.ignores_case,
-    )
+    rows = KeyRows(tuple((name,) for name in columns.names), types, sbbf)
+    work = files.work(columns.names, rows)
     where = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FILE))
     fields = st.StructType([*columns.fields, *where])
     candidates = Candidates(work, arrow_schema(fields))
-    files = pa.table(
+    numbered = pa.table(
         {
             FILE: range(len(present)),
             FRAGMENT_ID: pa.array([file.fragment_id for file in present], pa.int64()),
@@ -142,33 +138,34 @@ def locate(keys: DataFrame, columns: KeyColumns, ds: Dataset) -> Located:
         with ThreadPoolExecutor(cores()) as pool:
             read = in_order(pool, lambda part: list(candidates.batches([part])), parts, cores() + 1)
             table = pa.Table.from_batches(chain.from_iterable(read), candidates.schema)
-        files = files.take(table[FILE].unique())
+        numbered = numbered.take(table[FILE].unique())
         found = spark.createDataFrame(table, fields)
-        return Located(found, table.num_rows, spark.createDataFrame(files))
+        return Located(found, table.num_rows, spark.createDataFrame(numbered))
     tasks = _tasks(work, parts, parallelism(spark) or cores())
     frame = task_frame(spark, tasks, candidates.batches, fields, len(tasks)).localCheckpoint(
         eager=False
     )
-    return Located(frame, frame.count(), spark.createDataFrame(files))
+    return Located(frame, frame.count(), spark.createDataFrame(numbered))
 
 
-def _indexed(ds: Dataset, columns: KeyColumns) -> list[str]:
+def _indexed(files: SparkFiles, columns: KeyColumns) -> list[str]:
     """Key columns with an index to be asked."""
+    ds = files.dataset
     by_path = ds.opened.source.partition_columns()
     of_index = {entry.column for entry in ds.opened.version.indices.values()}
-    others = by_path | columns.rebase.instants
+    others = by_path | files.rebase.instants
     indexed = [name for name in columns.names if (name,) in of_index and name not in others]
-    for name in indexed if columns.ignores_case else ():
+    for name in indexed if files.ignores_case else ():
         require_visible(ds, name)
     return indexed
 
 
 def _zones(
-    ds: Dataset, columns: KeyColumns, indexed: Sequence[str], keys: pa.Table
+    files: SparkFiles, columns: KeyColumns, indexed: Sequence[str], keys: pa.Table
 ) -> Sequence[FragmentPlan]:
     """What is read for keys that are here; warns when no index is asked."""
     if not indexed:
-        instants = [name for name in columns.names if name in columns.rebase.instants]
+        instants = [name for name in columns.names if name in files.rebase.instants]
         why = f"there is no index on {', '.join(columns.names)}"
         what = "make one with create_scalar_index"
         if instants:
@@ -184,17 +181,17 @@ def _zones(
         if name in indexed
     )
     predicate = without_rebased(And(terms)) if terms else Constant(True)
-    return ds.opened.planner.fragments(predicate)
+    return files.dataset.opened.planner.fragments(predicate)
 
 
 # What is known of many keys
 
 
 def _key_ranges(
-    ds: Dataset, columns: KeyColumns, present: Sequence[PresentFragment]
+    files: SparkFiles, columns: KeyColumns, present: Sequence[PresentFragment]
 ) -> tuple[KeyRanges, ...]:
     """What is known of each fragment there is, a column each, as Spark shows it."""
-    opened, rebase = ds.opened, columns.rebase
+    opened, rebase = files.dataset.opened, files.rebase
     found = []
     for name, kind in zip(columns.names, columns.schema.types, strict=True):
         if name in rebase.instants:
@@ -240,7 +237,7 @@ def _num_rows(plan: FragmentPlan, file: PresentFragment) -> float:
 def _tasks(work: Work, parts: Sequence[Part], num_tasks: int) -> list[list[Part]]:
     """The parts cut into tasks of about equal bytes."""
     numbers = {plan.fragment.path: number for number, plan in parts}
-    tasks = cut(work.source, [plan for _, plan in parts], frozenset(work.columns), num_tasks)
+    tasks = cut(work, [plan for _, plan in parts], num_tasks)
     return [
         [(numbers[piece.plan.fragment.path], piece.plan) for piece in pieces] for pieces in tasks
     ]

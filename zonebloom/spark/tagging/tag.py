@@ -15,7 +15,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.spark.failures import explained
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.rebase import corrects_others
-from zonebloom.spark.session import quoted
+from zonebloom.spark.session import is_case_sensitive, quoted
 from zonebloom.spark.stores import open_dataset
 from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, PATH, PREFIX, KeyColumns, key_columns
 from zonebloom.spark.tagging.locate import Located, locate
@@ -176,7 +176,8 @@ def _located(
         ds = open_dataset(path, keys.sparkSession, None, encryption)
     elif encryption is not None:
         raise InvalidArgument("encryption is of a path; a Dataset is opened with its own")
-    files = SparkFiles.of(ds, corrects_others(keys.sparkSession))
+    spark = keys.sparkSession
+    files = SparkFiles.of(ds, corrects_others(spark), not is_case_sensitive(spark))
     names = [on] if isinstance(on, str) else list(on)
     scopes = [partition_by] if isinstance(partition_by, str) else list(partition_by)
     if not names:
@@ -194,7 +195,7 @@ def _located(
     # Evaluated again, some frames give other rows.
     evaluated = keys.localCheckpoint(eager=False)
     with explained():
-        return columns, evaluated, locate(evaluated, columns, files.dataset)
+        return columns, evaluated, locate(evaluated, columns, files)
 
 
 def _rows(located: Located) -> DataFrame:
