@@ -222,10 +222,10 @@ def shuffled(frame):
     return found
 
 
-def test_zones_without_a_key_are_not_read(folder):
+def test_zones_without_a_key_are_not_read(spark, folder):
     """Of 24 zones those that hold one of two keys, and of them the rows that do."""
     keys = pa.table({"id": pa.array([3, 300], pa.int64())})
-    options = {**zs.Indexed(folder, ["id", "row"]).options(), "keys": keys_text(keys)}
+    options = {**zs.Indexed(folder, ["id", "row"]).options(spark), "keys": keys_text(keys)}
     load = Load(Options(options))
     plan = load.plan()
     read = sum(len(each.rows) for each in plan.fragments)

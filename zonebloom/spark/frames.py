@@ -15,22 +15,11 @@ from zonebloom.spark.data_source import NAME, register_for
 from zonebloom.spark.failures import explained
 from zonebloom.spark.load import Load, Options
 from zonebloom.spark.rebase import corrects_others
-from zonebloom.spark.session import parallelism, quoted, time_zone
+from zonebloom.spark.session import parallelism, quoted, spark_context
 from zonebloom.storage.paths import absolute_path
 from zonebloom.storage.sealed import Encryption
 
 Path = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-
-def require_sql(filter: object) -> None:
-    """Refuse a filter that is no text."""
-    if not isinstance(filter, str):
-        raise arguments.refusal(
-            filter,
-            "filter",
-            'give Spark SQL text, such as "id = 42". A Column has no text that reads back as '
-            "itself: apply it to the result with where()",
-        )
 
 
 @dataclass(frozen=True)
@@ -62,15 +51,25 @@ class Indexed:
     index_dir: str | None = None
     encryption: Encryption | None = None
 
-    def options(self) -> dict[str, str]:
-        """The options of the load, but for those of the session."""
+    def options(self, spark: SparkSession) -> dict[str, str]:
+        """The options of the load in a session, but for keys."""
         filter, columns = self.filter, self.columns
-        if filter is not None:
-            require_sql(filter)
+        if not isinstance(filter, str | None):
+            raise arguments.refusal(
+                filter,
+                "filter",
+                'give Spark SQL text, such as "id = 42". A Column has no text that reads back as '
+                "itself: apply it to the result with where()",
+            )
+        is_classic = spark_context(spark) is not None
         options = {
             "prune": filter,
             "columns": None if columns is None else json.dumps(arguments.names(columns, "columns")),
             "index_dir": self.index_dir,
+            "parallelism": str(parallelism(spark)),
+            "old_calendar": str(corrects_others(spark)),
+            # Over Connect it may be another when a query runs.
+            "timezone": spark.conf.get("spark.sql.session.timeZone") if is_classic else None,
         }
         if isinstance(self.path, str | os.PathLike):
             options["path"] = absolute_path(os.fspath(self.path))
@@ -80,13 +79,12 @@ class Indexed:
 
     def load(self, spark: SparkSession) -> Load:
         """The load, with the options of a session."""
-        return Load(Options({**self.options(), **_of_session(spark)}), spark, self.encryption)
+        return Load(Options(self.options(spark)), spark, self.encryption)
 
     def frame(self, spark: SparkSession, keys: str | None = None) -> DataFrame:
         """The rows, or those that may have one of some keys; raises what `scan` raises."""
-        own = self.options()
-        number = register_for(spark, Options(own).paths, self.encryption)
-        options = {**own, **_of_session(spark)}
+        options = self.options(spark)
+        number = register_for(spark, Options(options).paths, self.encryption)
         if number is not None:
             options["encryption"] = number
         if keys is not None:
@@ -185,12 +183,3 @@ def plan(
         1.parquet: rows 300-400
     """
     return Indexed(path, columns, filter, index_dir, encryption).load(spark).plan(described=True)
-
-
-def _of_session(spark: SparkSession) -> dict[str, str]:
-    options = {
-        "parallelism": str(parallelism(spark)),
-        "old_calendar": str(corrects_others(spark)),
-        "timezone": time_zone(spark),
-    }
-    return {name: text for name, text in options.items() if text is not None}

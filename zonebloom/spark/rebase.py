@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,20 +46,16 @@ def without_rebased(predicate: ast.Predicate) -> ast.Predicate:
     """
 
     def known(leaf: ast.Leaf) -> ast.Leaf:
-        if not _is_rebased(leaf):
+        if not isinstance(leaf, ast.Equals | ast.Compares | ast.IsIn):
+            return leaf
+        # Not through Python, which has fewer years.
+        values = leaf.values if isinstance(leaf, ast.IsIn) else pa.repeat(leaf.value, 1)
+        if not pc.call_function("any", [may_be_rebased(values)]).as_py():
             return leaf
         reason = "dates and times this old may lie in files in another calendar"
         return ast.Unknown(str(leaf), reason, frozenset(leaf.column[:1]))
 
     return ast.replaced(predicate, known)
-
-
-def _is_rebased(term: ast.Predicate) -> TypeGuard[ast.Equals | ast.Compares | ast.IsIn]:
-    if not isinstance(term, ast.Equals | ast.Compares | ast.IsIn):
-        return False
-    # Not through Python, which has fewer years.
-    values = term.values if isinstance(term, ast.IsIn) else pa.repeat(term.value, 1)
-    return bool(pc.call_function("any", [may_be_rebased(values)]).as_py())
 
 
 def may_be_rebased(values: pa.Array) -> pa.Array:

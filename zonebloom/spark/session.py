@@ -28,11 +28,6 @@ def session_id(spark: Any) -> str:
     return str(spark.session_id if classic is None else classic.sessionUUID())
 
 
-def time_zone(spark: SparkSession) -> str | None:
-    """That of a classic session; over Connect it may be another when a query runs."""
-    return None if spark_context(spark) is None else spark.conf.get("spark.sql.session.timeZone")
-
-
 def is_case_sensitive(spark: SparkSession) -> bool:
     """Whether a session tells names of columns apart by their case."""
     return str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"

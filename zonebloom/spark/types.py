@@ -62,15 +62,10 @@ def opaque_columns(schema: pa.Schema, known: Mapping[str, st.DataType]) -> froze
     """Columns whose values Spark compares otherwise than their Arrow type suggests."""
     types = {**_written_types(schema), **known}
     return frozenset(
-        name for name in types if name in schema.names and _is_other(schema, name, types[name])
+        name
+        for name, kind in types.items()
+        if name in schema.names and type_name(schema.field(name).type) != kind.simpleString()
     )
-
-
-def _is_other(schema: pa.Schema, name: str, written: st.DataType) -> bool:
-    try:
-        return spark_type(schema.field(name).type, name).json() != written.json()
-    except UnsupportedType:
-        return True
 
 
 def _written_types(schema: pa.Schema) -> dict[str, st.DataType]:

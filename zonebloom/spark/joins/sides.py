@@ -59,7 +59,7 @@ class Side:
         if not isinstance(index, str | os.PathLike | Sequence | Dataset | None):
             raise arguments.refusal(index, "an index", "give the path of the files, or a Dataset")
         if not isinstance(index, Dataset | None):
-            index = open_dataset(Options(Indexed(index).options()).source, spark)
+            index = open_dataset(Options(Indexed(index).options(spark)).source, spark)
         self.index = index
         self._fields = list(given.schema)
 
