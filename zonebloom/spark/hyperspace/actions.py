@@ -59,14 +59,11 @@ class Actions:
         name, catalog = wanted.name, ds.opened.catalog
         before = self._records().latest(name)
         there = catalog.latest().indices
-        if before.state == State.DELETED:
-            raise IndexExists(
-                f"there is an index {name!r} already, deleted: restore it or vacuum it first; or "
-                "give another name"
-            )
-        if before.state == State.ACTIVE:
+        if before.state != State.DOESNOTEXIST:
             hint = ""
-            if before.missing_from(self._access.catalog(before).latest().indices):
+            if before.state == State.DELETED:
+                hint = ", deleted: restore it or vacuum it first"
+            elif before.missing_from(self._access.catalog(before).latest().indices):
                 hint = (
                     f", which is being built, or was until its process died: then call "
                     f"cancel({name!r}) first"

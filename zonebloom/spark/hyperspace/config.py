@@ -30,7 +30,7 @@ to tell each what it means.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,41 +106,35 @@ def require_name(name: Any) -> str:
     return name
 
 
-def _boolean(text: str) -> bool:
-    return _TRUTH[text.strip().lower()]
-
-
-def _number(text: str, most: float = sys.float_info.max) -> float:
-    value = float(text)
-    if not 0.0 <= value <= most:
-        raise ValueError(text)
-    return value
-
-
-def _ratio(text: str) -> float:
-    return _number(text, 1.0)
-
-
-# Default, reader and what is expected, by key.
-KEYS: dict[str, tuple[str, Callable[[str], Any], str]] = {
-    APPLY_ENABLED: ("true", _boolean, "true or false"),
-    HYBRID_ENABLED: ("true", _boolean, "true or false"),
-    MAX_APPENDED_RATIO: ("0.3", _ratio, "a number from 0 to 1"),
-    MAX_DELETED_RATIO: ("0.2", _ratio, "a number from 0 to 1"),
-    CACHE_SECONDS: ("300", _number, "a number of seconds, 0 or more"),
+# Default, largest value of a number, and what is expected, by key.
+KEYS: dict[str, tuple[str, float | None, str]] = {
+    APPLY_ENABLED: ("true", None, "true or false"),
+    HYBRID_ENABLED: ("true", None, "true or false"),
+    MAX_APPENDED_RATIO: ("0.3", 1.0, "a number from 0 to 1"),
+    MAX_DELETED_RATIO: ("0.2", 1.0, "a number from 0 to 1"),
+    CACHE_SECONDS: ("300", sys.float_info.max, "a number of seconds, 0 or more"),
 }
 
 
 def read_settings(spark: SparkSession) -> dict[str, Any]:
     """The values of a session at one moment, by key."""
     settings: dict[str, Any] = {SYSTEM_PATH: _system_path(spark)}
-    for key, (default, read, expected) in KEYS.items():
+    for key, (default, most, expected) in KEYS.items():
         text = _get(spark, key)
         try:
-            settings[key] = read(default if text is None else text)
+            settings[key] = _read(default if text is None else text, most)
         except (ValueError, KeyError):
             raise InvalidArgument(f"{key} is {text!r}; set it to {expected}") from None
     return settings
+
+
+def _read(text: str, most: float | None) -> bool | float:
+    if most is None:
+        return _TRUTH[text.strip().lower()]
+    value = float(text)
+    if not 0.0 <= value <= most:
+        raise ValueError(text)
+    return value
 
 
 def _get(spark: SparkSession, key: str) -> str | None:

@@ -98,27 +98,23 @@ class ManagedLookup(Lookup):
         if record.state != State.ACTIVE:
             return refused(Reason.NOT_ACTIVE, f"it is {record.state}")
         version = self._catalog(filesystem, record.index_dir).latest()
+        if version.locked:
+            return refused(Reason.DATA_UNREADABLE, version.locked)
+        if gone := record.missing_from(version.indices):
+            text = f"{', '.join(gone)} is not in {record.index_dir}; refresh it with mode='full'"
+            return refused(Reason.MISSING, text)
         try:
             # As long as neither Spark's listing nor the catalog is another, so are the files.
-            found = self._made(
-                ("drift", record), (version, files), lambda: self._drift_or_missing(record)
+            drift = self._made(
+                ("drift", record),
+                (version, files),
+                lambda: self._access.drift(self._access.recorded(record), record),
             )
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return refused(Reason.DATA_UNREADABLE, str(error))
-        if isinstance(found, str):
-            text = f"{found} is not in {record.index_dir}; refresh it with mode='full'"
-            return refused(Reason.MISSING, text)
-        why = self._too_much(found, frozenset(record.accepted_changes))
+        why = self._too_much(drift, frozenset(record.accepted_changes))
         step = f"; call refresh_index({record.name!r}, mode='incremental')"
         return refused(why[0], why[1] + step) if why is not None else None
-
-    def _drift_or_missing(self, record: Record) -> Drift | str:
-        """How files changed since they were indexed, or the names of filters that are gone."""
-        ds = self._access.recorded(record)
-        ds.opened.require_unlocked()
-        if gone := record.missing_from(ds.opened.version.indices):
-            return ", ".join(gone)
-        return self._access.drift(ds, record)
 
     def _too_much(self, drift: Drift, accepted: frozenset[str]) -> tuple[Reason, str] | None:
         """Which limit changes pass, but for those a quick refresh took note of."""

@@ -135,7 +135,10 @@ def figures(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ..
         files = catalog.named_files(latest.with_indices({entry.name: entry for entry in entries}))
         place = record.path, record.index_dir
         if place not in datasets:
-            datasets[place] = _open(record, access)
+            try:
+                datasets[place] = access.recorded(record)
+            except (ZoneBloomError, OSError) as error:
+                datasets[place] = f"the data cannot be looked at: {error}"
         opened, state = datasets[place], record.state
         changes: tuple[int | None, ...] = (None,) * 6
         if isinstance(opened, Dataset):
@@ -153,10 +156,3 @@ def figures(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ..
             min((entry.created_at for entry in entries), default=None),
             opened if isinstance(opened, str) else "",
         )
-
-
-def _open(record: Record, access: Access) -> Dataset | str:
-    try:
-        return access.recorded(record)
-    except (ZoneBloomError, OSError) as error:
-        return f"the data cannot be looked at: {error}"
