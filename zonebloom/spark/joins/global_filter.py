@@ -5,6 +5,7 @@ join in pieces.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from zonebloom.dataset import Dataset
-from zonebloom.errors import (
-    ColumnNotFound,
-    CorruptIndex,
-    FragmentUnreadable,
-    IndexNotFound,
-    SchemaMismatch,
-    UnsupportedType,
-)
+from zonebloom.errors import UnsupportedType, ZoneBloomError
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, SALT, WORDS_PER_BLOCK
@@ -64,7 +58,7 @@ def whole_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]
         raise StepAside(f"the dataset has no column {column!r}")
     try:
         stored = dataset.global_filter(name)
-    except (IndexNotFound, CorruptIndex, ColumnNotFound) as error:
+    except ZoneBloomError as error:
         raise StepAside(str(error)) from error
     if stored is None:
         raise StepAside(
@@ -96,7 +90,7 @@ def _with_missing(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -> tupl
             for run in reader.runs(False):
                 for (values,) in reader.read(run):
                     grown.insert(values)
-    except (FragmentUnreadable, SchemaMismatch) as error:
+    except ZoneBloomError as error:
         raise StepAside(f"a file the filter does not hold yet cannot be added: {error}") from error
     return grown, num_rows
 
@@ -105,15 +99,12 @@ def fitted(spark: SparkSession, sbbf: Sbbf) -> Sbbf:
     """A filter that is worth sending, folded where Spark has no room for it."""
     heaps = (spark.conf.get(f"spark.{each}.memory", "1g") for each in ("driver", "executor"))
     most = min(byte_count(heap or "1g") for heap in heaps) // _HEAP_SHARE
-    fits = sbbf
-    for passing in _FOLDED_PASS if sbbf.nbytes > most else ():
-        fits = sbbf.fold(passing)
-        if fits.nbytes <= most:
-            break
-    if fits.nbytes > most:
+    folds = (sbbf.fold(passing) for passing in _FOLDED_PASS)
+    fits = next((each for each in chain([sbbf], folds) if each.nbytes <= most), None)
+    if fits is None:
         raise StepAside(
-            f"the filter has {sbbf.nbytes:,} bytes and folded {fits.nbytes:,}, more than "
-            f"{most:,}: give spark.driver.memory and spark.executor.memory {_HEAP_SHARE} times that"
+            f"the filter has {sbbf.nbytes:,} bytes, and folded it has more than {most:,}: give "
+            f"spark.driver.memory and spark.executor.memory {_HEAP_SHARE} times as much"
         )
     if fits.estimated_fpp > _MOST_PASS:
         raise StepAside(
