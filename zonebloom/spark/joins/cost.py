@@ -22,6 +22,8 @@ from zonebloom.values.columns import find_column
 _MOST_PASS = 0.6
 _SAMPLED_FILES, _RUNS, _RUN_ROWS = 4, 8, 128
 _BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
+# What files raise of which nothing is to be known.
+_NOT_READ = (ZoneBloomError, OSError, pa.ArrowException)
 
 
 class NotWorthIt(StepAside):
@@ -45,8 +47,11 @@ def is_broadcast(spark: SparkSession, side: Side) -> bool:
     if is_planned(spark):
         statistics = frame._jdf.queryExecution().optimizedPlan().stats()
         return int(statistics.sizeInBytes()) <= most
-    files = side.index or _dataset(spark, frame.inputFiles())
-    return files is None or num_bytes(files, side.num_columns) <= most
+    try:
+        files = side.index or _opened(spark, frame.inputFiles())
+        return num_bytes(files, side.num_columns) <= most
+    except _NOT_READ:
+        return True
 
 
 def num_bytes(files: Dataset, num_columns: int) -> float:
@@ -94,12 +99,12 @@ def require_few_pass(
 
     A few values of the column of that name in its files tell, whatever stands above.
     """
-    keys = _sampled(side.index or _dataset(spark, _some_files(side.frame(spark))), name)
     try:
-        passing = sbbf.check(keys.cast(kind)) if keys is not None and len(keys) else None
-    except (ZoneBloomError, pa.ArrowException):
-        passing = None
-    if passing is None:
+        files = side.index or _opened(spark, _some_files(side.frame(spark)))
+        passing = sbbf.check(_sampled(files, name).cast(kind))
+    except _NOT_READ:
+        return ""
+    if not passing.size:
         return ""
     share = float(passing.mean())
     if share > _MOST_PASS:
@@ -115,24 +120,15 @@ def _some_files(frame: Any) -> list[str]:
     return [files[int(each)] for each in at]
 
 
-def _dataset(spark: SparkSession, files: list[str]) -> Dataset | None:
-    paths = [plain_path(file, encoded=True) for file in files]
-    try:
-        return open_dataset(paths, spark) if paths else None
-    except (ZoneBloomError, OSError, pa.ArrowException):
-        return None
+def _opened(spark: SparkSession, files: list[str]) -> Dataset:
+    return open_dataset([plain_path(file, encoded=True) for file in files], spark)
 
 
-def _sampled(files: Dataset | None, name: str) -> pa.Array | None:
-    """Values of a column from all over a dataset, None where there are none to be had."""
-    stored = None if files is None else find_column(files.schema.names, name)
-    if files is None or stored is None:
-        return None
-    try:
-        rows = files.to_arrow_dataset()
-        starts = np.linspace(0, max(rows.count_rows() - _RUN_ROWS, 0), _RUNS).astype(int)
-        asked = np.unique(starts[:, None] + np.arange(_RUN_ROWS))
-        values = rows.take(asked[asked < rows.count_rows()], columns=[stored])[stored]
-    except (ZoneBloomError, OSError, pa.ArrowException):
-        return None
+def _sampled(files: Dataset, name: str) -> pa.Array:
+    """Values of a column from all over a dataset."""
+    stored = find_column(files.schema.names, name) or name
+    rows = files.to_arrow_dataset()
+    starts = np.linspace(0, max(rows.count_rows() - _RUN_ROWS, 0), _RUNS).astype(int)
+    asked = np.unique(starts[:, None] + np.arange(_RUN_ROWS))
+    values = rows.take(asked[asked < rows.count_rows()], columns=[stored])[stored]
     return values.combine_chunks().drop_null()
