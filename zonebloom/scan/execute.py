@@ -90,7 +90,7 @@ class Execution:
             self._count(fragments_read=1)
             yield from self._by_pyarrow(part, _EVERY_ROW - part.fragment.deleted)
         # What was read of a file that changed meanwhile is of no one version of it.
-        self._require_unchanged(part)
+        self.require_unchanged([part])
 
     def _options(self) -> dict[str, Any]:
         # Of IPC files it crashes when a scan on threads is not read to its end.
@@ -278,7 +278,7 @@ class Execution:
         """The same by the row groups, or the whole file, that pyarrow decodes."""
         import pyarrow.dataset as pads
 
-        self._require_unchanged(part)
+        self.require_unchanged([part])
         opened = self._source.open(part.fragment, self._filesystem)
         positions, has_view = wanted, part.fragment.view is not None
         with self._naming([part.fragment]):
@@ -310,9 +310,12 @@ class Execution:
 
     # Files that change, or cannot be read
 
-    def _require_unchanged(self, part: FragmentPlan) -> None:
-        if self._changed([part]):
-            raise _is_another(part)
+    def require_unchanged(self, parts: Sequence[FragmentPlan]) -> None:
+        """Refuse fragments whose file is not the one they were planned for."""
+        changed = self._changed(parts)
+        for part in parts:
+            if part.fragment.path in changed:
+                raise _is_another(part)
 
     def _changed(self, plans: Sequence[FragmentPlan]) -> set[str]:
         """Paths of the fragments whose file is not the one the plan was made for."""

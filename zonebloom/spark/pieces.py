@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.errors import FragmentChanged
 from zonebloom.predicates import EngineFilter
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import FragmentPlan, Request
@@ -81,14 +80,15 @@ class Work:
 
     def batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
         """The rows of some pieces, in batches of `BATCH_ROWS` and more where there are as many."""
+        execution = self.execution()
         shared = [piece.plan for piece in pieces if piece.is_shared]
-        self._require_unchanged(shared)
+        execution.require_unchanged(shared)
         plans = [piece.plan for piece in pieces]
         for plan in plans:
             self.require_as_shown(plan)
-        yield from joined(self.execution().batches(plans))
+        yield from joined(execution.batches(plans))
         # Changed while it was read: what was given is no one version of the file.
-        self._require_unchanged(shared)
+        execution.require_unchanged(shared)
 
     def execution(self) -> Execution:
         """What reads fragments, once `require_as_shown` has looked at them."""
@@ -103,14 +103,6 @@ class Work:
         ):
             require_names(opened, names)
         self.rebase.require_modern(opened, names)
-
-    def _require_unchanged(self, plans: Sequence[FragmentPlan]) -> None:
-        now = self.source.identities([plan.fragment for plan in plans])
-        for plan, identity in zip(plans, now, strict=True):
-            if plan.identity is None or not plan.identity.is_still(identity):
-                raise FragmentChanged(
-                    f"{plan.fragment.path} changed since its read was planned; load the data again"
-                )
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
