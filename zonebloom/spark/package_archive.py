@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
@@ -88,17 +88,17 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 def _contents() -> dict[str, bytes]:
     """The sources of the package, and what Numba made of its kernels, by path in it."""
-    zonebloom.warmup()
     package = Path(zonebloom.__path__[0])
     paths = [path for path in package.rglob("*") if path.suffix in (".py", ".typed")]
     contents = {path.relative_to(package).as_posix(): path.read_bytes() for path in paths}
-    for module in [each for name, each in sys.modules.items() if name.startswith("zonebloom.")]:
-        *folders, stem = module.__name__.split(".")[1:]
+    for name in [name for name, source in contents.items() if b"@kernel(" in source]:
+        folder, stem = os.path.split(name.removesuffix(".py"))
+        module = importlib.import_module(f"zonebloom.{folder.replace('/', '.')}.{stem}")
         for kernel in vars(module).values():
             cache = getattr(getattr(kernel, "stats", None), "cache_path", None)
             if cache is None:
                 continue
             line = kernel.py_func.__code__.co_firstlineno
             for path in Path(cache).glob(f"{stem}.{kernel.py_func.__qualname__}-{line}.*.nb[ic]"):
-                contents["/".join([*folders, "__pycache__", path.name])] = path.read_bytes()
+                contents[f"{folder}/__pycache__/{path.name}"] = path.read_bytes()
     return dict(sorted(contents.items()))
