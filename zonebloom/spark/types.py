@@ -149,7 +149,7 @@ def as_spark(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatc
     One, or several where the text of one passes the 2 GiB an Arrow string array holds.
     """
     try:
-        columns = [_cast(batch.column(field.name), field.type) for field in schema]
+        columns = [batch.column(field.name).cast(field.type) for field in schema]
     except pa.ArrowException as error:
         # A batch of strings of 64-bit offsets may not fit into one of 32-bit ones.
         if batch.num_rows <= 1 or batch.nbytes < 1 << 31:
@@ -159,10 +159,3 @@ def as_spark(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatc
         yield from as_spark(batch.slice(half), schema)
         return
     yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
-    # Nanoseconds come here from INT96 alone, and Spark's reader cuts its digits too.
-    given = values.type
-    cuts = pt.is_timestamp(given) and pt.is_timestamp(target) and given.unit == "ns"
-    return values if given == target else values.cast(target, safe=not cuts)
