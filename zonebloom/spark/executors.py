@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from zonebloom.display import Shown
 from zonebloom.errors import EngineError
 from zonebloom.spark.failures import explained
-from zonebloom.spark.session import spark_context
+from zonebloom.spark.session import parallelism
 from zonebloom.version import __version__
 
 # As in pyproject.toml; a zip cannot bring them, for they are compiled for the machine.
@@ -25,7 +25,7 @@ REQUIREMENTS = {
     "sqlglot": "28",
     "xxhash": "3.4",
 }
-_TASKS_OVER_CONNECT = 16
+_CORES_OVER_CONNECT = 8
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,7 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     >>> sorted(zs.check_executors(spark).workers[0].versions)
     ['filelock', 'numba', 'numpy', 'pyarrow', 'sqlglot', 'xxhash', 'zonebloom']
     """
-    context = spark_context(spark)
-    num_tasks = 2 * context.defaultParallelism if context is not None else _TASKS_OVER_CONNECT
+    num_tasks = 2 * (parallelism(spark) or _CORES_OVER_CONNECT)
     job = spark.range(0, num_tasks, 1, num_tasks)
     with explained(always=True):
         rows = job.mapInArrow(_probe(list(REQUIREMENTS)), "worker string").distinct().collect()

@@ -44,10 +44,6 @@ _CAUSES = (
         "system killed it for that, or have fewer run at a time (spark.executor.cores)",
     ),
 )
-_OF_THE_CALLER = (
-    *(errors.InvalidArgument, errors.FilterError, errors.ColumnNotFound),
-    *(errors.UnsupportedType, errors.NoFragments),
-)
 
 
 @contextmanager
@@ -61,8 +57,8 @@ def explained(always: bool = False) -> Iterator[None]:
     except Exception as error:
         cause = meaning(error)
         if cause is not None:
-            # What the caller gave is told by the message; the JVM's pages add nothing.
-            raise cause from None if isinstance(cause, _OF_THE_CALLER) else error
+            # What zonebloom raised is told by its message; the JVM's pages add nothing.
+            raise cause from error if isinstance(cause, EngineError) else None
         if not always:
             raise
         lines = (line.strip() for line in str(error).splitlines())
