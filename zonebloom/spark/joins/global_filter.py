@@ -24,7 +24,7 @@ from zonebloom.spark.column_case import require_names
 from zonebloom.spark.joins.sides import StepAside, why_keys_differ
 from zonebloom.spark.rebase import first_exact
 from zonebloom.spark.session import byte_count, quoted
-from zonebloom.spark.types import INTEGERS, spark_type
+from zonebloom.spark.types import spark_type
 from zonebloom.storage.columns import columns_reader
 from zonebloom.values.columns import find_column
 from zonebloom.values.types import hash_domain
@@ -48,7 +48,7 @@ _FOLDED_PASS = (0.01, 0.02, 0.05, 0.1)
 # one's hash is the next one's seed, and this bigint's hash with seed 42 is 0.
 _HASHES_TO_0 = -365884300664092260
 # Domains of hashes that Spark hashes by the same bytes.
-_SAME_BYTES = ("string", "date32[day]", "timestamp[us]", "timestamp[us, UTC]")
+_SAME_BYTES = ("int32", "int64", "string", "date32[day]", "timestamp[us]", "timestamp[us, UTC]")
 
 
 def whole_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
@@ -128,7 +128,7 @@ def why_not(key: st.StructField, arrow: pa.DataType) -> str | None:
     why = why_keys_differ(key, st.StructField(key.name, own))
     if why is not None:
         return why
-    if isinstance(own, (*INTEGERS, st.BinaryType)) or hash_domain(arrow) in _SAME_BYTES:
+    if isinstance(own, st.BinaryType) or hash_domain(arrow) in _SAME_BYTES:
         return None
     return f"Spark hashes {kind.simpleString()} by other bytes than the filter's {arrow}"
 
@@ -138,7 +138,7 @@ def only_held(frame: DataFrame, key: st.StructField, sbbf: Sbbf, arrow: pa.DataT
     if sbbf.nbytes <= _SUBQUERY_BYTES:
         return frame.where(may_hold(frame.sparkSession, key, sbbf, arrow))
     pieces = _lists(frame.sparkSession, sbbf.to_bytes(), _PIECE_BLOCKS * BYTES_PER_BLOCK)
-    block = _block(_hash(_as_stored(quoted(key.name), key.dataType, value_type(arrow))), sbbf)
+    block = _block(_hash(_as_stored(quoted(key.name), value_type(arrow))), sbbf)
     of_piece = sf.expr(f"shiftright({block}, {_PIECE_BITS})") == sf.col(_PIECE)
     found = of_piece & _all_set(key, sbbf, arrow, sf.col(_WORDS), _PIECE_BLOCKS - 1)
     return frame.join(sf.broadcast(pieces), found, "left_semi")
@@ -150,19 +150,11 @@ def may_hold(spark: SparkSession, key: st.StructField, sbbf: Sbbf, arrow: pa.Dat
     return _all_set(key, sbbf, arrow, words.scalar(), -1)
 
 
-def _as_stored(key: str, key_type: st.DataType, arrow: pa.DataType) -> str:
+def _as_stored(key: str, arrow: pa.DataType) -> str:
     """The key as the bytes its equals were hashed from, null when it can have none."""
     if not pt.is_integer(arrow):
         return key
-    if pt.is_int64(arrow):
-        return f"CAST({key} AS BIGINT)"
-    if pt.is_uint32(arrow):
-        # The upper half has the bits of the negative integers.
-        wide = f"CAST({key} AS BIGINT)"
-        signed = f"CAST(({wide} ^ {1 << 31}L) - {1 << 31}L AS INT)"
-        return f"IF({wide} BETWEEN 0L AND {(1 << 32) - 1}L, {signed}, NULL)"
-    cast = "TRY_CAST" if isinstance(key_type, st.LongType) else "CAST"
-    return f"{cast}({key} AS INT)"
+    return f"TRY_CAST({key} AS {'BIGINT' if pt.is_int64(arrow) else 'INT'})"
 
 
 def _hash(value: str) -> str:
@@ -184,7 +176,7 @@ def _all_set(
     What the texts have in common Spark computes once a row.
     """
     column = quoted(key.name)
-    value = _as_stored(column, key.dataType, value_type(arrow))
+    value = _as_stored(column, value_type(arrow))
     hashed = _hash(value)
     first = f"CAST(({_block(hashed, sbbf)} & {mask}L) * {WORDS_PER_BLOCK // 2}L AS INT)"
     bits = [
