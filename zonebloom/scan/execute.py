@@ -15,24 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.errors import (
-    FragmentChanged,
-    FragmentUnreadable,
-    SchemaMismatch,
-    ZoneBloomError,
-)
+from zonebloom.errors import FragmentChanged, FragmentUnreadable, SchemaMismatch, ZoneBloomError
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.predicates.row_group_statistics import prunable
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
-from zonebloom.scan.recheck import (
-    holds_views,
-    matching_rows,
-    project,
-    recheck,
-    rows_equal,
-    rows_of,
-)
+from zonebloom.scan.recheck import holds_views, matching_rows, project, recheck, rows_equal, rows_of
 from zonebloom.storage.files import ReadCounter, counted, is_local
 from zonebloom.storage.parquet.narrow import KeyTests
 from zonebloom.storage.parquet.rows import ParquetRows

@@ -105,15 +105,11 @@ class ZoneBloomReader(DataSourceReader):
     def __init__(self, load: Load, schema: StructType):
         load.require_schema(schema)
         self._load: Load | None = load
-        self._work = load.work
-        self._schema = schema
+        # Opened by the task.
+        self._task: Any = Sealed((load.work, schema))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"sealed": Sealed({**self.__dict__, "_load": None})}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state["sealed"].items():
-            setattr(self, name, value)
+        return {**self.__dict__, "_load": None}
 
     def partitions(self) -> Sequence[InputPartition]:
         """One for each task."""
@@ -124,9 +120,9 @@ class ZoneBloomReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Arrow batches of one task."""
-        schema = arrow_schema(self._schema)
-        for batch in self._work.batches(partition.value):
-            yield from as_spark(batch, schema)
+        work, schema = self._task
+        for batch in work.batches(partition.value):
+            yield from as_spark(batch, arrow_schema(schema))
 
 
 class ZoneBloomSource(DataSource):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -147,14 +146,10 @@ def cut(work: Work, plans: Sequence[FragmentPlan], parallelism: int) -> list[lis
             plan = replace(piece.plan, identity=piece.plan.identity or identity)
             parts = _parts(plan, piece.num_bytes, source, most)
         pieces += parts if len(parts) > 1 else [piece]
-    # Each piece, the largest first, to the task that has least.
-    tasks: list[list[Piece]] = [[] for _ in range(min(-(-total // most), len(pieces)))]
-    load = [(0, number) for number in range(len(tasks))]
-    for piece in sorted(pieces, key=lambda piece: -piece.num_bytes):
-        filled, number = heapq.heappop(load)
-        tasks[number].append(piece)
-        heapq.heappush(load, (filled + piece.num_bytes + _OPEN_BYTES, number))
-    return tasks
+    # The largest first, to one task after the other: none has more than another by over a piece.
+    pieces.sort(key=lambda piece: -piece.num_bytes)
+    count = min(-(-total // most), len(pieces))
+    return [pieces[number::count] for number in range(count)]
 
 
 def _piece(plan: FragmentPlan, size: int, needed: frozenset[str]) -> Piece:

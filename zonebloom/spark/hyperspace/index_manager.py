@@ -30,13 +30,7 @@ from zonebloom.spark.hyperspace.config import (
 )
 from zonebloom.spark.hyperspace.managed_lookup import ManagedLookup
 from zonebloom.spark.hyperspace.records import Record, Records
-from zonebloom.spark.hyperspace.source import (
-    DDL,
-    Access,
-    figures,
-    open_source,
-    resolve_columns,
-)
+from zonebloom.spark.hyperspace.source import DDL, Access, figures, open_source, resolve_columns
 from zonebloom.spark.pruning.listing import set_rule, with_index
 from zonebloom.spark.pruning.lookup import Recent
 from zonebloom.spark.pruning.prune import plan_of

@@ -182,21 +182,14 @@ def explain_join(
     _require_lawful(kind, names, *sides)
     lossy = [pair for pair in (sides, sides[::-1]) if pair[0].name in _MAY_LOSE[kind]]
     used: list[str] = []
-    not_used: list[str] = []
-    is_by_cost = True
+    not_used: list[tuple[str, StepAside]] = []
     frames: dict[str, DataFrame] = {}
-
-    def step_aside(what: str, reason: StepAside) -> None:
-        nonlocal is_by_cost
-        is_by_cost &= isinstance(reason, NotWorthIt)
-        not_used.append(f"{what}: {reason}")
-
     for side, other in lossy:
         if not frames and may_have_few_keys(spark, side, other):
             try:
                 frames, sentence = by_keys(spark, side, other, names, max_keys)
             except StepAside as reason:
-                step_aside(f"{side.name} by the keys of {other.name}", reason)
+                not_used.append((f"{side.name} by the keys of {other.name}", reason))
             else:
                 used.append(sentence)
     frames = frames or {side.name: side.frame(spark) for side in sides}
@@ -206,7 +199,7 @@ def explain_join(
         try:
             require_shuffle(plain, *sides)
         except StepAside as reason:
-            step_aside("a filter of keys", reason)
+            not_used.append(("a filter of keys", reason))
             filters = []
         for side, other, name in filters:
             try:
@@ -214,12 +207,14 @@ def explain_join(
                     spark, side, other, name, stored_keys, frames[side.name]
                 )
             except StepAside as reason:
-                step_aside(f"filter of {name} from {other.name}", reason)
+                not_used.append((f"filter of {name} from {other.name}", reason))
             else:
                 frames[side.name] = frame
                 used.append(sentence)
         plain = frames["left"].join(frames["right"], list(names), kind) if used else plain
-    return JoinPlan(kind, names, tuple(used), tuple(not_used), is_by_cost, plain)
+    reasons = tuple(f"{what}: {reason}" for what, reason in not_used)
+    is_by_cost = all(isinstance(reason, NotWorthIt) for _, reason in not_used)
+    return JoinPlan(kind, names, tuple(used), reasons, is_by_cost, plain)
 
 
 def _join_kind(how: str) -> str:

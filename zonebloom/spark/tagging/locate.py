@@ -31,14 +31,7 @@ from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.pieces import Work, cut, joined
 from zonebloom.spark.rebase import may_be_rebased, without_rebased
 from zonebloom.spark.session import parallelism
-from zonebloom.spark.tagging.keys import (
-    FILE,
-    FRAGMENT_ID,
-    PATH,
-    ROW_OFFSET,
-    KeyColumns,
-    collected,
-)
+from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, PATH, ROW_OFFSET, KeyColumns, collected
 from zonebloom.spark.types import arrow_schema, as_spark
 from zonebloom.storage.files import is_local
 from zonebloom.storage.memory import TableSource
