@@ -56,7 +56,10 @@ LATE = {
     ("dataset.facade", "arrow_dataset"): "a dataset hands itself to readers of PyArrow's",
     ("dataset.facade", "polars"): "a dataset hands itself to Polars",
     ("dataset.engine", "spark.jobs"): "a dataset is built on the session that is active",
-    ("dataset.opening", "spark.stores"): "a dataset is opened as the session that is active is set",
+    (
+        "dataset.opening",
+        "spark.session",
+    ): "a dataset is opened as the session that is active is set",
 }
 
 # Rooms a package may be imported from; modules, or folders with a slash.

@@ -20,7 +20,7 @@ from watched import Watched
 
 import zonebloom as zb
 from zonebloom.errors import EngineError
-from zonebloom.spark import failures, package_archive
+from zonebloom.spark import executors, failures
 from zonebloom.spark.executors import REQUIREMENTS, check_executors
 from zonebloom.spark.tagging import locate
 
@@ -251,12 +251,12 @@ def in_process(code, *flags, **environment) -> subprocess.CompletedProcess[str]:
 
 def test_archive_is_the_same_in_each_process_and_gone_after_it():
     code = (
-        "import hashlib, json; from zonebloom.spark.package_archive import _archive; "
+        "import hashlib, json; from zonebloom.spark.executors import _archive; "
         "path = _archive(); "
         "print(json.dumps([path, hashlib.sha256(open(path, 'rb').read()).hexdigest()]))"
     )
     path, digest = json.loads(in_process(code, PYTHONHASHSEED="7").stdout)
-    ours = Path(package_archive._archive())
+    ours = Path(executors._archive())
     assert ours.name == Path(path).name
     assert hashlib.sha256(ours.read_bytes()).hexdigest() == digest
     assert ours.exists() and not Path(path).exists()
@@ -264,7 +264,7 @@ def test_archive_is_the_same_in_each_process_and_gone_after_it():
 
 def test_archive_is_the_package_with_its_kernels(tmp_path):
     folder = tmp_path / "zonebloom"
-    shutil.unpack_archive(package_archive._archive(), folder)
+    shutil.unpack_archive(executors._archive(), folder)
     package = separately.ROOT / "zonebloom"
     sources = {path.relative_to(package): path.read_bytes() for path in package.rglob("*.py")}
     unpacked = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.py")}

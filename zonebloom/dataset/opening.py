@@ -183,7 +183,7 @@ def _as_session_has_it(path: str) -> tuple[Any, str]:
     spark = active_session() if path.lower().startswith(("s3a:", "s3n:")) else None
     if spark is None:
         return None, path
-    from zonebloom.spark.stores import open_place
+    from zonebloom.spark.session import open_place
 
     return open_place(spark, path)
 

@@ -36,11 +36,10 @@ except ModuleNotFoundError:
     ) from None
 
 from zonebloom.spark.data_source import register
-from zonebloom.spark.executors import ExecutorReport, check_executors
+from zonebloom.spark.executors import ExecutorReport, check_executors, send_package
 from zonebloom.spark.frames import Indexed, plan, scan
 from zonebloom.spark.hyperspace.index_manager import BFIndexConfig, IndexManager
 from zonebloom.spark.joins.filter_join import JoinPlan, explain_join, filter_join
-from zonebloom.spark.package_archive import send_package
 from zonebloom.spark.pruning.prune import disable, enable, last_scans, prune, prune_plan, table
 from zonebloom.spark.pruning.pruned import PrunePlan, Reason
 from zonebloom.spark.tagging.tag import files_with_keys, tag_location

@@ -18,8 +18,7 @@ from pyspark.sql.types import StructType
 
 from zonebloom.errors import InvalidArgument
 from zonebloom.spark.jobs import Sealed
-from zonebloom.spark.session import spark_context
-from zonebloom.spark.stores import s3a_settings
+from zonebloom.spark.session import s3a_settings, spark_context
 from zonebloom.spark.types import arrow_schema, as_spark
 from zonebloom.storage.sealed import Encryption
 

@@ -30,7 +30,7 @@ from zonebloom.scan.explain import ScanPlan
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.pieces import OnRows, Piece, Work, cut
 from zonebloom.spark.rebase import Rebase, without_rebased
-from zonebloom.spark.stores import open_dataset
+from zonebloom.spark.session import open_dataset
 from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.paths import NO_SETTINGS, plain_path
 from zonebloom.storage.sealed import Encryption

@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from zonebloom.catalog.version_log import VersionLog, from_json, to_document
 from zonebloom.errors import CommitConflict, CorruptIndex, InvalidArgument, SourceError
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.stores import open_place
+from zonebloom.spark.session import open_place
 
 
 class State(StrEnum):

@@ -17,7 +17,7 @@ from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
 from zonebloom.index.drift import Drift, measure_drift
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.relation import file_relation, items
-from zonebloom.spark.stores import open_dataset, open_place
+from zonebloom.spark.session import open_dataset, open_place
 from zonebloom.storage.paths import absolute_path, plain_path, split_path
 from zonebloom.storage.sealed import Encryption
 

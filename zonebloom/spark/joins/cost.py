@@ -13,8 +13,7 @@ from zonebloom.errors import ZoneBloomError
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins.sides import Side, StepAside
 from zonebloom.spark.relation import node_name
-from zonebloom.spark.session import byte_count
-from zonebloom.spark.stores import open_dataset
+from zonebloom.spark.session import byte_count, open_dataset
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import find_column
 

@@ -16,8 +16,7 @@ from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.spark.frames import Indexed, Path
 from zonebloom.spark.load import Options, keys_text
 from zonebloom.spark.pruning.prune import prune
-from zonebloom.spark.session import quoted
-from zonebloom.spark.stores import open_dataset
+from zonebloom.spark.session import open_dataset, quoted
 from zonebloom.spark.types import INTEGERS, is_plain_text
 from zonebloom.storage.files import is_local
 from zonebloom.storage.paths import absolute_path

@@ -35,7 +35,7 @@ from zonebloom.scan.search import NoIndex
 from zonebloom.spark.column_case import files_hiding
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.spark.rebase import without_rebased
-from zonebloom.spark.stores import open_place
+from zonebloom.spark.session import open_place
 from zonebloom.storage.discovery import open_files
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.listing import INDEX_FOLDER

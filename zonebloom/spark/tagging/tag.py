@@ -15,8 +15,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.spark.failures import explained
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.rebase import corrects_others
-from zonebloom.spark.session import is_case_sensitive, quoted
-from zonebloom.spark.stores import open_dataset
+from zonebloom.spark.session import is_case_sensitive, open_dataset, quoted
 from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, PATH, PREFIX, KeyColumns, key_columns
 from zonebloom.spark.tagging.locate import Located, locate
 from zonebloom.storage.paths import plain_path
