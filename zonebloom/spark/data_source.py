@@ -105,7 +105,7 @@ class ZoneBloomReader(DataSourceReader):
         load.require_schema(schema)
         self._load: Load | None = load
         # Opened by the task.
-        self._task: Any = Sealed((load.work, schema))
+        self._task: Any = Sealed((load.work, arrow_schema(schema)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_load": None}
@@ -121,7 +121,7 @@ class ZoneBloomReader(DataSourceReader):
         """Arrow batches of one task."""
         work, schema = self._task
         for batch in work.batches(partition.value):
-            yield from as_spark(batch, arrow_schema(schema))
+            yield from as_spark(batch, schema)
 
 
 class ZoneBloomSource(DataSource):
