@@ -15,7 +15,7 @@ from zonebloom.spark.data_source import NAME, register_for
 from zonebloom.spark.failures import explained
 from zonebloom.spark.load import Load, Options
 from zonebloom.spark.rebase import corrects_others
-from zonebloom.spark.session import parallelism, quoted, spark_context
+from zonebloom.spark.session import is_classic, parallelism, quoted
 from zonebloom.storage.paths import absolute_path
 from zonebloom.storage.sealed import Encryption
 
@@ -61,7 +61,6 @@ class Indexed:
                 'give Spark SQL text, such as "id = 42". A Column has no text that reads back as '
                 "itself: apply it to the result with where()",
             )
-        is_classic = spark_context(spark) is not None
         options = {
             "prune": filter,
             "columns": None if columns is None else json.dumps(arguments.names(columns, "columns")),
@@ -69,7 +68,7 @@ class Indexed:
             "parallelism": str(parallelism(spark)),
             "old_calendar": str(corrects_others(spark)),
             # Over Connect it may be another when a query runs.
-            "timezone": spark.conf.get("spark.sql.session.timeZone") if is_classic else None,
+            "timezone": spark.conf.get("spark.sql.session.timeZone") if is_classic(spark) else None,
         }
         if isinstance(self.path, str | os.PathLike):
             options["path"] = absolute_path(os.fspath(self.path))

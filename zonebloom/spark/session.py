@@ -34,10 +34,14 @@ def spark_context(spark: SparkSession) -> Any:
         return None
 
 
+def is_classic(spark: Any) -> bool:
+    """Whether a session shows its plans, as classic ones do and Connect does not."""
+    return hasattr(spark, "_jsparkSession")
+
+
 def session_id(spark: Any) -> str:
     """What tells a session from others."""
-    classic = getattr(spark, "_jsparkSession", None)
-    return str(spark.session_id if classic is None else classic.sessionUUID())
+    return str(spark._jsparkSession.sessionUUID() if is_classic(spark) else spark.session_id)
 
 
 def is_case_sensitive(spark: SparkSession) -> bool:
@@ -73,7 +77,7 @@ def s3a_settings(spark: Any, paths: Sequence[str] | None = None) -> Mapping[str,
         return NO_SETTINGS
     if isinstance(spark, Mapping):
         return spark
-    if hasattr(spark, "_jsparkSession"):
+    if is_classic(spark):
         hadoop = spark._jsparkSession.sessionState().newHadoopConf()
         # One text: each entry of a map would be a call.
         json_of = spark._jvm.com.fasterxml.jackson.databind.ObjectMapper()

@@ -48,7 +48,6 @@ MAX_APPENDED_RATIO = "zonebloom.index.hybridscan.maxAppendedRatio"
 MAX_DELETED_RATIO = "zonebloom.index.hybridscan.maxDeletedRatio"
 CACHE_SECONDS = "zonebloom.index.cache.expiryDurationInSeconds"
 
-_SYSTEM_FOLDER = "zonebloom_indexes"
 _TRUTH = {"true": True, "false": False}
 
 
@@ -143,7 +142,6 @@ def _get(spark: SparkSession, key: str) -> str | None:
 
 
 def _system_path(spark: SparkSession) -> str:
-    path = (
-        _get(spark, SYSTEM_PATH) or f"{spark.conf.get('spark.sql.warehouse.dir')}/{_SYSTEM_FOLDER}"
-    )
+    default = f"{spark.conf.get('spark.sql.warehouse.dir')}/zonebloom_indexes"
+    path = _get(spark, SYSTEM_PATH) or default
     return absolute_path(plain_path(path, encoded=is_uri(path)))

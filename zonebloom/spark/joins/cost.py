@@ -13,7 +13,7 @@ from zonebloom.errors import ZoneBloomError
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins.sides import Side, StepAside
 from zonebloom.spark.relation import node_name
-from zonebloom.spark.session import byte_count, open_dataset
+from zonebloom.spark.session import byte_count, is_classic, open_dataset
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import find_column
 
@@ -29,11 +29,6 @@ class NotWorthIt(StepAside):
     """Why a rule that could be used would cost more than it saves."""
 
 
-def is_planned(spark: SparkSession) -> bool:
-    """Whether a session shows its plans, as classic ones do and Connect does not."""
-    return hasattr(spark, "_jsparkSession")
-
-
 def is_broadcast(spark: SparkSession, side: Side) -> bool:
     """Whether Spark sends a side of a join to all tasks, as far as is known: if in doubt, it does.
 
@@ -43,7 +38,7 @@ def is_broadcast(spark: SparkSession, side: Side) -> bool:
     if most < 0:
         return False
     frame: Any = side.frame(spark)
-    if is_planned(spark):
+    if is_classic(spark):
         statistics = frame._jdf.queryExecution().optimizedPlan().stats()
         return int(statistics.sizeInBytes()) <= most
     try:
@@ -64,7 +59,7 @@ def require_shuffle(plain: DataFrame, *sides: Side) -> None:
     """Refuse to filter a join as long as it is not known that Spark shuffles both sides for it."""
     classic: Any = plain
     spark = plain.sparkSession
-    if is_planned(spark):
+    if is_classic(spark):
         join = _topmost_join(classic._jdf.queryExecution().executedPlan())
         if join not in ("SortMergeJoinExec", "ShuffledHashJoinExec"):
             raise NotWorthIt(f"Spark plans {join}, so no rows are shuffled that could be spared")

@@ -16,17 +16,11 @@ from pyspark.sql import types as st
 from zonebloom.dataset import Dataset
 from zonebloom.predicates import And, IsIn
 from zonebloom.ranges import by_fragment
-from zonebloom.spark.joins.cost import (
-    NotWorthIt,
-    is_broadcast,
-    is_planned,
-    num_bytes,
-    require_few_pass,
-)
+from zonebloom.spark.joins.cost import NotWorthIt, is_broadcast, num_bytes, require_few_pass
 from zonebloom.spark.joins.global_filter import fitted, only_held, whole_filter, why_not
 from zonebloom.spark.joins.key_origin import require_own_column
 from zonebloom.spark.joins.sides import Side, StepAside, collected, why_keys_differ
-from zonebloom.spark.session import quoted
+from zonebloom.spark.session import is_classic, quoted
 from zonebloom.spark.types import INTEGERS
 from zonebloom.text import bytes_text
 
@@ -54,7 +48,7 @@ def by_keys(
     keys = keys.rename_columns([side.key(name).name for name in names])
     zones, kept, num_files = _shares(files, keys)
     by_zones = zones * whole * _ZONES_TIMES + _ZONES_BYTES if side.is_read else whole
-    terms = _terms(side, keys) if is_planned(spark) else []
+    terms = _terms(side, keys) if is_classic(spark) else []
     by_files = kept * whole if terms else whole
     found = f"{keys.num_rows:,} keys of {other.name}"
     if min(by_zones, by_files) > whole / 2:
@@ -70,7 +64,7 @@ def by_keys(
 def may_have_few_keys(spark: SparkSession, side: Side, other: Side) -> bool:
     """Whether keys of another side are to be looked at for what is read of one."""
     return side.is_read or (
-        side.index is not None and is_planned(spark) and is_broadcast(spark, other)
+        side.index is not None and is_classic(spark) and is_broadcast(spark, other)
     )
 
 
