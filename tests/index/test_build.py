@@ -147,7 +147,7 @@ def test_task_pickles_and_trains_the_same_elsewhere(tmp_path: Path):
     (known,), (fragment,) = again.fragments, trained.fragments
     # Another machine may see the same file under another inode.
     identity = fragment.identity._replace(inode=0)
-    assert known == replace(fragment, identity=identity, seen_at=known.seen_at)
+    assert known == fragment._replace(identity=identity, seen_at=known.seen_at)
     assert replace(again, fragments=()) == replace(trained, fragments=())
     assert segment_path(task).read_bytes() == before
 

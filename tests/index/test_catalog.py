@@ -665,7 +665,7 @@ def test_a_commit_lists_what_it_adds_and_listings_stay_few(local):
     (whole,) = versions_of(local).glob(version.listings[0].file)
     assert written < 16 * whole.stat().st_size
     # What changed is told by the listing that came last, and what is gone by all anew.
-    changed = replace(fragment(7, "a/7"), num_rows=5)
+    changed = fragment(7, "a/7")._replace(num_rows=5)
     at_rest = local.commit(
         lambda latest: replace(latest, fragments={**latest.fragments, "a/7": changed})
     )

@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +153,7 @@ def test_times_alone_are_not_believed_of_a_file_written_when_it_was_indexed(
     # Not at rest yet when it was compared.
     assert is_same(file, known) and len(asked) == 2
     overwrite(file, 0)
-    forged = replace(known, identity=now(file))
+    forged = known._replace(identity=now(file))
     assert not is_same(file, forged)
 
 

@@ -56,8 +56,8 @@ def adopt(opened: Opened) -> tuple[Version, Adopted]:
     for now in seen:
         before = None if now is None else _take_original(now, orphans)
         if now is not None and before is not None:
-            adopted[before.key] = replace(
-                now, fragment_id=before.fragment_id, num_rows=before.num_rows
+            adopted[before.key] = now._replace(
+                fragment_id=before.fragment_id, num_rows=before.num_rows
             )
     keys = {known.key for known in adopted.values()}
     left = tuple(each.fragment.path for each in strangers if each.fragment.key not in keys)

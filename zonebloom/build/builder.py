@@ -224,7 +224,7 @@ class Builder:
             done = {task.segments[0].name: task for tasks in trained for task, _ in tasks}.values()
             # Workers elsewhere do not see the inodes that are seen here.
             read = {
-                known.key: replace(known, identity=identities[known.fragment_id])
+                known.key: known._replace(identity=identities[known.fragment_id])
                 for task in done
                 for known in task.fragments
             }
@@ -367,7 +367,7 @@ def _seen_again(base: Version, coverage: Coverage) -> list[KnownFragment]:
         if before is None or before.identity == each.identity:
             continue
         if each.is_known and before.digest:
-            again.append(replace(before, identity=each.identity, seen_at=each.seen_at))
+            again.append(before._replace(identity=each.identity, seen_at=each.seen_at))
     return again
 
 

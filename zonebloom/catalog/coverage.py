@@ -5,6 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
 
 from zonebloom.catalog.freshness import is_at_rest, last_seen
 from zonebloom.catalog.model import Version
@@ -14,8 +18,7 @@ from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity
 from zonebloom.storage.source import Fragment
 
 
-@dataclass(frozen=True, slots=True)
-class PresentFragment:
+class PresentFragment(NamedTuple):
     fragment: Fragment
     identity: FileIdentity
     # The catalog's when it knows the file as it is, else one nobody has.
@@ -33,7 +36,7 @@ class PresentFragment:
         return self.num_rows is not None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Coverage:
     """The fragments present now, in scan order, against one catalog version."""
 
@@ -43,22 +46,29 @@ class Coverage:
     # Whether it holds while no file has other times: none was written a moment ago.
     is_settled: bool = True
 
-    @property
+    @cached_property
+    def unknown(self) -> tuple[PresentFragment, ...]:
+        """Those that the version does not know as they are."""
+        return tuple(each for each in self.present if each.num_rows is None)
+
+    @cached_property
     def live(self) -> frozenset[int]:
-        return frozenset(each.fragment_id for each in self.present if each.is_known)
+        """Ids of those that it knows."""
+        return frozenset(self.ids.tolist()).difference(each.fragment_id for each in self.unknown)
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """Of all of them, int64."""
+        return np.array([each.fragment_id for each in self.present])
 
     def universe(self, count_rows: Callable[[PresentFragment], int]) -> RowRanges:
         """Addresses of every row; rows of unknown fragments are counted by the caller."""
-        ranges = []
-        for each in self.present:
-            rows = count_rows(each) if each.num_rows is None else each.num_rows
-            if rows > MAX_ROWS_PER_FRAGMENT:
-                raise SourceError(
-                    f"{each.fragment.path} has {rows:,} rows; a fragment can have 2**32 - 1 at most"
-                )
-            base = each.fragment_id << OFFSET_BITS
-            ranges.append((base, base + rows))
-        return RowRanges(ranges)
+        rows = [count_rows(e) if e.num_rows is None else e.num_rows for e in self.present]
+        if (most := max(rows)) > MAX_ROWS_PER_FRAGMENT:
+            path = self.present[rows.index(most)].fragment.path
+            raise SourceError(f"{path} has {most:,} rows; a fragment can have 2**32 - 1 at most")
+        starts = self.ids << OFFSET_BITS
+        return RowRanges.from_arrays(starts, starts + rows)
 
 
 def indexed_identities(
@@ -89,7 +99,7 @@ def cover(
         seen_at = None if known is None else last_seen(fragment.path, known, identity)
         if known is not None and seen_at is not None:
             rows, number = known.num_rows, known.fragment_id
-            present.append(PresentFragment(fragment, identity, number, rows, seen_at=seen_at))
+            present.append(PresentFragment(fragment, identity, number, rows, "", seen_at))
             is_settled &= seen_at == known.seen_at or is_at_rest(identity, seen_at)
             continue
         why = "not indexed" if known is None else "changed since it was indexed"

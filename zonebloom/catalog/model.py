@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from zonebloom import arguments
 from zonebloom.sbbf.sizing import SIZINGS, size_for
@@ -41,8 +42,7 @@ class ZoneParameters:
         return size_for(self.number_of_items, self.probability, self.sizing)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownFragment:
+class KnownFragment(NamedTuple):
     fragment_id: int
     key: str
     identity: FileIdentity

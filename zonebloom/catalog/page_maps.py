@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +27,13 @@ class PageMaps:
 
     def __init__(self, catalog: Catalog, entries: Sequence[PageMapEntry]):
         self._catalog = catalog
-        self._entries = {i: entry for entry in entries for i in entry.fragment_ids}
+        self._named = entries
         self._loaded: dict[str, PageMap | None] = {}
         self.read_bytes: int = 0
+
+    @cached_property
+    def _entries(self) -> dict[int, PageMapEntry]:
+        return {i: entry for entry in self._named for i in entry.fragment_ids}
 
     def pages(self, known: PresentFragment) -> FilePages | None:
         """Where a fragment's pages lie; None has the footer say, as for a damaged map, reported

@@ -26,12 +26,9 @@ class IndexView:
         self.index = index
         self._tables = index.tables()
         self._live = np.fromiter(live, dtype=np.uint64, count=len(live))
-        parts = [(table.runs, self._is_live(table.runs.fragment_ids)) for table in self._tables]
+        self._parts = parts = [(t.runs, self._is_live(t.runs.fragment_ids)) for t in self._tables]
         self._all_live = all(is_live.all() for _, is_live in parts)
         self.num_zones: int = sum(int(runs.num_zones[is_live].sum()) for runs, is_live in parts)
-        self.fragment_ids: frozenset[int] = frozenset[int]().union(
-            *(runs.fragment_ids[is_live].tolist() for runs, is_live in parts)
-        )
         indexed_rows = _union(
             _addresses(runs.fragment_ids[is_live], runs.first_rows[is_live], runs.num_rows[is_live])
             for runs, is_live in parts
@@ -44,6 +41,12 @@ class IndexView:
             )
         self.covered: RowRanges = indexed_rows
         self._uncovered = universe - indexed_rows
+
+    @cached_property
+    def fragment_ids(self) -> frozenset[int]:
+        """The fragments it covers."""
+        ids = (runs.fragment_ids[is_live].tolist() for runs, is_live in self._parts)
+        return frozenset[int]().union(*ids)
 
     def _is_live(self, fragment_ids: np.ndarray) -> np.ndarray:
         return np.asarray(np.isin(fragment_ids, self._live))

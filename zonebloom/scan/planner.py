@@ -96,7 +96,7 @@ class Planner:
             rows,
             at_most=bounds[0],
             at_least=bounds[1],
-            paths=found.paths,
+            paths={each.fragment_id: each.fragment.key for each in coverage.present},
             null_free=found.null_free,
             covered=tuple(view.fragment_ids for view in search.used.values()),
         )
@@ -152,7 +152,7 @@ class Planner:
             self.loaded.values(),
             key=lambda index: (
                 self._source.field_of(index.entry.column) == index.entry.built_of,
-                not coverage.live.isdisjoint(index.entry.fragment_ids),
+                not all(coverage.live.isdisjoint(s.fragment_ids) for s in index.entry.segments),
             ),
         )
         return Searcher(
@@ -165,7 +165,6 @@ class Planner:
             },
             coverage.live,
             coverage.universe(lambda each: MAX_ROWS_PER_FRAGMENT),
-            {each.fragment_id: each.fragment.key for each in coverage.present},
             PathValues(
                 self._source.schema,
                 from_paths,

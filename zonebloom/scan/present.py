@@ -7,6 +7,7 @@ import posixpath
 import warnings
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from zonebloom.catalog.coverage import Coverage, PresentFragment, cover, indexed_identities
@@ -47,7 +48,7 @@ class PresentFiles:
             return last[1]
         coverage = cover(fragments, identities, self._version, self._new_id)
         settled = coverage.is_settled
-        if last is not None and is_same and _ids(last[1]) == _ids(coverage):
+        if last is not None and is_same and np.array_equal(last[1].ids, coverage.ids):
             coverage = last[1]
         self._last = identities, coverage, settled
         return coverage
@@ -80,14 +81,14 @@ class PresentFiles:
         checked = self._without_gaps
         if checked is not None and checked[0] is coverage and checked[1] == used:
             return
-        gaps = [(e.fragment.key, e.why) for e in coverage.present if not e.is_known]
+        gaps = [(each.fragment.key, each.why) for each in coverage.unknown]
         for name in used:
             # A file indexed again after it changed, for another index than this.
-            ids = self._version.indices[name].fragment_ids
+            others = coverage.live - self._version.indices[name].fragment_ids
             gaps += [
-                (e.fragment.key, f"not in index {name}")
-                for e in coverage.present
-                if e.is_known and e.fragment_id not in ids
+                (each.fragment.key, f"not in index {name}")
+                for each in (coverage.present if others else ())
+                if each.fragment_id in others
             ]
         self._without_gaps = None if gaps else (coverage, used)
         is_refused = self._source.stale == "raise"
@@ -132,7 +133,3 @@ class PresentFiles:
             # Threads may come here together: the first to come gives the id.
             self._given_ids.setdefault(file, next(self._new_ids))
         return self._given_ids[file]
-
-
-def _ids(coverage: Coverage) -> list[int]:
-    return [each.fragment_id for each in coverage.present]

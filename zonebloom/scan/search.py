@@ -56,7 +56,6 @@ class Searcher:
         indices: Mapping[tuple[str, ...], LoadedIndex],
         live: frozenset[int],
         universe: RowRanges,
-        paths: Mapping[int, str],
         path_values: PathValues,
         field_of: Callable[[tuple[str, ...]], tuple[str, ...]] = lambda column: column,
     ):
@@ -66,10 +65,9 @@ class Searcher:
         self._indices = indices
         self._live = live
         self._universe = universe
-        self._paths = paths
         self._views: dict[str, IndexView] = {}
         self._leaves: dict[tuple[str, ...], pa.DataType | None] = {}
-        self._anything = SearchResult(universe, paths=paths)
+        self._anything = SearchResult(universe)
 
     def view(self, index: LoadedIndex) -> IndexView:
         """The index as it covers this state, loaded."""
@@ -199,7 +197,7 @@ class Searcher:
         return _Answer(rows, True, False, False)
 
     def _bounded(self, at_most: RowRanges, at_least: RowRanges | None = None) -> SearchResult:
-        return SearchResult(self._universe, at_most=at_most, at_least=at_least, paths=self._paths)
+        return SearchResult(self._universe, at_most=at_most, at_least=at_least)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,13 +83,13 @@ def files_hiding(
         if index.entry.column == tuple(path) and index.entry.domain == hash_domain(leaf)
     ]
     compute: Any = pc
-    filled: set[int] = set()
+    suspects = set(coverage.live) if indices else set[int]()
     for ranges in (index.key_ranges(leaf) for index in indices):
         # An index built before ranges were kept has none.
         has_values = compute.less(ranges["null_count"], ranges["num_rows"])
-        filled |= set(ranges["fragment_id"].filter(has_values).to_pylist())
-    for file in coverage.present if indices else ():
-        if not file.is_known or file.fragment_id in filled:
+        suspects.difference_update(ranges["fragment_id"].filter(has_values).to_pylist())
+    for file in coverage.present if suspects else ():
+        if file.fragment_id not in suspects:
             continue
         pages = planner.pages(file)
         if len(path) == 1 and pages is not None and path[0] in pages.schema.names:

@@ -267,16 +267,8 @@ def _identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
 def _local_identity(path: str, before: FileIdentity | None) -> FileIdentity | None:
     try:
         now = os.stat(path)
-        if (
-            before is not None
-            and before.size == now.st_size
-            and before.mtime_ns == now.st_mtime_ns
-            and before.ctime_ns == now.st_ctime_ns
-            and before.inode == now.st_ino
-            and not before.tag
-        ):
-            return before
-        return status_identity(now)
+        found = now.st_size, now.st_mtime_ns, now.st_ctime_ns, "", now.st_ino
+        return before if found == before else FileIdentity(*found)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 Stale: TypeAlias = Literal["read", "raise", "ignore-missing"]
 
 
-@dataclass(frozen=True, slots=True)
-class Fragment:
+class Fragment(NamedTuple):
     """One file of a dataset; the partition is what its path says of every row in it.
 
     With a view it is not what the table has: PyArrow's dataset cannot scan it.
@@ -33,7 +32,7 @@ class Fragment:
     key: str  # the path below the dataset's root: its name in the catalog
     partition: pads.Expression | None = None  # None: nothing
     # None: the rows and columns are the table's.
-    view: FileView | None = field(default=None, repr=False)
+    view: FileView | None = None
 
     @property
     def names(self) -> Names | None:

@@ -22,14 +22,10 @@ from zonebloom.spark.hyperspace.config import (
 )
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.hyperspace.source import Access
-from zonebloom.spark.pruning.lookup import (
-    Answer,
-    IndexedFiles,
-    ListedFile,
-    Lookup,
-    Question,
-    Recent,
-)
+from zonebloom.spark.pruning.answer import Answer, Question
+from zonebloom.spark.pruning.indexed_files import IndexedFiles
+from zonebloom.spark.pruning.listed import ListedFiles
+from zonebloom.spark.pruning.lookup import Lookup, Recent
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.storage.paths import plain_path
 
@@ -70,12 +66,12 @@ class ManagedLookup(Lookup):
         return any(_is_over(record, [root]) for record in self._records)
 
     def _indexed(
-        self, root: str, filesystem: pafs.FileSystem, base: str, files: Mapping[str, ListedFile]
+        self, place: tuple[str, str], filesystem: pafs.FileSystem, files: ListedFiles
     ) -> Iterator[IndexedFiles]:
         """The files as each catalog with indices to use has them."""
         usable: dict[str, set[str]] = {}
         for record in self._records:
-            if not _is_over(record, [root]):
+            if not _is_over(record, place[:1]):
                 continue
             if record.name not in self._judged:
                 self._judged[record.name] = self._why_refused(record, filesystem, files)
@@ -83,12 +79,12 @@ class ManagedLookup(Lookup):
                 usable.setdefault(record.index_dir, set()).update(record.indices.values())
         for folder, names in usable.items():
             catalog = self._catalog(filesystem, folder)
-            indexed = self._open(root, catalog, files, frozenset(names))
+            indexed = self._open(place, catalog, files, frozenset(names))
             if indexed is not None:
                 yield indexed
 
     def _why_refused(
-        self, record: Record, filesystem: pafs.FileSystem, files: Mapping[str, ListedFile]
+        self, record: Record, filesystem: pafs.FileSystem, files: ListedFiles
     ) -> Note | None:
         """Why an index may not answer, by its state and its files as they are now."""
 

@@ -106,7 +106,7 @@ public final class Scan {
     return JSON.valueToTree(question).toString();
   }
 
-  /** Path, size and modification time of each file. */
+  /** By their folders, names, sizes and modification times of the files. */
   public String files() throws Exception {
     return JSON.writeValueAsString(listed());
   }
@@ -118,15 +118,25 @@ public final class Scan {
   }
 
   private List listed() {
-    List files = new ArrayList();
+    List folders = new ArrayList();
+    String folder = null;
+    List[] columns = null;
     for (Object directory : CollectionConverters.asJava(directories)) {
       for (Object each : CollectionConverters.asJava(((PartitionDirectory) directory).files())) {
         FileStatusWithMetadata file = (FileStatusWithMetadata) each;
-        files.add(
-            new Object[] {file.getPath().toString(), file.getLen(), file.getModificationTime()});
+        String path = file.getPath().toString();
+        int end = path.lastIndexOf('/');
+        if (!path.substring(0, end).equals(folder)) {
+          folder = path.substring(0, end);
+          columns = new List[] {new ArrayList(), new ArrayList(), new ArrayList()};
+          folders.add(new Object[] {folder, columns[0], columns[1], columns[2]});
+        }
+        columns[0].add(path.substring(end + 1));
+        columns[1].add(file.getLen());
+        columns[2].add(file.getModificationTime());
       }
     }
-    return files;
+    return folders;
   }
 
   /** Keep the files whose place in a text has no 0. */

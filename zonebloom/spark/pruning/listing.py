@@ -5,12 +5,14 @@ that asks an index by the filters each scan has.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,14 +20,9 @@ from zonebloom import arguments
 from zonebloom.errors import EngineError, IndexNotUsedWarning, ZoneBloomWarning
 from zonebloom.predicates import ast
 from zonebloom.predicates.catalyst import Catalyst, Node
-from zonebloom.spark.pruning.lookup import (
-    Answer,
-    ListedFile,
-    Lookup,
-    Question,
-    Recent,
-    unusable,
-)
+from zonebloom.spark.pruning.answer import Answer, Question, unusable
+from zonebloom.spark.pruning.listed import ListedFiles
+from zonebloom.spark.pruning.lookup import Lookup, Recent
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, Reason
 from zonebloom.spark.session import session_id
 from zonebloom.spark.types import type_name
@@ -48,13 +45,14 @@ class Scan:
         self._scan = scan
 
     @functools.cached_property
-    def files(self) -> list[ListedFile]:
+    def files(self) -> ListedFiles:
         """The files as Spark listed them, in its order; the same object while it lists the same."""
-        place, digest = tuple(self.roots), self._scan.digest()
+        place = tuple(self.roots)
         known = _listings.get(place)
-        if known is None or known[0] != digest:
-            listed = [ListedFile(*file) for file in json.loads(self._scan.files())]
-            _listings[place] = known = digest, listed
+        if known is None or known[0] != self._scan.digest():
+            text = self._scan.files()
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            _listings[place] = known = digest, ListedFiles.of(json.loads(text))
         return known[1]
 
     def ask(self, lookup: Callable[[], Lookup]) -> Answer:
@@ -106,10 +104,10 @@ class _Chooser:
             say_once(self._spark, warning, scan.roots)
         # How many files Spark had to choose from is known where they were looked at.
         num_files = num_kept = len(scan.files) if answer.predicates else 0
-        if answer.excluded:
-            marks = "".join("0" if file.path in answer.excluded else "1" for file in scan.files)
-            num_kept = marks.count("1")
-            java_scan.keep(marks)
+        if answer.excluded.size:
+            is_kept = answer.keeps(scan.files)
+            num_kept = int(is_kept.sum())
+            java_scan.keep(np.where(is_kept, b"1", b"0").tobytes().decode())
         relation = _answered[scan.text] = told(scan.roots, answer, num_files, num_kept)
         return f" ({relation.summary})"
 
@@ -187,7 +185,7 @@ def told(
 ) -> PrunedRelation:
     """What an index did to a scan."""
     notes = answer.notes
-    if not notes and not answer.excluded:
+    if not notes and not answer.excluded.size:
         notes = (Note(Reason.ALL_FILES_KEPT),)
     name = roots[0] + (f" and {len(roots) - 1:,} more" if len(roots) > 1 else "") if roots else ""
     return PrunedRelation(

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom import arguments
 from zonebloom.errors import EngineError
+from zonebloom.spark.pruning.answer import Answer
 from zonebloom.spark.pruning.listing import (
     Scan,
     last_answer,
@@ -20,7 +22,7 @@ from zonebloom.spark.pruning.listing import (
     told,
     with_index,
 )
-from zonebloom.spark.pruning.lookup import Answer, Lookup
+from zonebloom.spark.pruning.lookup import Lookup
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.spark.relation import items, node_name
 from zonebloom.storage.paths import absolute_path
@@ -242,15 +244,15 @@ def _relation(plans: Any, node: Any, lookup: Lookup | None) -> PrunedRelation:
         not_asked = told(scan.roots, Answer(notes=(Note(Reason.NOT_ASKED),)), 0, 0)
         return replace(last_answer(scan) or not_asked, metrics=_metrics(node))
     answer = scan.ask(lambda: lookup)
-    kept = [file for file in scan.files if file.path not in answer.excluded]
+    kept = scan.files.take(np.flatnonzero(answer.keeps(scan.files)))
     return told(
         scan.roots,
         answer,
         len(scan.files),
         len(kept),
-        num_bytes=sum(file.size for file in scan.files),
-        kept_bytes=sum(file.size for file in kept),
-        kept_paths=tuple(file.path for file in kept),
+        num_bytes=int(scan.files.sizes.sum()),
+        kept_bytes=int(kept.sizes.sum()),
+        kept_paths=tuple(kept.paths.to_pylist()),
     )
 
 
