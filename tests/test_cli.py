@@ -477,7 +477,8 @@ def test_a_terminal_shows_what_fits_and_says_what_more_there_is(indexed):
     assert "more column" in lines[41]
     assert "60 more rows: --limit N shows N, -o FILE writes all" in seen
     assert "100 rows; " in lines[-1]
-    _, seen = in_terminal("lookup", str(indexed), "id < 100", "--limit=90", "--columns=id")
+    code, seen = in_terminal("lookup", str(indexed), "id < 100", "--limit=90", "--columns=id")
+    assert code == 0
     assert len(seen.splitlines()) == 92
     for output in ("arrow", "parquet"):
         code, seen = in_terminal("head", str(indexed), "--output", output)

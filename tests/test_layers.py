@@ -21,6 +21,7 @@ HOUSE = [
     "ranges",
     "progress",
     "threads",
+    "lent",
     "version",
     "sbbf",
     "values",

@@ -85,7 +85,7 @@ class ArrowDataset(pads.UnionDataset):
             return super().scanner(columns, None, batch_size, *ahead, *more)
         _refuse(fragment_scan_options)
         scan = self._dataset.scanner(columns, filter, batch_size=batch_size)
-        return pads.Scanner.from_batches(scan.to_batches(), schema=scan.schema)
+        return pads.Scanner.from_batches(scan.to_reader())
 
     def count_rows(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, filter: pc.Expression | None = None, **options: Unpack[ScanOptions]
@@ -263,7 +263,7 @@ class ArrowFragment:
         own = self._filter
         is_same = own is filter or (own is not None and filter is not None and own.equals(filter))
         plan = self._plan if is_same else self._planned(scan.plan())
-        return pads.Scanner.from_batches(scan.planned(plan).to_batches(), schema=scan.schema)
+        return pads.Scanner.from_batches(scan.planned(plan).to_reader())
 
     def _planned(self, plan: ScanPlan) -> ScanPlan:
         path = self._plan.fragments[0].fragment.path

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,19 +10,6 @@ from typing import TypeVar
 
 # Requests to a store side by side, where each is a round trip and little else.
 REMOTE_THREADS = 16
-
-# Files handed to pyarrow's own threads, until those let go of them.
-python_files: weakref.WeakSet[object] = weakref.WeakSet()
-_EXIT_SECONDS = 5.0
-
-
-@atexit.register
-def _wait_for_readers() -> None:
-    """Let pyarrow's threads drop their Python files: once Python is gone, they would abort."""
-    until = time.monotonic() + _EXIT_SECONDS
-    while python_files and time.monotonic() < until:
-        time.sleep(0.001)
-
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

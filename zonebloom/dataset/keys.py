@@ -10,6 +10,7 @@ import pyarrow as pa
 from zonebloom import arguments
 from zonebloom.dataset.reading import ReadableDataset
 from zonebloom.index.batch_lookup import SCHEMA
+from zonebloom.lent import LentIterator
 from zonebloom.scan.binding import check_columns
 from zonebloom.scan.locate import Located, key_columns, locate
 from zonebloom.scan.lookup import lookup
@@ -54,7 +55,7 @@ class KeyedDataset(ReadableDataset):
         [{'key_index': 0, 'fragment_id': 1, 'zone': 3}]
         """
         batches = self.opened.planner.search_many(column, keys)
-        return pa.RecordBatchReader.from_batches(SCHEMA, batches)
+        return pa.RecordBatchReader.from_batches(SCHEMA, LentIterator(batches))
 
     def lookup(
         self,

@@ -21,7 +21,7 @@ from zonebloom.predicates.row_group_statistics import prunable
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
 from zonebloom.scan.recheck import holds_views, matching_rows, project, recheck, rows_equal, rows_of
-from zonebloom.storage.files import ReadCounter, counted, is_local
+from zonebloom.storage.files import ReadCounter, counted, is_in_python, is_local
 from zonebloom.storage.parquet.narrow import KeyTests
 from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.rows import FragmentRows, open_rows, viewed_batches
@@ -54,8 +54,8 @@ class Execution:
         self._request = request
         self._counter = counter or ReadCounter()
         self._filesystem = source.filesystem
-        if counter is not None:
-            self._filesystem = counted(source.filesystem, counter)
+        if counter is not None or is_in_python(source.filesystem):
+            self._filesystem = counted(source.filesystem, self._counter)
         self._lock = threading.Lock()
         self._tests = None if request.predicate is None else KeyTests(request.predicate)
         self._first, self._rest = request.columns_read(source.schema.names)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from zonebloom import arguments
 from zonebloom.display import Shown
+from zonebloom.lent import LentIterator
 from zonebloom.predicates import EngineFilter
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
@@ -64,7 +65,7 @@ class Scanner(Shown):
         >>> ds.scanner(["id"], "id < 100").to_reader().read_all().num_rows
         100
         """
-        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+        return pa.RecordBatchReader.from_batches(self.schema, LentIterator(self.to_batches()))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.to_reader().__arrow_c_stream__(requested_schema)

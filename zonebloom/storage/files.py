@@ -17,8 +17,9 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.errors import FragmentUnreadable, SourceError
+from zonebloom.lent import LentBytes, mark
 from zonebloom.storage.object_store import StoreHandler, reader_of
-from zonebloom.threads import REMOTE_THREADS, python_files
+from zonebloom.threads import REMOTE_THREADS
 
 # Of a file whose file system does not say when it was written: nothing known of it can be
 # trusted later.
@@ -101,7 +102,7 @@ class _CountedFile:
     def __init__(self, native: pa.NativeFile, counter: ReadCounter):
         self._native = native
         self._counter = counter
-        python_files.add(self)
+        self._mark = mark()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
@@ -111,10 +112,10 @@ class _CountedFile:
         self._counter.add(len(data))
         return data
 
-    def read_buffer(self, num_bytes: int = -1) -> pa.Buffer:
+    def read_buffer(self, num_bytes: int = -1) -> LentBytes:
         data = self._native.read_buffer(num_bytes if num_bytes >= 0 else None)
         self._counter.add(data.size)
-        return data
+        return LentBytes(data)
 
 
 class _CountingHandler(pafs.FileSystemHandler):
@@ -123,6 +124,8 @@ class _CountingHandler(pafs.FileSystemHandler):
     def __init__(self, filesystem: pafs.FileSystem, counter: ReadCounter):
         self._filesystem = filesystem
         self._counter = counter
+        # Of a scan not read to its end, files are opened still.
+        self._mark = mark()
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -157,7 +160,13 @@ class _CountingHandler(pafs.FileSystemHandler):
 
 
 def counted(filesystem: pafs.FileSystem, counter: ReadCounter) -> pafs.FileSystem:
+    """A file system whose reads are counted, and which the end of the process waits for."""
     return pafs.PyFileSystem(_CountingHandler(filesystem, counter))
+
+
+def is_in_python(filesystem: pafs.FileSystem) -> bool:
+    """Whether pyarrow's threads call Python to read."""
+    return isinstance(_base(filesystem), pafs.PyFileSystem)
 
 
 def is_local(filesystem: pafs.FileSystem) -> bool:
@@ -235,9 +244,13 @@ def _fsspec(filesystem: pafs.FileSystem) -> Any:
 
 
 def _is_object_store(filesystem: pafs.FileSystem) -> bool:
+    return _base(filesystem).type_name in _OBJECT_STORES
+
+
+def _base(filesystem: pafs.FileSystem) -> pafs.FileSystem:
     while isinstance(filesystem, pafs.SubTreeFileSystem):
         filesystem = filesystem.base_fs
-    return filesystem.type_name in _OBJECT_STORES
+    return filesystem
 
 
 def _identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:

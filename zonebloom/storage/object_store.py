@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentChanged, InvalidArgument, without_secrets
 from zonebloom.storage.paths import is_uri, split_path
-from zonebloom.threads import REMOTE_THREADS, python_files
+from zonebloom.threads import REMOTE_THREADS
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -245,7 +245,6 @@ class _Reader:
     def __init__(self, handler: StoreHandler, path: str):
         meta = handler.head(path)
         self._size, self._at = meta["size"], 0
-        python_files.add(self)
         self._read = partial(handler.read_range, path, tag=meta["e_tag"] or "")
 
     def read(self, num_bytes: int | None = -1) -> bytes:

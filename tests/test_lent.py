@@ -1,0 +1,133 @@
+"""The end of a process, of whose objects pyarrow's threads hold some."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from zonebloom.lent import LentBytes
+
+# Of a thread that Python does not wait for, as it does not for pyarrow's.
+DROPPED_LATE = """
+    import threading, time
+    import pyarrow.fs as pafs
+    from zonebloom.lent import LentBytes, LentIterator
+    from zonebloom.storage.files import ReadCounter, counted
+
+    def drop():
+        held = [{lent}]
+        time.sleep(0.3)
+        del held[:]
+        print("dropped", flush=True)
+
+    threading.Thread(target=drop, daemon=True).start()
+    time.sleep(0.1)
+"""
+
+
+def run(code, *arguments):
+    """A process of its own: what it prints, once it has ended well."""
+    program = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    ended = subprocess.run(program, check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "data").mkdir()
+    for number in range(4):
+        keys = np.arange(number * 50_000, (number + 1) * 50_000)
+        table = pa.table({"id": keys, "name": keys.astype(str)})
+        pq.write_table(table, tmp_path / f"data/{number}.parquet", row_group_size=10_000)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "lent",
+    [
+        "LentBytes(b'abc')",
+        "LentIterator(iter([1]))",
+        "counted(pafs.LocalFileSystem(), ReadCounter())",
+        "counted(pafs.LocalFileSystem(), ReadCounter()).open_input_file('/dev/null')",
+    ],
+)
+def test_a_process_waits_for_what_threads_drop_late(lent):
+    assert run(DROPPED_LATE.format(lent=lent)) == "dropped\n"
+
+
+def test_nothing_is_waited_for_that_is_not_lent():
+    assert run(DROPPED_LATE.format(lent="object()")) == ""
+
+
+def test_what_is_kept_to_the_end_does_not_keep_the_process():
+    assert (
+        run("""
+        from zonebloom.lent import LentBytes, LentIterator
+        kept = LentBytes(b"abc"), LentIterator(iter([1]))
+    """)
+        == ""
+    )
+
+
+def test_batches_made_in_python_end_with_the_process():
+    """PyArrow's scanner reads on once the first rows are taken; given a generator, it aborts."""
+    assert (
+        run("""
+        import time
+        import pyarrow as pa
+        import pyarrow.dataset as pads
+        from zonebloom.lent import LentIterator
+
+        def batches():
+            for _ in range(10_000):
+                time.sleep(0.001)
+                yield pa.record_batch({"id": range(100)})
+
+        schema = pa.schema({"id": pa.int64()})
+        reader = pa.RecordBatchReader.from_batches(schema, LentIterator(batches()))
+        print(pads.Scanner.from_batches(reader).head(5).num_rows)
+    """)
+        == "5\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "ds.scanner(filter='id >= 3', limit=7, scan_stats_callback=print).to_table()",
+        "ds.to_arrow_dataset().head(7, filter=pc.field('id') >= 3)",
+        "next(ds.to_arrow_dataset().to_batches(filter=pc.field('id') >= 3)).slice(0, 7)",
+        "zb.dataset(path, filesystem=fsspec.filesystem('file')).scanner(limit=7).to_table()",
+        "zb.dataset('data', filesystem=LocalStore(folder)).scanner(limit=7).to_table()",
+    ],
+)
+def test_reads_that_are_not_ended_end_with_the_process(folder, read):
+    printed = run(
+        f"""
+        import sys
+        import fsspec
+        import pyarrow.compute as pc
+        from obstore.store import LocalStore
+        import zonebloom as zb
+
+        folder = sys.argv[1]
+        path = f"{{folder}}/data"
+        ds = zb.dataset(path)
+        rows = {read}
+        print(rows.num_rows)
+        """,
+        folder,
+    )
+    assert printed.splitlines()[-1] == "7"
+
+
+@pytest.mark.parametrize("data", [b"", b"abc", pa.py_buffer(b"abc")])
+def test_lent_bytes_are_the_bytes(data):
+    assert pa.py_buffer(LentBytes(data)).to_pybytes() == pa.py_buffer(data).to_pybytes()
