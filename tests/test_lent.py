@@ -15,19 +15,21 @@ from zonebloom.lent import LentBytes
 
 # Of a thread that Python does not wait for, as it does not for pyarrow's.
 DROPPED_LATE = """
-    import threading, time
+    import os, threading, time
     import pyarrow.fs as pafs
     from zonebloom.lent import LentBytes, LentIterator
     from zonebloom.storage.files import ReadCounter, counted
 
     def drop():
         held = [{lent}]
+        is_held.set()
         time.sleep(0.3)
+        os.write(1, b"dropped")
         del held[:]
-        print("dropped", flush=True)
 
+    is_held = threading.Event()
     threading.Thread(target=drop, daemon=True).start()
-    time.sleep(0.1)
+    is_held.wait()
 """
 
 
@@ -59,7 +61,7 @@ def folder(tmp_path):
     ],
 )
 def test_a_process_waits_for_what_threads_drop_late(lent):
-    assert run(DROPPED_LATE.format(lent=lent)) == "dropped\n"
+    assert run(DROPPED_LATE.format(lent=lent)) == "dropped"
 
 
 def test_nothing_is_waited_for_that_is_not_lent():
