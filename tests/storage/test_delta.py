@@ -24,7 +24,7 @@ from zonebloom.errors import (
     StaleIndexWarning,
     UnsupportedType,
 )
-from zonebloom.storage.delta import is_delta
+from zonebloom.storage.delta import is_delta, open_delta
 
 deltalake = pytest.importorskip("deltalake")
 from deltalake import DeltaTable, Field, Schema, write_deltalake  # noqa: E402
@@ -340,6 +340,133 @@ def test_a_partition_of_bytes_is_refused(path):
     write_deltalake(path, pa.table({"id": [1], "part": [b"\x00\xff"]}), partition_by=["part"])
     with pytest.raises(SourceError, match="partition it by another"):
         zb.dataset(DeltaTable(path))
+
+
+def test_tables_with_deletion_vectors_as_deltalake_makes_them(path):
+    """deltalake lists variantType in their protocol, though no column has that type."""
+    configuration = {"delta.enableDeletionVectors": "true"}
+    write_deltalake(path, rows(0), configuration=configuration, partition_by=["part"])
+    assert "deletionVectors" in DeltaTable(path).protocol().reader_features
+    zb.dataset(DeltaTable(path)).create_scalar_index("id")
+    DeltaTable(path).delete("id = 7")
+    write_deltalake(path, rows(1), mode="append")
+    opened = zb.dataset(DeltaTable(path))
+    opened.optimize.optimize_indices()
+    want = pa.concat_tables([rows(0).filter(pc.field("id") != 7), rows(1)])
+    assert in_order(opened.to_table()) == in_order(want)
+    by_keys = pc.field("id").isin([7, 8, 50_001])
+    assert in_order(opened.to_table(filter=by_keys)) == in_order(want.filter(by_keys))
+    assert opened.count_rows(filter="id = 7") == 0
+
+
+# Every reader feature of PROTOCOL.md and its accepted RFCs, in the spelling of the protocol.
+READER_FEATURES = [
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "typeWidening-preview",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+    "variantType",
+    "variantType-preview",
+    "variantShredding",
+    "variantShredding-preview",
+    "geospatial",
+    "catalogManaged",
+    "catalogOwned-preview",
+    "ofTheFuture",
+]
+# A table that lists one of these may hold other rows than its log says.
+UNREADABLE_FEATURES = {"catalogManaged", "catalogOwned-preview", "ofTheFuture"}
+
+
+class Declared:
+    """A Delta table whose protocol lists other reader features than deltalake itself loads."""
+
+    def __init__(self, path, features):
+        self._table = DeltaTable(path)
+        self._protocol = self._table.protocol()._replace(
+            min_reader_version=3, reader_features=features
+        )
+
+    def __getattr__(self, name):
+        return getattr(self._table, name)
+
+    def protocol(self):
+        return self._protocol
+
+
+def table_with(path, features, kind="long"):
+    """Write a table of two rows by hand, whose column x has a type and is in no file."""
+    path.mkdir()
+    pq.write_table(pa.table({"id": [1, 2]}), path / "a.parquet")
+    fields = [{"name": "id", "type": "long"} | NULLABLE, {"name": "x", "type": kind} | NULLABLE]
+    commit(path, protocol(*features), metadata(fields), add(path / "a.parquet", "a.parquet"))
+
+
+@pytest.mark.parametrize("feature", READER_FEATURES)
+def test_a_reader_feature_that_no_column_uses(path, feature):
+    try:
+        table_with(path, [feature])
+        table = DeltaTable(path)
+    except deltalake.exceptions.DeltaError:
+        # deltalake refuses the feature itself. Later versions may not.
+        shutil.rmtree(path)
+        table_with(path, [])
+        table = Declared(path, [feature])
+    if feature in UNREADABLE_FEATURES:
+        with pytest.raises(SourceError, match=f"needs {feature.lower()}, which"):
+            open_delta(table)
+    else:
+        want = [{"id": 1, "x": None}, {"id": 2, "x": None}]
+        assert open_delta(table).schema.names == ["id", "x"]
+        if isinstance(table, DeltaTable):
+            opened = zb.dataset(table)
+            opened.create_scalar_index("id")
+            assert opened.to_table().to_pylist() == want
+            assert opened.to_table(filter="id = 2").to_pylist() == want[1:]
+
+
+def in_struct(kind):
+    return {"type": "struct", "fields": [{"name": "a.b", "type": kind, **NULLABLE}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        ("variant", "x"),
+        (in_struct("variant"), "x.a.b"),
+        ({"type": "array", "elementType": "variant", "containsNull": True}, "x.element"),
+        (
+            {
+                "type": "map",
+                "keyType": "string",
+                "valueType": in_struct(in_struct("variant")),
+                "valueContainsNull": True,
+            },
+            "x.value.a.b.a.b",
+        ),
+    ],
+)
+@pytest.mark.parametrize("features", [["variantType"], ["variantType", "variantShredding"]])
+def test_a_column_of_a_type_that_is_not_read_is_named(path, kind, column, features):
+    table_with(path, features, kind)
+    with pytest.raises(SourceError, match=f"column '{column}' of the .* has type variant"):
+        zb.dataset(DeltaTable(path))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *["string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary"],
+        *["date", "timestamp", "timestamp_ntz", "decimal(10,2)", "decimal(38,0)"],
+        in_struct("decimal(38,18)"),
+    ],
+)
+def test_every_primitive_type_of_the_protocol_beside_an_unused_feature(path, kind):
+    table_with(path, ["deletionVectors", "variantType", "timestampNtz"], kind)
+    assert zb.dataset(DeltaTable(path)).to_table().column("x").null_count == 2
 
 
 def test_an_empty_table_has_no_fragments(path):

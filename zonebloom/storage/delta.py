@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,9 +32,9 @@ from zonebloom.values.types import family
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-# Reader features (PROTOCOL.md, "Valid Feature Names in Table Features") that change nothing in
-# how a file is read, or that are looked at here.
-_READER_FEATURES = {
+# Reader features (PROTOCOL.md, "Valid Feature Names in Table Features") that deltalake or this
+# module implements.
+_IMPLEMENTED_FEATURES = {
     "columnmapping",
     "deletionvectors",
     "timestampntz",
@@ -42,6 +43,21 @@ _READER_FEATURES = {
     "v2checkpoint",
     "vacuumprotocolcheck",
 }
+# Reader features that add a data type and change nothing else. Writers list them for tables that
+# have no column of the type, so the columns decide, and not the protocol.
+_TYPE_FEATURES = {
+    "geospatial",
+    "varianttype",
+    "varianttype-preview",
+    "variantshredding",
+    "variantshredding-preview",
+}
+# Primitive types (PROTOCOL.md, "Primitive Types") whose values zonebloom reads. Spark also writes
+# "void" and intervals.
+_READABLE_TYPE = re.compile(
+    "string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|timestamp_ntz|void"
+    r"|decimal(\(.*\))?|interval .*"
+)
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _ID = "delta.columnMapping.id"
 
@@ -90,12 +106,35 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
 
 
 def _require_known(table: DeltaTable, name: str) -> None:
+    """Raise SourceError unless every reader feature that the snapshot uses is implemented."""
     protocol = table.protocol()
-    features = {each.lower() for each in protocol.reader_features or ()}
-    unknown = features - _READER_FEATURES
+    features = {feature.lower() for feature in protocol.reader_features or ()}
+    unknown = features - _IMPLEMENTED_FEATURES - _TYPE_FEATURES
     if protocol.min_reader_version > 3 or unknown:
         needs = ", ".join(sorted(unknown)) or f"reader version {protocol.min_reader_version}"
         raise SourceError(f"the {name} needs {needs}, which zonebloom does not know")
+    for column, type_name in _primitives("", json.loads(table.schema().to_json())):
+        if not _READABLE_TYPE.fullmatch(type_name):
+            raise SourceError(
+                f"column {column!r} of the {name} has type {type_name}, which zonebloom cannot "
+                "read; drop the column, or copy the others to another table"
+            )
+
+
+def _primitives(path: str, kind: Any) -> Iterator[tuple[str, str]]:
+    """Yield the path and the name of every primitive type inside a type of a Delta schema."""
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            for field in fields:
+                below = f"{path}.{field['name']}" if path else field["name"]
+                yield from _primitives(below, field["type"])
+        case {"type": "array", "elementType": item}:
+            yield from _primitives(f"{path}.element", item)
+        case {"type": "map", "keyType": key, "valueType": value}:
+            yield from _primitives(f"{path}.key", key)
+            yield from _primitives(f"{path}.value", value)
+        case _:
+            yield path, str(kind)
 
 
 def _names(table: DeltaTable) -> Names | None:
