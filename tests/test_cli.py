@@ -229,6 +229,71 @@ def test_lookup_of_keys(run, indexed, tmp_path):
         assert run("lookup", str(indexed), *wrong)[:2] == (2, "")
 
 
+def write_orders(folder):
+    """Write a hive dataset of rows that share values of a and b, and return its rows."""
+    rows = []
+    for day in ("2024-05-01", "2024-05-02"):
+        table = pa.table({"a": [1, 1, 2, None] * 500, "b": [f"b{i % 6}" for i in range(2000)]})
+        (folder / f"day={day}").mkdir(parents=True)
+        pq.write_table(table, folder / f"day={day}" / "0.parquet")
+        rows += [{**row, "day": day} for row in table.to_pylist()]
+    return rows
+
+
+@pytest.mark.parametrize("has_index", [False, True])
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"a": ["1"]},
+        {"a": ["1", "2"]},
+        {"a": ["2", "-1", "1"]},
+        {"b": ["b1", "b5", "none"]},
+        {"a": ["1"], "b": ["b0"]},
+        {"b": ["b0"], "a": ["1"]},
+        {"a": ["2"], "b": ["b0"]},
+        {"a": ["1"], "b": ["none"]},
+        {"a": ["1"], "b": ["b1"], "day": ["2024-05-02"]},
+        {"day": ["2024-05-03"], "a": ["1"]},
+    ],
+)
+def test_several_keys_on_the_command_line(run, tmp_path, key, has_index):
+    folder = tmp_path / "orders"
+    rows = write_orders(folder)
+    if has_index:
+        run("build", str(folder), "--column=a", "--column=b", "--engine=local")
+    options = [f"--key={name}={value}" for name, values in key.items() for value in values]
+    want = [row for row in rows if all(str(row[name]) in key[name] for name in key)]
+    code, out, err = run("lookup", str(folder), *options, "--output=json")
+    answer = json.loads(out)
+    assert code == (0 if want else 3), err
+    assert answer["rows"] == want
+    assert answer["num_rows"] == len(want)
+    assert answer["num_keys"] == max(map(len, key.values()))
+    assert answer.get("columns", [answer.get("column")]) == list(key)
+    limited = run("lookup", str(folder), *options, "--limit=3", "--columns=b", "--output=json")[1]
+    assert json.loads(limited)["rows"] == [{"b": row["b"]} for row in want[:3]]
+
+
+def test_keys_that_may_belong_together_in_several_ways_are_refused(run, indexed):
+    for keys in (["id=1", "id=2", "name=a"], ["id=1", "name=a", "id=2", "name=b"]):
+        code, out, err = run("lookup", str(indexed), *(f"--key={key}" for key in keys))
+        assert (code, out) == (2, "")
+        assert "several keys of column 'id' and a key of another column" in err
+
+
+def test_an_option_given_twice_is_not_dropped(run, indexed, tmp_path):
+    both = ["--columns=id", "--columns=name,day"]
+    for command in (["lookup", "id = 42"], ["lookup", "--key=id=42"], ["head", "--limit=1"]):
+        code, out, _ = run(command[0], str(indexed), *command[1:], *both, "--output=json")
+        assert code == 0
+        assert list(json.loads(out)["rows"][0]) == ["id", "name", "day"]
+    (tmp_path / "keys").write_text("1\n")
+    keys = ["--keys", str(tmp_path / "keys"), "--column=id"]
+    for repeated in (keys + keys[:2], [*keys, "--column=name"]):
+        code, out, err = run("lookup", str(indexed), *repeated)
+        assert (code, out, "give it once" in err) == (2, "", True)
+
+
 def test_lookup_limit(run, indexed):
     _, out, _ = run("lookup", str(indexed), "id > 10", "--columns=id", "--limit=2")
     assert out.split() == ["id", "11", "12"]

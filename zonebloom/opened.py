@@ -111,6 +111,12 @@ class Opened:
             )
         return Column(path, leaf)
 
+    def key_column(self, name: str) -> Column:
+        """Return a column that keys are looked up in, which the paths of the files may give."""
+        if name in self.source.partition_columns():
+            return Column((name,), self.source.schema.field(name).type)
+        return self.column(name)
+
     def require_unlocked(self) -> None:
         if self.version.locked:
             raise EncryptedIndex(self.version.locked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +99,9 @@ def opened(path: str, **given: Any) -> Dataset:
     return dataset(path if table is None else table, **given)
 
 
-in_columns = click.option("--columns", help="Names with commas between; all by default.")
+in_columns = click.option(
+    "--columns", multiple=True, help="Names with commas between; all by default."
+)
 embedded = click.option(
     "--embedded-filters",
     is_flag=True,
@@ -133,8 +135,16 @@ def given(parameters: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def split(columns: str | None) -> list[str] | None:
-    return None if columns is None else [name.strip() for name in columns.split(",")]
+def split(columns: Sequence[str]) -> list[str] | None:
+    """Return the names that --columns gives, however often; None if it is not given."""
+    return [name.strip() for text in columns for name in text.split(",")] or None
+
+
+def once(context: object, option: click.Parameter, values: tuple[Any, ...]) -> Any:
+    """Return the only value of an option, or None. Click itself would drop all but the last."""
+    if len(values) > 1:
+        raise click.BadParameter("give it once", param=option)
+    return values[0] if values else None
 
 
 def how_to_build(ds: Dataset) -> str:

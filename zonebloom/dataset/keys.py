@@ -14,7 +14,6 @@ from zonebloom.lent import LentIterator
 from zonebloom.scan.binding import check_columns
 from zonebloom.scan.locate import Located, key_columns, locate
 from zonebloom.scan.lookup import lookup
-from zonebloom.storage.columns import Column
 
 Keys: TypeAlias = pa.Array | pa.ChunkedArray | Sequence[Any]
 KeyTable: TypeAlias = pa.Table | Mapping[str, Keys]
@@ -167,12 +166,6 @@ class KeyedDataset(ReadableDataset):
         names = [columns] if isinstance(columns, str) else arguments.names(columns, "columns")
         if not names or len(set(names)) < len(names):
             raise arguments.refusal(columns, "columns", "name one at least, each once")
-        by_path = opened.source.partition_columns()
-        checked = [
-            Column((name,), self.schema.field(name).type)
-            if name in by_path
-            else opened.column(arguments.text(name, "columns"))
-            for name in names
-        ]
+        checked = [opened.key_column(arguments.text(name, "columns")) for name in names]
         given = [keys] if isinstance(columns, str) else key_columns(keys, names)
         return locate(opened.source, opened.planner, checked, given)
