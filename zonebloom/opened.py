@@ -14,9 +14,9 @@ from zonebloom.errors import (
     EncryptedIndex,
     IndexNotFound,
     InvalidArgument,
-    SchemaMismatch,
     SourceError,
 )
+from zonebloom.index.fit import indexed_column
 from zonebloom.predicates import Predicate, RowFilter, translate, unknowns
 from zonebloom.scan.binding import Binding, require_column
 from zonebloom.scan.planner import Planner
@@ -26,7 +26,7 @@ from zonebloom.storage.object_store import path_in
 from zonebloom.storage.sealed import Encryption
 from zonebloom.storage.source import Source
 from zonebloom.values.columns import column_path, leaf_type
-from zonebloom.values.types import hash_domain, require_indexable
+from zonebloom.values.types import require_indexable
 
 
 def beside(
@@ -129,19 +129,8 @@ class Opened:
         return self.version.indices[name]
 
     def indexed_column(self, entry: IndexEntry) -> Column:
-        """The column of an index, as long as it is what was indexed."""
-        if self.source.field_of(entry.column) != entry.built_of:
-            raise SchemaMismatch(
-                f"index {entry.name!r} was built of another column {'.'.join(entry.column)} than "
-                "there is now; build it again, or drop it"
-            )
-        leaf = leaf_type(self.source.schema, entry.column)
-        if leaf is None or hash_domain(leaf) != entry.domain:
-            raise SchemaMismatch(
-                f"index {entry.name!r} was built when column {'.'.join(entry.column)} was "
-                f"{entry.domain}, it is {leaf} now; build it again"
-            )
-        return Column(entry.column, leaf)
+        """Return the column of an index. Raise SchemaMismatch if it is not what was indexed."""
+        return indexed_column(entry, self.source)
 
     def translate(
         self, filter: Any, *, is_applied: bool = True

@@ -84,7 +84,7 @@ def deletion_vector(deleted, table=None):
     return {"storageType": "u", "pathOrInlineDv": z85(name.bytes), "offset": 8, **described}
 
 
-_TYPES = {"long": pa.int64(), "double": pa.float64(), "string": pa.string()}
+_TYPES = {"integer": pa.int32(), "long": pa.int64(), "double": pa.float64(), "string": pa.string()}
 
 
 def arrow_type(kind) -> pa.DataType:

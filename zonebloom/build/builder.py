@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 from zonebloom.build.layout import arrange
 from zonebloom.build.others import OtherDatasets
@@ -16,7 +18,7 @@ from zonebloom.catalog.coverage import Coverage, PresentFragment, cover, indexed
 from zonebloom.catalog.folder import Gone, writing_to
 from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry, KnownFragment, Segment, Version
 from zonebloom.catalog.page_maps import merged_page_maps
-from zonebloom.errors import CommitConflict, HiddenColumnsWarning
+from zonebloom.errors import CommitConflict, HiddenColumnsWarning, SchemaMismatch
 from zonebloom.index.global_filter import GlobalSize, merge_parts
 from zonebloom.opened import Opened
 from zonebloom.progress import Progress, reporting
@@ -57,6 +59,8 @@ class Refreshed:
         Whether a new version was committed.
     damage : str, optional
         What was damaged of an index that is built anew for it.
+    problem : str, optional
+        Why the index could not be refreshed, and what to do. It is as it was before.
     """
 
     name: str
@@ -66,6 +70,13 @@ class Refreshed:
     num_segments: int
     changed: bool
     damage: str | None = None
+    problem: str | None = None
+
+    @classmethod
+    def unchanged(cls, entry: IndexEntry, problem: str) -> Refreshed:
+        """Return the record of an index that could not be refreshed."""
+        num_segments = len(entry.segments)
+        return cls(entry.name, 0, 0, entry.layout, num_segments, changed=False, problem=problem)
 
 
 REFRESHED_HEADERS = ("index", "files added", "files dropped", "segments", "layout")
@@ -149,8 +160,14 @@ class Builder:
         engine: Engine | None,
         progress: Progress,
         damaged: Mapping[str, str],
+        *,
+        skips_misfits: bool = False,
     ) -> tuple[Version, list[Refreshed]]:
-        """Bring indices up to date; of those `damaged`, told why, nothing that is there is kept."""
+        """Bring indices up to date. Indices in `damaged` are rebuilt from the files alone.
+
+        With `skips_misfits` an index whose column does not fit a file is left as it is, and its
+        `Refreshed.problem` says why. Otherwise the misfit raises SchemaMismatch.
+        """
         base, coverage = self._now()
         work = [self._outdated(entry, column, base, coverage, damaged) for entry, column in indices]
 
@@ -164,8 +181,15 @@ class Builder:
                     )
 
         seen_again = _seen_again(base, coverage)
-        version = self._run(base, work, layout, engine, progress, check, seen_again)
-        return version, [each.refreshed(version.indices[each.spec.name]) for each in work]
+        problems: dict[str, str] | None = {} if skips_misfits else None
+        version = self._run(base, work, layout, engine, progress, check, seen_again, problems)
+        refreshed = [
+            Refreshed.unchanged(entry, problems[entry.name])
+            if problems and entry.name in problems
+            else each.refreshed(version.indices[entry.name])
+            for (entry, _), each in zip(indices, work, strict=True)
+        ]
+        return version, refreshed
 
     def _now(self) -> tuple[Version, Coverage]:
         base = self._planner.version
@@ -204,11 +228,16 @@ class Builder:
         progress: Progress,
         check: Callable[[Version], None],
         seen_again: Sequence[KnownFragment] = (),
+        problems: dict[str, str] | None = None,
         prefix: str = "",
     ) -> Version:
+        """Train and commit some work. Misfits are added to `problems`, or raised if it is None."""
         prefix = prefix or self._catalog.new_segment_prefix()
         with self._new_segments(prefix, base):
-            trained = self._train_missing(prefix, work, engine, progress)
+            trained = self._train_missing(prefix, work, engine, progress, problems)
+            if problems:
+                fits = [each.spec.name not in problems for each in work]
+                work, trained = list(compress(work, fits)), list(compress(trained, fits))
             entries: dict[str, IndexEntry] = {}
             for number, (each, tasks) in enumerate(zip(work, trained, strict=True)):
                 added = [task.segments[place] for task, place in tasks]
@@ -274,18 +303,38 @@ class Builder:
             self._catalog.delete_unnamed([prefix])
 
     def _train_missing(
-        self, prefix: str, work: Sequence[_Work], engine: Engine | None, progress: Progress
+        self,
+        prefix: str,
+        work: Sequence[_Work],
+        engine: Engine | None,
+        progress: Progress,
+        problems: dict[str, str] | None,
     ) -> list[list[tuple[TrainedTask, int]]]:
-        """For each index its tasks, and which of their segments is its; a file is read once for
-        all."""
-        alike: dict[tuple[int, ...], list[int]] = {}
+        """Return the tasks of each index, with the number of its segment in each of them.
+
+        Indices that miss the same fragments share tasks, so that a file is read once for all.
+        """
+        groups: dict[tuple[int, ...], list[int]] = {}
         for number, each in enumerate(work):
-            alike.setdefault(tuple(e.fragment_id for e in each.missing), []).append(number)
+            groups.setdefault(tuple(e.fragment_id for e in each.missing), []).append(number)
         trained: list[list[tuple[TrainedTask, int]]] = [[] for _ in work]
-        for group, numbers in enumerate(numbers for ids, numbers in alike.items() if ids):
+        numbers_of_groups = deque(numbers for ids, numbers in groups.items() if ids)
+        count = 0
+        while numbers_of_groups:
+            numbers = numbers_of_groups.popleft()
             specs = [work[number].spec for number in numbers]
             missing = work[numbers[0]].missing
-            tasks = self._train(f"{prefix}-{group}", specs, missing, engine, progress)
+            try:
+                tasks = self._train(f"{prefix}-{count}", specs, missing, engine, progress)
+            except SchemaMismatch as error:
+                if problems is None:
+                    raise
+                if len(numbers) == 1:
+                    problems[specs[0].name] = f"index {specs[0].name!r} is not refreshed: {error}"
+                # The error is of one column. Train each index alone to refresh the others.
+                numbers_of_groups.extend([number] for number in numbers if len(numbers) > 1)
+                tasks = []
+            count += 1
             for place, number in enumerate(numbers):
                 trained[number] = [(task, place) for task in tasks]
         return trained

@@ -22,7 +22,7 @@ from zonebloom.cli.options import (
     zones,
 )
 from zonebloom.cli.output import Answer, table_of
-from zonebloom.errors import CorruptIndex, IndexNotFound
+from zonebloom.errors import CorruptIndex, IndexNotFound, SchemaMismatch
 from zonebloom.text import bytes_text, table_text
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ def refresh(
     """Index files that came or changed, forget those that are gone.
 
     The indices are read whole first, and those that are damaged are built anew with the same
-    parameters. As JSON: path, engine, seconds, indices.
+    parameters. An index whose column was dropped or has another type is left as it is, with a
+    warning that says what to do, and the command exits with 1. As JSON: path, engine, seconds,
+    indices.
     """
     _require_indices(ds, may_mend=True)
     run = EngineRun.of(
@@ -118,6 +120,7 @@ def refresh(
             for each in run.result
             if each.damage
         ],
+        code=text.FAILED if any(each.problem for each in run.result) else 0,
     )
 
 
@@ -178,20 +181,22 @@ def validate(ds: Dataset, names: tuple[str, ...], sample: Any) -> Answer:
     """Hold the indices at PATH against checksums and rows.
 
     They are read whole, and some zones of the files. An index is sound, stale (files it covers
-    have changed or are gone; those are scanned), or damaged. Exits with 1 when one is damaged, or
-    there is none. As JSON: path, indices (name, state, zones, zones_read, changed, gone, damage).
+    have changed or are gone; those are scanned), damaged, or unusable (its column was dropped or
+    has another type). Exits with 1 when one is damaged or unusable, or there is none. As JSON:
+    path, indices (name, state, zones, zones_read, changed, gone, damage).
     """
     _require_indices(ds)
     chosen = names or [each.name for each in ds.describe_indices()]
     indices = [_validated(ds, name, sample) for name in chosen]
     headers = ["index", "state", "zones", "zones read", "files changed", "files gone"]
     rows = [[*list(each.values())[:4], len(each["changed"]), len(each["gone"])] for each in indices]
-    damage = [each["damage"] for each in indices if each["damage"]]
+    mend = {"damaged": f"; mend it: zonebloom refresh {ds.title}"}
+    damage = [each["damage"] + mend.get(each["state"], "") for each in indices if each["damage"]]
     return Answer(
         lambda: {"path": ds.title, "indices": indices},
         lambda: table_text(headers, rows),
         lambda: table_of(indices),
-        notes=[f"{each}; mend it: zonebloom refresh {ds.title}" for each in damage],
+        notes=damage,
         code=text.FAILED if damage else 0,
     )
 
@@ -203,6 +208,8 @@ def _validated(ds: Dataset, name: str, sample: Any) -> dict[str, Any]:
         index = ds.validate_index(name, sample=sample)
     except CorruptIndex as error:
         return row | {"damage": str(error)}
+    except SchemaMismatch as error:
+        return row | {"state": "unusable", "damage": str(error)}
     row |= {"state": index.state, "zones": int(index), "zones_read": index.zones_read}
     return row | {"changed": index.changed, "gone": index.gone}
 

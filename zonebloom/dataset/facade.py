@@ -12,7 +12,7 @@ from zonebloom.build.adopt import Adopted, adopt
 from zonebloom.build.builder import REFRESHED_HEADERS, Builder, Refreshed, refreshed_cells
 from zonebloom.build.layout import require_layout
 from zonebloom.build.spec import IndexConfig, IndexRequest
-from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, Version
+from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, IndexEntry, Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import RETENTION, Vacuumed, vacuum
 from zonebloom.dataset.engine import engine_of
@@ -21,12 +21,15 @@ from zonebloom.display import Rows
 from zonebloom.errors import (
     CatalogError,
     CorruptIndex,
+    SchemaMismatch,
     SourceError,
+    StaleIndexWarning,
     ZoneBloomWarning,
 )
 from zonebloom.index.describe import INDEX_TYPE, NO_INDEX
 from zonebloom.opened import Opened
 from zonebloom.progress import Progress, require_progress
+from zonebloom.storage.columns import Column
 from zonebloom.storage.memory import TableSource
 from zonebloom.storage.source import Source
 
@@ -63,7 +66,10 @@ class DatasetOptimizer:
         Parameters
         ----------
         index_names : list of str, optional
-            All indices by default, but those of other datasets that share the index_dir.
+            All indices by default, but those of other datasets that share the index_dir. By
+            default an index whose column was dropped, or has another type than when it was
+            indexed, is left as it is with a StaleIndexWarning, and the others are refreshed. If
+            it is named here, nothing is refreshed.
         layout : {"auto", "table", "sliced"}
             As `Dataset.create_scalar_index` takes it. What came merges with what is of its size
             or smaller, so each refresh costs what it adds, and a large part is left alone.
@@ -83,7 +89,9 @@ class DatasetOptimizer:
 
         Raises
         ------
-        SchemaMismatch, FragmentUnreadable
+        SchemaMismatch
+            When the column of an index in ``index_names`` was dropped or has another type.
+        FragmentUnreadable
         CorruptIndex
             When a segment that is kept is damaged, and repair=False.
 
@@ -104,16 +112,37 @@ class DatasetOptimizer:
         ds._renew()
         builder = Builder(ds.opened)
         names = builder.own_indices() if index_names is None else index_names
-        work = {name: ds.opened.entry(name) for name in names}
-        indices = [(entry, ds.opened.indexed_column(entry)) for entry in work.values()]
-        damaged = {name: why for name in work if (why := _damage(ds, name))} if repair else {}
-        version, refreshed = builder.refresh(indices, layout, engine_of(spark), progress, damaged)
+        entries = [ds.opened.entry(name) for name in dict.fromkeys(names)]
+        indices: list[tuple[IndexEntry, Column]] = []
+        misfits: list[Refreshed] = []
+        for entry in entries:
+            try:
+                indices.append((entry, ds.opened.indexed_column(entry)))
+            except SchemaMismatch as error:
+                if index_names is not None:
+                    raise
+                misfits.append(Refreshed.unchanged(entry, str(error)))
+        fitting = [entry.name for entry, _ in indices]
+        damaged = {name: why for name in fitting if (why := _damage(ds, name))} if repair else {}
+        version, refreshed = builder.refresh(
+            indices,
+            layout,
+            engine_of(spark),
+            progress,
+            damaged,
+            skips_misfits=index_names is None,
+        )
         if repair and version.number < ds.opened.catalog.newest_number():
             # The newest cannot be read, and would be tried by every reader.
             version = ds.opened.catalog.commit(lambda latest: latest)
         ds.opened = ds.opened.at(version)
         if retention is not None and any(each.changed for each in refreshed):
             _forget(ds, retention)
+        by_name = {each.name: each for each in [*refreshed, *misfits]}
+        refreshed = [by_name[entry.name] for entry in entries]
+        for each in refreshed:
+            if each.problem is not None:
+                warnings.warn(each.problem, StaleIndexWarning, stacklevel=2)
         return Rows(refreshed, REFRESHED_HEADERS, refreshed_cells, NO_INDEX)
 
 

@@ -235,7 +235,9 @@ class IndexedDataset(KeyedDataset, Shown):
         ------
         CorruptIndex
             Naming what is damaged, or the rows whose values the index denies.
-        FragmentUnreadable, SchemaMismatch
+        SchemaMismatch
+            When the column was dropped or has another type, so the index is not used.
+        FragmentUnreadable
             When rows cannot be read back.
 
         Examples

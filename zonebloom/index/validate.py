@@ -11,15 +11,13 @@ from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex
+from zonebloom.index.fit import indexed_column
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.table import Table
 from zonebloom.index.validate_rows import RowValidation
-from zonebloom.storage.columns import Column
 from zonebloom.storage.files import identities
 from zonebloom.storage.parquet.pagemap import PageMap
 from zonebloom.storage.source import Source
-from zonebloom.values.columns import leaf_type
-from zonebloom.values.types import hash_domain
 
 DEFAULT_SAMPLE = 16
 
@@ -71,15 +69,7 @@ def validate(
     else:
         sample = arguments.whole(sample, "sample")
     rows = {known.fragment_id: known.num_rows for known in version.fragments.values()}
-    leaf = leaf_type(source.schema, entry.column)
-    is_another = source.field_of(entry.column) != entry.built_of
-    if is_another or leaf is None or hash_domain(leaf) != entry.domain:
-        raise CorruptIndex(
-            f"index {entry.name!r} is of a column {'.'.join(entry.column)} of {entry.domain}, "
-            f"which is {'another' if is_another else leaf or 'not there'} in the dataset; build it "
-            "again"
-        )
-    column = Column(entry.column, leaf)
+    column = indexed_column(entry, source)
     covered = entry.fragment_ids
     maps: dict[int, PageMap] = {}
     for page_map in version.page_maps:
