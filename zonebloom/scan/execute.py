@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.errors import FragmentChanged, FragmentUnreadable, SchemaMismatch, ZoneBloomError
+from zonebloom.errors import FragmentChanged, FragmentUnreadable, SourceError, ZoneBloomError
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.predicates.row_group_statistics import prunable
 from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
 from zonebloom.scan.recheck import holds_views, matching_rows, project, recheck, rows_equal, rows_of
-from zonebloom.storage.files import ReadCounter, counted, is_in_python, is_local
+from zonebloom.storage.columns import type_mismatch
+from zonebloom.storage.files import ReadCounter, counted, is_in_python, is_local, reading
 from zonebloom.storage.parquet.narrow import KeyTests
 from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.rows import FragmentRows, open_rows, viewed_batches
@@ -325,27 +326,46 @@ class Execution:
             is_of_arrow = isinstance(error, pa.ArrowException)
             if is_of_arrow and evaluates:
                 raise
-            name = fragments[0].path if len(fragments) == 1 else f"{len(fragments)} fragments"
-            raise (self._mismatch(fragments, error) if is_of_arrow else None) or FragmentUnreadable(
-                f"cannot read {name}: {error}; repair or remove the file"
-            ) from None
+            raise self._blame(fragments, error, may_mismatch=is_of_arrow) from None
 
-    def _mismatch(self, fragments: Sequence[Fragment], error: object) -> SchemaMismatch | None:
-        """What to say when a file holds a column as a type of other values than the dataset's."""
-        schema = self._source.schema
+    def _blame(
+        self, fragments: Sequence[Fragment], error: Exception, *, may_mismatch: bool
+    ) -> SourceError:
+        """Return an error that names the file which pyarrow could not read among several."""
+        schema, needed = self._source.schema, set(self._needed)
+        parquet_in = self._source.filesystem if self._source.has_statistics else None
+        mismatches: list[tuple[Fragment, str, pa.DataType]] = []
         for fragment in fragments:
             try:
-                stored = self._source.open(fragment, self._source.filesystem).physical_schema
-            except (pa.ArrowException, OSError):
-                continue
-            for name in set(self._needed).intersection(stored.names):
-                stored_type, wanted = stored.field(name).type, schema.field(name).type
-                if not widens(stored_type, wanted, checked=True):
-                    return SchemaMismatch(
-                        f"{fragment.path} holds column {name!r} as {stored_type}, the dataset's "
-                        f"schema says {wanted}: {error}; rewrite the file, or read other columns"
-                    )
-        return None
+                with reading(fragment.path, parquet_in=parquet_in):
+                    opened = self._source.open(fragment, self._source.filesystem)
+                    stored = opened.physical_schema
+            except SourceError as unreadable:
+                return unreadable
+            for name in sorted(needed.intersection(stored.names)):
+                kind = stored.field(name).type
+                if not widens(kind, schema.field(name).type, checked=True):
+                    mismatches.append((fragment, name, kind))
+        if not (may_mismatch and mismatches):
+            name = fragments[0].path if len(fragments) == 1 else f"{len(fragments)} fragments"
+            return FragmentUnreadable(f"cannot read {name}: {error}; repair or remove the file")
+        # Values of a type that does not widen may still fit. Read them to find those that do not.
+        why: Exception = error
+        culprit = mismatches[0]
+        for mismatch in mismatches if len(mismatches) > 1 else ():
+            try:
+                self._read_column(mismatch[0], mismatch[1])
+            except (pa.ArrowException, OSError) as misfit:
+                culprit, why = mismatch, misfit
+                break
+        fragment, name, kind = culprit
+        return type_mismatch(fragment.path, name, kind, schema.field(name).type, why)
+
+    def _read_column(self, fragment: Fragment, name: str) -> None:
+        """Read a column as the dataset's type, to see whether it can be."""
+        opened = self._source.open(fragment, self._source.filesystem)
+        for _ in opened.to_batches(schema=self._source.schema, columns=[name]):
+            pass
 
     def _count(self, fragments_read: int = 0, row_groups_read: int = 0, rows_read: int = 0) -> None:
         with self._lock:

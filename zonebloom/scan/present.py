@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import pyarrow as pa
 
 from zonebloom.catalog.coverage import Coverage, PresentFragment, cover, indexed_identities
 from zonebloom.catalog.model import Version
@@ -18,7 +17,7 @@ from zonebloom.errors import (
     StaleIndex,
     StaleIndexWarning,
 )
-from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.files import FileIdentity, reading
 from zonebloom.storage.source import Source
 
 
@@ -67,12 +66,9 @@ class PresentFiles:
         key = (each.fragment.path, each.identity)
         if key not in self._row_counts:
             opened = self._source.open(each.fragment, self._source.filesystem)
-            try:
+            parquet_in = self._source.filesystem if self._source.has_statistics else None
+            with reading(each.fragment.path, parquet_in=parquet_in):
                 self._row_counts[key] = opened.count_rows()
-            except (OSError, pa.ArrowException) as error:
-                raise FragmentUnreadable(
-                    f"cannot read {each.fragment.path}: {error}; repair or remove the file"
-                ) from None
         return self._row_counts[key]
 
     def warn_of_gaps(self, coverage: Coverage, used: Iterable[str]) -> None:

@@ -103,7 +103,8 @@ class ColumnsReader:
         import pyarrow.parquet as pq
 
         opened = self._filesystem.open_input_file
-        with reading(self._path, _ADVICE), opened(self._path) as file:
+        named = reading(self._path, _ADVICE, parquet_in=self._filesystem)
+        with named, opened(self._path) as file:
             if self._names is not None:
                 return named_metadata(file, self._names)
             file.seek(max(0, file.size() - TAIL_BYTES))
@@ -169,11 +170,7 @@ class ColumnsReader:
         if values.type == column.type:
             return values
         if not widens(values.type, column.type, checked=True):
-            raise SchemaMismatch(
-                f"{self._path} holds column {column.name!r} as {values.type}, the dataset's "
-                f"schema says {column.type}; rewrite the file, or open the dataset with a "
-                "schema both can be read as"
-            )
+            raise type_mismatch(self._path, column.name, values.type, column.type)
         return values.cast(column.type)
 
 
@@ -203,6 +200,34 @@ def columns_reader(
     files = source.filesystem if filesystem is None else filesystem
     how = fragment.names, fragment.defaults
     return ColumnsReader(source.format, files, fragment.path, columns, source.schema, *how)
+
+
+def type_mismatch(
+    path: str, column: str, stored: pa.DataType, wanted: pa.DataType, why: object = None
+) -> SchemaMismatch:
+    """Return the error for a file that holds a column as another type than the dataset's."""
+    union = union_type(stored, wanted)
+    reason = "" if why is None else f": {why}"
+    # With the union of all types the dataset may have this type already.
+    advice = (
+        "rewrite the file, or read other columns"
+        if union is None or union == wanted
+        else f'open the dataset with schema="union", which reads both as {union}, or rewrite the '
+        "file"
+    )
+    return SchemaMismatch(
+        f"{path} holds column {column!r} as {stored}, the dataset's schema says {wanted}{reason}; "
+        f"{advice}"
+    )
+
+
+def union_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    """Return the type that schema="union" gives a column of two types, or None if there is none."""
+    schemas = [pa.schema({"column": first}), pa.schema({"column": second})]
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return None
 
 
 def leaf_of(values: pa.Array, path: tuple[str, ...]) -> pa.Array:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -20,12 +20,13 @@ from zonebloom.errors import (
     SchemaMismatch,
     SourceError,
 )
-from zonebloom.storage.files import forget_listings, reading
+from zonebloom.storage.columns import union_type
+from zonebloom.storage.files import forget_listings, reading, require_parquet
 from zonebloom.storage.listing import is_pattern, matching_files
 from zonebloom.storage.object_store import StoreHandler, is_store, path_in
 from zonebloom.storage.parquet.keys import ParquetKeys
 from zonebloom.storage.paths import absolute_path, is_uri, open_files_of, open_uri
-from zonebloom.storage.plain_files import plain_files
+from zonebloom.storage.plain_files import files_below, plain_files
 from zonebloom.storage.source import Fragment, Source
 from zonebloom.storage.tables import refuse_tables
 from zonebloom.threads import REMOTE_THREADS
@@ -176,7 +177,7 @@ class _Files:
         first = paths if isinstance(paths, str) else paths[0]
         name = self.format if isinstance(self.format, str) else self.format.default_extname
         advice = f"check that every file there is {name}, or name the files to use"
-        with reading(f"the schema of {first}", advice):
+        with reading(f"the schema of {first}", advice), self._naming_foreign(paths, filesystem):
             # pyarrow lists the index folder too, of which a vacuum may delete a part meanwhile.
             for _ in range(2):
                 with suppress(FileNotFoundError):
@@ -185,6 +186,21 @@ class _Files:
                 return self._discovered(paths, filesystem)
             except FileNotFoundError as error:
                 raise NoFragments(f"{error}; check the path") from None
+
+    @contextmanager
+    def _naming_foreign(
+        self, paths: str | list[str], filesystem: pafs.FileSystem
+    ) -> Iterator[None]:
+        """Name a file that is not meant to be Parquet, if the files are and cannot be opened."""
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError):
+            if self.format == "parquet":
+                files = [paths] if isinstance(paths, str) else paths
+                if isinstance(paths, str) and _is_folder(filesystem, paths):
+                    files = files_below(filesystem, paths)
+                require_parquet(filesystem, files)
+            raise
 
     def _discovered(self, paths: str | list[str], filesystem: pafs.FileSystem) -> pads.Dataset:
         import pyarrow.dataset as pads
@@ -202,6 +218,10 @@ class _Files:
             if partitioning != "hive" or self.schema is not None:
                 raise
             return _with_types_of_files(paths, self.format, filesystem)
+
+
+def _is_folder(filesystem: pafs.FileSystem, path: str) -> bool:
+    return filesystem.get_file_info(path).type == pafs.FileType.Directory
 
 
 def _not_of_tables(source: Source) -> Source:
@@ -230,25 +250,48 @@ def _with_types_of_files(
 
 
 def _united(source: Source) -> Source:
+    parquet_in = source.filesystem if source.has_statistics else None
+
     def stored(fragment: Fragment) -> pa.Schema:
-        with reading(f"the schema of {fragment.path}"):
+        with reading(fragment.path, verb="read the schema of", parquet_in=parquet_in):
             return source.open(fragment, source.filesystem).physical_schema
 
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
         schemas = list(pool.map(stored, source.fragments))
     union = schemas[0]
-    for fragment, each in zip(source.fragments, schemas, strict=True):
+    for number, schema in enumerate(schemas):
         try:
-            union = pa.unify_schemas([union, each], promote_options="permissive")
+            union = pa.unify_schemas([union, schema], promote_options="permissive")
         except pa.ArrowException as error:
-            raise SchemaMismatch(
-                f"{fragment.path} holds columns of types that have none in common with other "
-                f"files: {error}; give schema=, or rewrite the file"
-            ) from None
+            paths = [fragment.path for fragment in source.fragments]
+            raise _no_union(paths, schemas[: number + 1], error) from None
     of_paths = [each for each in source.schema if each.name not in union.names]
     is_shared = all(each.type == union.field(each.name).type for one in schemas for each in one)
     schema = pa.schema([*union, *of_paths], union.metadata)
     return replace(source, schema=schema, types="shared" if is_shared else "cast")
+
+
+def _no_union(
+    paths: Sequence[str], schemas: Sequence[pa.Schema], error: pa.ArrowException
+) -> SchemaMismatch:
+    """Return the error for a last schema that has no union with those before it.
+
+    It names two files, for only the user knows which of them is the odd one.
+    """
+    *earlier, last = schemas
+    for path, schema in zip(paths, earlier, strict=False):
+        for field in schema:
+            for at in last.get_all_field_indices(field.name):
+                if union_type(field.type, last.types[at]) is None:
+                    return SchemaMismatch(
+                        f"{path} holds column {field.name!r} as {field.type} and "
+                        f"{paths[len(earlier)]} as {last.types[at]}, which no type holds both of; "
+                        "rewrite one of them, leave it out, or give schema="
+                    )
+    return SchemaMismatch(
+        f"{paths[len(earlier)]} holds columns of types that have none in common with other files: "
+        f"{error}; give schema=, or rewrite the file"
+    )
 
 
 def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ _SAMPLE_BYTES = 4 << 10
 _TAIL_BYTES = 64 << 10
 _READ_BYTES = 1 << 20
 _PARQUET_ENDS = (b"PAR1", b"PARE")
+_PARQUET_NAMES = (".parquet", ".parq", ".pq")
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 # What stores call a name of an object's content, or of one version of it.
@@ -72,15 +74,52 @@ class FileIdentity(NamedTuple):
 
 @contextlib.contextmanager
 def reading(
-    path: str, advice: str = "repair or remove the file", verb: str = "read"
+    path: str,
+    advice: str = "repair or remove the file",
+    verb: str = "read",
+    *,
+    parquet_in: pafs.FileSystem | None = None,
 ) -> Iterator[None]:
-    """Names the file in what pyarrow or the system raises while it is read."""
+    """Name the file in what pyarrow or the system raises while it is read.
+
+    With the file system of a file that should be Parquet, a file of another kind, such as a README
+    in the folder of the data, is called what it is.
+    """
     try:
         yield
     except SourceError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
+        if parquet_in is not None:
+            require_parquet(parquet_in, [path])
         raise FragmentUnreadable(f"cannot {verb} {path}: {error}; {advice}") from None
+
+
+def require_parquet(filesystem: pafs.FileSystem, paths: Iterable[str]) -> None:
+    """Raise FragmentUnreadable for the first file that is not meant to be Parquet."""
+    for path in paths:
+        if not _is_foreign(filesystem, path):
+            continue
+        pattern = f"{posixpath.dirname(path)}/**/*.parquet"
+        others = f'open the others by a pattern: "{pattern}"'
+        raise FragmentUnreadable(
+            f"{path} is not a Parquet file; move it, or give it a name that begins with _ or ., or "
+            + (others if is_local(filesystem) else "name the files to use")
+        )
+
+
+def _is_foreign(filesystem: pafs.FileSystem, path: str) -> bool:
+    """Return whether a file has neither a name nor a beginning of Parquet.
+
+    A damaged file of Parquet has one of them.
+    """
+    if path.lower().endswith(_PARQUET_NAMES):
+        return False
+    try:
+        with filesystem.open_input_file(path) as file:
+            return file.read(4) not in _PARQUET_ENDS
+    except (pa.ArrowException, OSError, ValueError):
+        return False
 
 
 class ReadCounter:

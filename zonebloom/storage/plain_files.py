@@ -39,8 +39,13 @@ def plain_files(filesystem: pafs.FileSystem, path: str, is_folder: bool) -> Sour
     return Source(schema, None, filesystem, root, fragments)
 
 
+def files_below(filesystem: pafs.FileSystem, folder: str) -> list[str]:
+    """Return the files below a folder, sorted, without those that pyarrow takes for hidden."""
+    return [posixpath.join(folder, key) for key in _keys(filesystem, folder.rstrip("/"))]
+
+
 def _keys(filesystem: pafs.FileSystem, root: str) -> list[str]:
-    """Paths below a folder, but for those of which a part is hidden."""
+    """Return the paths below a folder. Leave out those of which a part is hidden."""
     found = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
     start = len(root)
     # Only files have a size; to ask for their type takes as long as to list them.

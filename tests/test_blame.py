@@ -1,0 +1,140 @@
+"""Errors name the file and the column that are at fault, and what to do about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import zonebloom as zb
+from zonebloom.errors import FragmentUnreadable, SchemaMismatch
+
+INT32 = pa.table({"id": pa.array(range(5), pa.int32())})
+INT64 = pa.table({"id": pa.array(range(5, 10), pa.int64())})
+HUGE = pa.table({"id": pa.array([1 << 40], pa.int64())})
+TEXT = pa.table({"id": [f"x{i}" for i in range(5)]})
+DIGITS = pa.table({"id": ["10", "11"]})
+
+
+def write(folder: Path, **tables: pa.Table) -> str:
+    folder.mkdir(exist_ok=True)
+    for name, table in tables.items():
+        pq.write_table(table, folder / f"{name}.parquet")
+    return str(folder)
+
+
+# The ways to read all rows of a dataset.
+READS = {
+    "to_table": lambda ds: ds.to_table(),
+    "filter": lambda ds: ds.to_table(filter="id = 3"),
+    "lookup": lambda ds: ds.lookup("id", [3]),
+    "count_rows": lambda ds: ds.count_rows("id = 3"),
+    "locate": lambda ds: ds.locate("id", [3]),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize(
+    ("tables", "culprit"),
+    [
+        ({"a": INT32, "b": INT64, "c": TEXT}, "c.parquet holds column 'id' as string"),
+        ({"a": INT32, "b": DIGITS, "c": HUGE}, "c.parquet holds column 'id' as int64"),
+        ({"a": INT32, "b": HUGE, "c": DIGITS}, "b.parquet holds column 'id' as int64"),
+        ({"a": INT32, "b": INT64, "c": INT64, "d": HUGE}, "d.parquet holds column 'id' as int64"),
+    ],
+)
+def test_the_file_whose_values_do_not_fit_is_named(tmp_path, tables, culprit, read):
+    ds = zb.dataset(write(tmp_path / "data", **tables))
+    with pytest.raises(SchemaMismatch) as caught:
+        read(ds)
+    assert culprit in str(caught.value)
+    assert ('schema="union"' in str(caught.value)) == ("int64" in culprit)
+
+
+def test_types_with_a_union_are_said_to_have_one(tmp_path):
+    folder = write(tmp_path / "data", a=INT32, b=INT64)
+    advice = r'b\.parquet holds column \'id\' as int64.*schema="union", which reads both as int64'
+    with pytest.raises(SchemaMismatch, match=advice):
+        zb.dataset(folder).create_scalar_index("id", spark=False)
+    ds = zb.dataset(folder, schema="union")
+    ds.create_scalar_index("id", spark=False)
+    assert [ds.count_rows(f"id = {i}") for i in (-1, 3, 7, 10)] == [0, 1, 1, 0]
+    # Where no type holds both, or the dataset has the union already, it is no advice.
+    write(tmp_path / "other", a=TEXT, b=INT64)
+    with pytest.raises(SchemaMismatch, match="rewrite the file, or read other columns"):
+        zb.dataset(str(tmp_path / "other")).create_scalar_index("id", spark=False)
+    write(tmp_path / "wide", a=pa.table({"id": [1 << 53]}), b=pa.table({"id": [0.5]}))
+    with pytest.raises(SchemaMismatch, match="rewrite the file, or read other columns"):
+        zb.dataset(str(tmp_path / "wide"), schema="union").create_scalar_index("id", spark=False)
+
+
+@pytest.mark.parametrize(
+    ("tables", "files"),
+    [
+        ({"a": INT32, "b": INT64, "c": TEXT}, ["a.parquet", "c.parquet"]),
+        ({"a": INT32, "b": TEXT, "c": TEXT}, ["a.parquet", "b.parquet"]),
+        ({"a": TEXT, "b": TEXT, "c": INT32, "d": TEXT}, ["a.parquet", "c.parquet"]),
+        ({"a": pa.table({"k": [1]}), "b": INT32, "c": TEXT}, ["b.parquet", "c.parquet"]),
+    ],
+)
+def test_both_files_without_a_union_are_named(tmp_path, tables, files):
+    with pytest.raises(SchemaMismatch) as caught:
+        zb.dataset(write(tmp_path / "data", **tables), schema="union")
+    message = str(caught.value)
+    assert [f"{name}.parquet" for name in tables if f"{name}.parquet" in message] == files
+    for name in files:
+        kind = tables[name.partition(".")[0]].schema.field("id").type
+        assert f"{name} holds column 'id' as {kind}" in message or f"{name} as {kind}" in message
+
+
+FOREIGN = {
+    "README.md": b"# Logs of a shop, one folder a day, kept for three years\n",
+    "0": b"",
+    "zz.txt": b"x",
+    "notes.csv": b"id,why\n1,a\n",
+    "sub/LICENSE": b"Apache License " * 20,
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_file_that_is_not_parquet_is_named(tmp_path, name):
+    folder = tmp_path / "data"
+    write(folder, a=INT32, b=INT32)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(FOREIGN[name])
+
+    def opened():
+        return zb.dataset(str(folder))
+
+    for read in [
+        *READS.values(),
+        lambda ds: ds.create_scalar_index("id", spark=False),
+        lambda ds: ds.search("id = 3"),
+        lambda ds: zb.dataset(str(folder), schema="union"),
+    ]:
+        with pytest.raises(FragmentUnreadable) as caught:
+            read(opened())
+        message = str(caught.value)
+        assert f"{folder / name} is not a Parquet file" in message
+        assert f'"{(folder / name).parent}/**/*.parquet"' in message
+    ds = zb.dataset(f"{folder}/**/*.parquet")
+    assert ds.count_rows() == 10
+    ds.create_scalar_index("id", spark=False)
+    assert ds.count_rows("id = 3") == 2
+    (folder / name).rename((folder / name).with_name(f"_{Path(name).name}"))
+    assert opened().count_rows() == 10
+
+
+def test_a_damaged_file_is_not_called_another_kind(tmp_path):
+    folder = tmp_path / "data"
+    write(folder, a=INT32, b=INT32, c=INT32)
+    whole = (folder / "b.parquet").read_bytes()
+    for name, data in {"b.parquet": b"<html>", "b": whole[:-9], "b.PARQUET": b""}.items():
+        (folder / "b.parquet").unlink(missing_ok=True)
+        (folder / name).write_bytes(data)
+        for read in READS.values():
+            with pytest.raises(FragmentUnreadable, match=rf"cannot read \S*/{name}:.*repair"):
+                read(zb.dataset(str(folder)))
+        (folder / name).unlink()
