@@ -47,9 +47,9 @@ def dataset(
     Parameters
     ----------
     source : path, URI, list of them, or dataset of pyarrow, deltalake or pyiceberg
-        A folder, a file, a glob pattern, a URI, several files, a ``pyarrow.dataset.Dataset``
-        over files, a ``pyarrow.Table`` in memory, a ``deltalake.DeltaTable`` or a pyiceberg
-        ``Table`` at the version it has loaded.
+        A folder, a file, a glob pattern, a URI, several files and folders, a
+        ``pyarrow.dataset.Dataset`` over files, a ``pyarrow.Table`` in memory, a
+        ``deltalake.DeltaTable`` or a pyiceberg ``Table`` at the version it has loaded.
     format : str
         "parquet", or another format of ``pyarrow.dataset``; those are read a whole fragment
         at a time.
@@ -62,7 +62,8 @@ def dataset(
         indices are common to them, and none replaces an index of another.
     partitioning : "auto", "hive", list of str, pyarrow.dataset.Partitioning, or None
         What folders say of the rows in them, as ``pyarrow.dataset.dataset`` takes it. "auto"
-        is "hive" (``year=2024/month=1``) below a folder and None for files named one by one.
+        is "hive" (``year=2024/month=1``) below a folder, below the folder that a pattern begins
+        with, or below the one that folders of a list share, and None for files named one by one.
     stale : {"read", "raise", "ignore-missing"}
         What becomes of files that are others than when the dataset was opened or indexed. One
         that changed or came is read whole, with a warning; "raise" refuses whatever would use
@@ -147,6 +148,8 @@ def dataset(
         source = absolute_path(title)
     elif title is not None and filesystem is None:
         filesystem, source = _as_session_has_it(title)
+    elif isinstance(source, list | tuple) and filesystem is None:
+        source = [absolute_path(arguments.path(path, "an item of source")) for path in source]
     where: Any = source
 
     def files_and_index() -> tuple[Source, Catalog]:
@@ -165,6 +168,7 @@ def dataset(
 
     opened = Opened.of(*files_and_index(), embedded_filters=embedded_filters)
     is_listed = title is not None or is_delta(source) or is_iceberg(source)
+    is_listed |= opened.source.is_listed
     return Dataset(opened, title, files_and_index if is_listed else None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ from zonebloom.errors import (
     SourceError,
 )
 from zonebloom.storage.columns import union_type
-from zonebloom.storage.files import forget_listings, reading, require_parquet
-from zonebloom.storage.listing import is_pattern, matching_files
+from zonebloom.storage.files import forget_listings, is_local, reading, require_parquet
+from zonebloom.storage.listing import fixed_folder, is_pattern, matching_files
 from zonebloom.storage.object_store import StoreHandler, is_store, path_in
 from zonebloom.storage.parquet.keys import ParquetKeys
 from zonebloom.storage.paths import absolute_path, is_uri, open_files_of, open_uri
@@ -131,14 +131,27 @@ class _Files:
     partitioning: Partitioning = None
     schema: pa.Schema | None = None
 
-    def named(self, paths: list[str]) -> Source:
+    def named(self, paths: list[str], base: str | None = None) -> Source:
+        """Return the source of some files and folders.
+
+        What paths say of the rows counts below `base`, which is the folder that all are in where
+        some are folders.
+        """
         where = self.filesystem
         if where is None:
             where, paths = open_files_of([absolute_path(path) for path in paths])
         paths = [path_in(where, path) for path in paths]
-        source = _from_dataset(self.dataset(paths, where), None)
+        # A pattern names files only.
+        folders = _folders_among(where, paths) if base is None else set()
+        files, root = paths, None
+        if folders:
+            files = _files_of(where, paths, folders)
+            root = base = _common_folder(
+                path.rstrip("/") if path in folders else posixpath.dirname(path) for path in paths
+            )
+        source = _from_dataset(self.dataset(files, where, base), root)
         refuse_tables(where, source.root)
-        return _not_of_tables(source)
+        return replace(_not_of_tables(source), is_listed=bool(folders))
 
     def at(self, path: str) -> Source:
         where = self.filesystem
@@ -150,7 +163,7 @@ class _Files:
                 matching = matching_files(path)
                 if not matching:
                     raise NoFragments(f"no file matches {path}; check the pattern")
-                return self.named(matching)
+                return self.named(matching, fixed_folder(path))
         assert where is not None
         path = path_in(where, path)
         forget_listings(where)
@@ -173,7 +186,9 @@ class _Files:
     def _is_auto(self) -> bool:
         return isinstance(self.partitioning, str) and self.partitioning == "auto"
 
-    def dataset(self, paths: str | list[str], filesystem: pafs.FileSystem) -> pads.Dataset:
+    def dataset(
+        self, paths: str | list[str], filesystem: pafs.FileSystem, base: str | None = None
+    ) -> pads.Dataset:
         first = paths if isinstance(paths, str) else paths[0]
         name = self.format if isinstance(self.format, str) else self.format.default_extname
         advice = f"check that every file there is {name}, or name the files to use"
@@ -181,9 +196,9 @@ class _Files:
             # pyarrow lists the index folder too, of which a vacuum may delete a part meanwhile.
             for _ in range(2):
                 with suppress(FileNotFoundError):
-                    return self._discovered(paths, filesystem)
+                    return self._discovered(paths, filesystem, base)
             try:
-                return self._discovered(paths, filesystem)
+                return self._discovered(paths, filesystem, base)
             except FileNotFoundError as error:
                 raise NoFragments(f"{error}; check the path") from None
 
@@ -202,10 +217,18 @@ class _Files:
                 require_parquet(filesystem, files)
             raise
 
-    def _discovered(self, paths: str | list[str], filesystem: pafs.FileSystem) -> pads.Dataset:
+    def _discovered(
+        self, paths: str | list[str], filesystem: pafs.FileSystem, base: str | None
+    ) -> pads.Dataset:
         import pyarrow.dataset as pads
 
-        partitioning = None if self._is_auto else self.partitioning
+        partitioning = self.partitioning
+        if self._is_auto:
+            # Without a "=" in a path there is nothing to read from it, and pyarrow is quicker.
+            is_hive = base is not None and any("=" in path[len(base) :] for path in paths)
+            partitioning = "hive" if is_hive else None
+        if base is not None and partitioning is not None and not isinstance(paths, str):
+            return self._partitioned(paths, filesystem, base, partitioning)
         try:
             return pads.dataset(
                 paths,
@@ -215,9 +238,78 @@ class _Files:
                 partitioning=partitioning,
             )
         except pa.ArrowTypeError:
-            if partitioning != "hive" or self.schema is not None:
+            if partitioning != "hive" or self.schema is not None or not isinstance(paths, str):
                 raise
-            return _with_types_of_files(paths, self.format, filesystem)
+            files = pafs.FileSelector(paths, recursive=True)
+            return self._partitioned(files, filesystem, paths, partitioning)
+
+    def _partitioned(
+        self,
+        paths: list[str] | pafs.FileSelector,
+        filesystem: pafs.FileSystem,
+        base: str,
+        partitioning: Any,
+    ) -> pads.Dataset:
+        """Return a dataset of files whose paths below a folder name values.
+
+        A column that files hold too has the files' type and the paths' values.
+        """
+        import pyarrow.dataset as pads
+
+        if partitioning == "hive":
+            partitioning = pads.HivePartitioning.discover()
+        elif isinstance(partitioning, list):
+            partitioning = pads.partitioning(field_names=partitioning)
+        first = paths if isinstance(paths, list) else paths.base_dir
+        stored = pads.dataset(first, format=self.format, filesystem=filesystem)
+        options = pads.FileSystemFactoryOptions(base, partitioning)
+        factory = pads.FileSystemDatasetFactory(filesystem, paths, stored.format, options)
+        if self.schema is not None:
+            return factory.finish(self.schema)
+        *_, of_paths = factory.inspect_schemas()
+        added = [field for field in of_paths if field.name not in stored.schema.names]
+        return factory.finish(pa.schema([*stored.schema, *added], stored.schema.metadata))
+
+
+def _folders_among(filesystem: pafs.FileSystem, paths: Sequence[str]) -> set[str]:
+    """Return the paths that are folders."""
+    asked = list(paths)
+    if not is_local(filesystem):
+        # To ask a store about each of many files takes long, and files have an extension.
+        asked = [path for path in paths if "." not in posixpath.basename(path)]
+    with reading(asked[0] if asked else "", "make it readable", "look at"):
+        infos = filesystem.get_file_info([path.rstrip("/") or "/" for path in asked])
+    return {
+        path
+        for path, info in zip(asked, infos, strict=True)
+        if info.type == pafs.FileType.Directory
+    }
+
+
+def _files_of(
+    filesystem: pafs.FileSystem, paths: Sequence[str], folders: Collection[str]
+) -> list[str]:
+    """Return the files among paths and those below the folders among them, each once."""
+    files: dict[str, None] = {}
+    for path in paths:
+        below = [path]
+        if path in folders:
+            below = files_below(filesystem, path)
+            if not below:
+                raise NoFragments(
+                    f"{path} holds no data file; write some first, or leave it out of the list"
+                )
+        files |= dict.fromkeys(below)
+    return list(files)
+
+
+def _common_folder(folders: Iterable[str]) -> str:
+    try:
+        return posixpath.commonpath(list(folders)) or "/"
+    except ValueError:
+        raise SourceError(
+            "the files do not share a folder; give an index_dir, or one dataset for each place"
+        ) from None
 
 
 def _is_folder(filesystem: pafs.FileSystem, path: str) -> bool:
@@ -228,25 +320,6 @@ def _not_of_tables(source: Source) -> Source:
     """A source, when none of its files lies in a table; its root has been looked at."""
     refuse_tables(source.filesystem, source.root, [each.path for each in source.fragments])
     return source
-
-
-def _with_types_of_files(
-    paths: str | list[str], format: str | pads.FileFormat, filesystem: pafs.FileSystem
-) -> pads.Dataset:
-    """A Hive dataset whose files hold columns of their paths too: the files' types, the paths'
-    values."""
-    import pyarrow.dataset as pads
-
-    stored = pads.dataset(paths, format=format, filesystem=filesystem)
-    where = pafs.FileSelector(paths, recursive=True) if isinstance(paths, str) else paths
-    options = pads.FileSystemFactoryOptions(partitioning=pads.HivePartitioning.discover())
-    factory = pads.FileSystemDatasetFactory(filesystem, where, stored.format, options)
-    *_, of_paths = factory.inspect_schemas()
-    added = [each for each in of_paths if each.name not in stored.schema.names]
-    schema = pa.schema([*stored.schema, *added], stored.schema.metadata)
-    return pads.dataset(
-        paths, schema=schema, format=format, filesystem=filesystem, partitioning="hive"
-    )
 
 
 def _united(source: Source) -> Source:
@@ -323,12 +396,7 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
         raise SourceError(
             "the dataset is made of row groups of files rather than of files; give the files"
         )
-    try:
-        root = root or posixpath.commonpath([posixpath.dirname(path) for path in paths]) or "/"
-    except ValueError:
-        raise SourceError(
-            "the files do not share a folder; give an index_dir, or one dataset for each place"
-        ) from None
+    root = root or _common_folder(posixpath.dirname(path) for path in paths)
     files = tuple(
         Fragment(path, posixpath.relpath(path, root), each.partition_expression)
         for path, each in zip(paths, fragments, strict=True)

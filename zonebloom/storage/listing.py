@@ -22,6 +22,17 @@ def is_pattern(path: str) -> bool:
     return not _GLOB_CHARACTERS.isdisjoint(path)
 
 
+def fixed_folder(pattern: str) -> str:
+    """Return the folder that all matching files are in, up to the first wildcard.
+
+    >>> fixed_folder("/logs/2024-*/day=1/*.parquet"), fixed_folder("/logs/*.parquet")
+    ('/logs', '/logs')
+    """
+    parts = pattern.split(os.sep)
+    first = next(number for number, part in enumerate(parts) if is_pattern(part))
+    return os.sep.join(parts[:first]) or os.sep
+
+
 def matching_files(pattern: str) -> list[str]:
     """Files that match an absolute pattern, sorted; unlike ``glob.glob``, closed folders raise, and
     no wildcard is an index."""
