@@ -5,11 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
-from zonebloom.errors import FragmentUnreadable, SchemaMismatch
+from zonebloom.cli import main as cli
+from zonebloom.errors import (
+    ColumnNotFound,
+    FilterError,
+    FragmentUnreadable,
+    IndexNotFound,
+    SchemaMismatch,
+)
+from zonebloom.predicates import IsNull
+from zonebloom.scan.binding import no_column
 
 INT32 = pa.table({"id": pa.array(range(5), pa.int32())})
 INT64 = pa.table({"id": pa.array(range(5, 10), pa.int64())})
@@ -138,3 +148,104 @@ def test_a_damaged_file_is_not_called_another_kind(tmp_path):
             with pytest.raises(FragmentUnreadable, match=rf"cannot read \S*/{name}:.*repair"):
                 read(zb.dataset(str(folder)))
         (folder / name).unlink()
+
+
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory):
+    """A folder with an index on "customer", and a struct beside it."""
+    folder = tmp_path_factory.mktemp("names") / "orders"
+    rows = {"customer": ["a", "b"], "Day": [1, 2], "place": [{"city": "x"}, {"city": "y"}]}
+    write(folder, a=pa.table(rows))
+    zb.dataset(str(folder)).create_scalar_index("customer", spark=False)
+    return str(folder)
+
+
+COLUMN_CALLS = {
+    "create_scalar_index": lambda ds, name: ds.create_scalar_index(name, spark=False),
+    "lookup": lambda ds, name: ds.lookup(name, ["a"]),
+    "locate": lambda ds, name: ds.locate(name, ["a"]),
+    "locate two": lambda ds, name: ds.locate(["Day", name], {"Day": [1], name: ["a"]}),
+    "files_with_keys": lambda ds, name: ds.files_with_keys(name, ["a"]),
+    "search_many": lambda ds, name: ds.search_many(name, ["a"]),
+    "key_ranges": lambda ds, name: ds.key_ranges(name),
+    "global_filter": lambda ds, name: ds.global_filter(name),
+    "advise": lambda ds, name: ds.advise(name),
+    "advices": lambda ds, name: ds.advise("Day")[name],
+    "columns=": lambda ds, name: ds.to_table([name]),
+    "columns={}": lambda ds, name: ds.to_table({"x": pc.field(name)}),
+    "SQL": lambda ds, name: ds.to_table(filter=f"{name} = 'a'"),
+    "SQL count": lambda ds, name: ds.count_rows(f"{name} IS NULL"),
+    "pyarrow": lambda ds, name: ds.to_table(filter=pc.field(name) == "a"),
+    "tuples": lambda ds, name: ds.to_table(filter=[(name, "=", "a")]),
+    "predicate": lambda ds, name: ds.to_table(filter=IsNull((name,))),
+    "search": lambda ds, name: ds.search(f"{name} = 'a'"),
+}
+TYPOS = {"custmer": "customer", "CUSTOMER_": "customer", "dya": "Day", "day_": "Day"}
+
+
+@pytest.mark.parametrize("typo", TYPOS)
+@pytest.mark.parametrize("call", COLUMN_CALLS.values(), ids=COLUMN_CALLS)
+def test_an_unknown_column_is_answered_with_those_alike(orders, call, typo):
+    with pytest.raises((ColumnNotFound, FilterError)) as caught:
+        call(zb.dataset(orders), typo)
+    if call is COLUMN_CALLS["advices"]:
+        # There was advice on one column only.
+        assert ("did you mean Day?" in str(caught.value)) == (TYPOS[typo] == "Day")
+    else:
+        assert f"did you mean {TYPOS[typo]}?" in str(caught.value).replace("Did", "did")
+
+
+def test_leaves_and_names_unlike_any(orders):
+    ds = zb.dataset(orders)
+    for call in ("create_scalar_index", "lookup", "locate", "search_many", "advise"):
+        with pytest.raises(ColumnNotFound, match=r"did you mean place\.city\?"):
+            COLUMN_CALLS[call](ds, "place.cty")
+        with pytest.raises(ColumnNotFound, match=r"the dataset has customer, Day, place$"):
+            COLUMN_CALLS[call](ds, "zzz")
+
+
+INDEX_CALLS = {
+    "drop_index": lambda ds, name: ds.drop_index(name),
+    "index_statistics": lambda ds, name: ds.index_statistics(name),
+    "prewarm_index": lambda ds, name: ds.prewarm_index(name),
+    "validate_index": lambda ds, name: ds.validate_index(name),
+    "index_to_lance": lambda ds, name: ds.index_to_lance(name, "x.lance"),
+    "optimize_indices": lambda ds, name: ds.optimize.optimize_indices([name], spark=False),
+}
+
+
+@pytest.mark.parametrize("call", INDEX_CALLS.values(), ids=INDEX_CALLS)
+def test_an_unknown_index_is_answered_with_those_alike(orders, call):
+    for typo in ("custmer_idx", "customer", "Customer_Index"):
+        with pytest.raises(IndexNotFound, match=r"did you mean customer_idx\? there is: cust"):
+            call(zb.dataset(orders), typo)
+    with pytest.raises(IndexNotFound, match="no index 'zz'; there is: customer_idx"):
+        call(zb.dataset(orders), "zz")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["lookup", "ORDERS", "custmer = 'a'"], "customer"),
+        (["lookup", "ORDERS", "--key=custmer=a"], "customer"),
+        (["lookup", "ORDERS", "--key=custmer=a", "--key=Day=1"], "customer"),
+        (["head", "ORDERS", "--columns=dya"], "Day"),
+        (["build", "ORDERS", "--column=custmer", "--engine=local"], "customer"),
+        (["advise", "ORDERS", "--column=custmer"], "customer"),
+        (["stats", "ORDERS", "--column=custmer"], "customer"),
+        (["stats", "ORDERS", "--name=custmer_idx"], "customer_idx"),
+        (["drop", "ORDERS", "--name=custmer_idx"], "customer_idx"),
+        (["validate", "ORDERS", "--name=custmer_idx"], "customer_idx"),
+        (["refresh", "ORDERS", "--name=custmer_idx", "--engine=local"], "customer_idx"),
+    ],
+)
+def test_names_on_the_command_line(orders, words, meant, capsys):
+    pytest.importorskip("click")
+    assert cli.main([word.replace("ORDERS", orders) for word in words]) == 1
+    assert f"did you mean {meant}?" in capsys.readouterr().err.replace("Did", "did")
+
+
+def test_thousands_of_columns_are_not_all_listed():
+    message = no_column("c70000", pa.schema({f"c{i}": pa.int8() for i in range(9000)}))
+    assert message.startswith("there is no column 'c70000'; did you mean c7000")
+    assert message.endswith("c19, ...")

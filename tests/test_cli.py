@@ -652,7 +652,7 @@ def test_index_dir(run, data, tmp_path):
         (["build", "DATA", "--column=nothing", "--engine=local"], "no column 'nothing'"),
         (["build", "DATA", "--column=tags", "--engine=local"], "cannot be indexed"),
         (["build", "DATA", "--column=id", "--engine=local", "--probability=2"], "probability"),
-        (["stats", "DATA", "--name=nothing"], "there is no index like that"),
+        (["stats", "DATA", "--name=nothing"], "there is no index 'nothing'"),
     ],
 )
 def test_an_error_is_one_line_and_exit_code_1(run, data, arguments, message):

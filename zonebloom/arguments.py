@@ -16,6 +16,9 @@ from zonebloom.errors import InvalidArgument
 
 Kind = TypeVar("Kind")
 
+# A table may have thousands of columns.
+_SHOWN_NAMES = 20
+
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 80
 # Of other types the repr may be of many lines.
@@ -32,6 +35,25 @@ def shown(value: object) -> str:
         # Python writes no integer of more than 4300 digits.
         return f"a {type(value).__name__} too long to be shown"
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def choices(name: str, known: Iterable[str], introduction: str) -> str:
+    """List the names there are, after those that a mistyped name may mean.
+
+    >>> choices("Iid", ["id", "day"], "the dataset has")
+    'did you mean id? the dataset has id, day'
+    >>> choices("price", ["id", "day"], "the dataset has"), choices("id", [], "there is:")
+    ('the dataset has id, day', 'there is: none')
+    """
+    import difflib
+
+    names = list(known)
+    # Names that differ in case alone are the closest.
+    by_lower = {each.lower(): each for each in names}
+    close = [by_lower[each] for each in difflib.get_close_matches(name.lower(), by_lower, 3)]
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    more = ", ..." if len(names) > _SHOWN_NAMES else ""
+    return f"{hint}{introduction} {', '.join(names[:_SHOWN_NAMES]) or 'none'}{more}"
 
 
 def refusal(value: object, parameter: str, advice: str) -> InvalidArgument:

@@ -18,7 +18,7 @@ from zonebloom.errors import (
 )
 from zonebloom.index.fit import indexed_column
 from zonebloom.predicates import Predicate, RowFilter, translate, unknowns
-from zonebloom.scan.binding import Binding, require_column
+from zonebloom.scan.binding import Binding, known_columns, require_column
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column
 from zonebloom.storage.listing import INDEX_FOLDER
@@ -98,10 +98,9 @@ class Opened:
             require_column(path[0], self.source.schema)
         leaf = leaf_type(self.source.schema, path)
         if leaf is None:
-            known = ", ".join(self.source.schema.names[:20])
             raise ColumnNotFound(
-                f"there is no column {arguments.shown(name)}, or more than one; the dataset has "
-                f"{known}"
+                f"there is no column {arguments.shown(name)}, or more than one; "
+                f"{known_columns(name, self.source.schema)}"
             )
         require_indexable(leaf, name)
         if path[0] in self.source.partition_columns():
@@ -124,8 +123,8 @@ class Opened:
     def entry(self, name: str) -> IndexEntry:
         self.require_unlocked()
         if arguments.text(name, "name") not in self.version.indices:
-            known = ", ".join(self.version.indices) or "none"
-            raise IndexNotFound(f"there is no index {arguments.shown(name)}; there is: {known}")
+            known = arguments.choices(name, self.version.indices, "there is:")
+            raise IndexNotFound(f"there is no index {arguments.shown(name)}; {known}")
         return self.version.indices[name]
 
     def indexed_column(self, entry: IndexEntry) -> Column:

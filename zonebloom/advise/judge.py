@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from zonebloom import arguments
 from zonebloom.display import Shown, list_html, page, table_html, title_html
+from zonebloom.errors import ColumnNotFound
 from zonebloom.text import bytes_text, table_text
 
 INDEX = "index"
@@ -133,7 +135,8 @@ class Advices(Shown, Sequence[Advice]):
             for each in self.advices:
                 if each.column == key:
                     return each
-            raise KeyError(key)
+            known = arguments.choices(key, [each.column for each in self.advices], "there is:")
+            raise ColumnNotFound(f"there is no advice on column {arguments.shown(key)}; {known}")
         return self.advices[key]
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pyarrow as pa
 
+from zonebloom.arguments import choices
 from zonebloom.cli import text
 from zonebloom.cli.options import given, how_to_build, on_dataset, zonebloom, zones
 from zonebloom.cli.output import Answer, in_terminal, table_of
@@ -118,8 +119,10 @@ def stats(ds: Dataset, column: str | None, name: str | None) -> Answer:
         each for each in described if name in (None, each.name) and column in (None, each.column)
     ]
     if not chosen and (name or column):
-        known = ", ".join(f"{each.name} on {each.column}" for each in described) or "none"
-        raise IndexNotFound(f"there is no index like that at {ds.title}; there is: {known}")
+        if name:
+            ds.opened.entry(name)
+        known = choices(column or "", [each.column for each in described], "there is one on:")
+        raise IndexNotFound(f"there is no index like that at {ds.title}; {known}")
     figures = [ds.index_statistics(each.name) for each in chosen]
     of_files = [] if name else ds.embedded_filters()
     embedded = [each for each in of_files if column in (None, each.column)]

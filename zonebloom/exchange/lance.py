@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zonebloom import arguments
 from zonebloom.errors import (
     ColumnNotFound,
     CorruptIndex,
@@ -169,8 +170,8 @@ def commit_to_lance(
         )
     lance_field = dataset.lance_schema.field(column)
     if lance_field is None:
-        known = ", ".join(dataset.schema.names[:20])
-        raise ColumnNotFound(f"there is no column {column!r}; the Lance dataset has {known}")
+        known = arguments.choices(column, dataset.schema.names, "the Lance dataset has")
+        raise ColumnNotFound(f"there is no column {column!r}; {known}")
     fragment_ids = _require_whole_fragments(joined, dataset)
 
     index_id = str(uuid.uuid4())

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from zonebloom import arguments
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.predicates.arrow_form import SHORTER
@@ -50,10 +51,8 @@ def from_predicate(
     def resolve(path: ast.ColumnPath) -> tuple[pc.Expression, pa.DataType]:
         type_ = leaf_type(schema, path)
         if type_ is None:
-            known = ", ".join(schema.names[:20])
-            raise FilterError(
-                f"there is no column {ast.column_text(path)}; the columns are {known}"
-            )
+            known = arguments.choices(".".join(path), schema.names, "the columns are")
+            raise FilterError(f"there is no column {ast.column_text(path)}; {known}")
         return pc.field(path[0]) if len(path) == 1 else pc.field(*path), type_
 
     return write(predicate, resolve, exact)

@@ -8,7 +8,6 @@ escapes with a backslash unless ESCAPE says otherwise. NaN equals nothing, itsel
 
 from __future__ import annotations
 
-import difflib
 import functools
 import operator
 from contextlib import suppress
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from zonebloom import arguments
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, sql_literals
 from zonebloom.predicates.ast import Constant, Predicate
@@ -305,11 +305,7 @@ class _Translator(Walker):
                 shown = ", ".join(found)
                 self.fail(f"more than one column is called {name}: {shown}", "rename one", node)
             if not found:
-                lowered = {each.lower(): each for each in known}
-                close = difflib.get_close_matches(name.lower(), lowered, 3)
-                hint = f"did you mean {' or '.join(lowered[each] for each in close)}? "
-                shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
-                advice = f"{hint if close else ''}the columns are {shown}"
+                advice = arguments.choices(name, known, "the columns are")
                 self.fail(f"there is no column {joined}", advice, node)
             path += found
             fields = fields.field(found[0]).type

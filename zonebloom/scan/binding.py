@@ -14,6 +14,7 @@ from zonebloom import arguments
 from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter, columns_of
 from zonebloom.scan.recheck import Columns, filter_text, without_views
+from zonebloom.values.columns import leaf_names
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -126,5 +127,12 @@ def require_column(name: str, schema: pa.Schema) -> None:
 
 
 def no_column(name: str, schema: pa.Schema) -> str:
-    known = ", ".join(schema.names[:20]) + (", ..." if len(schema.names) > 20 else "")
-    return f"there is no column {arguments.shown(name)}; the dataset has {known}"
+    return f"there is no column {arguments.shown(name)}; {known_columns(name, schema)}"
+
+
+def known_columns(name: str, schema: pa.Schema) -> str:
+    """List the columns of a dataset, after those that a mistyped name may mean."""
+    if "." not in name:
+        return arguments.choices(name, schema.names, "the dataset has")
+    # Only a name with a dot can mean a leaf of a struct.
+    return arguments.choices(name, leaf_names(schema), "the dataset has")

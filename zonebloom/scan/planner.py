@@ -15,6 +15,7 @@ from zonebloom.catalog.model import DEFAULT_ITEMS, Version
 from zonebloom.catalog.page_maps import PageMaps
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
+    ColumnNotFound,
     EncryptedIndex,
     IndexNotFound,
     InvalidArgument,
@@ -34,6 +35,7 @@ from zonebloom.ranges import (
     by_fragment,
 )
 from zonebloom.sbbf.numpy_budget import NUMPY
+from zonebloom.scan.binding import no_column
 from zonebloom.scan.explain import IndexUse, ScanPlan
 from zonebloom.scan.partition_columns import PathValues
 from zonebloom.scan.plan import FileZones, FragmentPlan
@@ -257,14 +259,15 @@ class Planner:
         if self.version.locked:
             raise EncryptedIndex(self.version.locked)
         path = (column,) if column in self._source.schema.names else tuple(column.split("."))
+        leaf = leaf_type(self._source.schema, path)
+        if leaf is None:
+            raise ColumnNotFound(no_column(column, self._source.schema))
         index = self._searcher(coverage).index(path)
         if isinstance(index, str):
             raise IndexNotFound(
                 f"column {arguments.shown(column)} cannot be looked up: {index}; call "
                 "create_scalar_index on it"
             )
-        leaf = leaf_type(self._source.schema, path)
-        assert leaf is not None
         return index, leaf
 
     def key_ranges(self, column: str) -> pa.Table:

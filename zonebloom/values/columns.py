@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -55,6 +55,23 @@ def column_path(schema: pa.Schema, text: str, ignore_case: bool = False) -> tupl
         return parts
     whole = find_column(schema.names, text)
     return (whole,) if whole is not None else find_leaf(schema, parts) or parts
+
+
+def leaf_names(schema: pa.Schema) -> list[str]:
+    """Return the columns, with the leaves of structs in place of these.
+
+    >>> leaf_names(pa.schema({"id": pa.int8(), "s": pa.struct({"a": pa.int8()})}))
+    ['id', 's.a']
+    """
+
+    def below(name: str, kind: pa.DataType) -> Iterator[str]:
+        if not isinstance(kind, pa.StructType):
+            yield name
+            return
+        for field in kind:
+            yield from below(f"{name}.{field.name}", field.type)
+
+    return [leaf for field in schema for leaf in below(field.name, field.type)]
 
 
 def leaf_type(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:

@@ -12,7 +12,7 @@ the catalog's folder are deleted by the next `vacuum()` of the dataset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -197,7 +197,7 @@ class Actions:
         """What is known of an index, in a state in which an action may begin."""
         record = self._records().latest(require_name(name))
         if record.state == State.DOESNOTEXIST:
-            raise no_index(name)
+            raise no_index(name, self._records().all())
         if state is not None and record.state != state:
             raise InvalidState(f"index {name!r} is {record.state}: {hint}")
         return record
@@ -224,9 +224,11 @@ class Actions:
             )
 
 
-def no_index(name: str) -> IndexNotFound:
-    """What is raised of a name nobody gave."""
-    return IndexNotFound(f"there is no index {name!r}; indexes() lists those there are")
+def no_index(name: str, records: Iterable[Record]) -> IndexNotFound:
+    """Return the error for a name that no index has."""
+    names = [record.name for record in records if record.state != State.DOESNOTEXIST]
+    known = arguments.choices(name, names, "there is:")
+    return IndexNotFound(f"there is no index {name!r}; {known}; indexes() describes them")
 
 
 def _require_there(record: Record, indices: Container[str], step: str) -> None:

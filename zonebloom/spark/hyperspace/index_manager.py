@@ -206,9 +206,10 @@ class IndexManager(Actions):
         settings = read_settings(self._spark)
         records = self._known_records(settings)
         if index_name:
-            records = [record for record in records if record.name == require_name(index_name)]
-            if not records:
-                raise no_index(index_name)
+            named = [record for record in records if record.name == require_name(index_name)]
+            if not named:
+                raise no_index(index_name, records)
+            records = named
         # What was opened before does not warn again.
         lookup = ManagedLookup(self._access, records, settings, Recent())
         return plan_of(df, lookup)

@@ -20,6 +20,7 @@ from zonebloom.errors import UnsupportedType, ZoneBloomError
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, SALT, WORDS_PER_BLOCK
+from zonebloom.scan.binding import no_column
 from zonebloom.spark.column_case import require_names
 from zonebloom.spark.joins.sides import StepAside, why_keys_differ
 from zonebloom.spark.rebase import first_exact
@@ -55,7 +56,7 @@ def whole_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]
     """The filter over all keys a column holds in the files now, their type, and what was added."""
     name = find_column(dataset.schema.names, column)
     if name is None:
-        raise StepAside(f"the dataset has no column {column!r}")
+        raise StepAside(no_column(column, dataset.schema))
     try:
         stored = dataset.global_filter(name)
     except ZoneBloomError as error:

@@ -99,8 +99,8 @@ class Side:
         names = [field.name for field in self._fields]
         stored = find_column(names, name)
         if stored is None:
-            known = ", ".join(names[:20])
-            raise ColumnNotFound(f"{self.name} has no column {name!r}, or several; it has {known}")
+            known = arguments.choices(name, names, "it has")
+            raise ColumnNotFound(f"{self.name} has no column {name!r}, or several; {known}")
         return self._fields[names.index(stored)]
 
 

@@ -19,8 +19,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from zonebloom import arguments
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
+from zonebloom.scan.binding import known_columns
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.session import quoted
 from zonebloom.spark.types import arrow_schema, is_collated, spark_types
@@ -63,10 +65,11 @@ def key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> Key
     by_path = source.partition_columns()
     for name in names:
         if source.schema.names.count(name) != 1 or keys.columns.count(name) != 1:
+            in_keys = arguments.choices(name, keys.columns, "the keys have")
             raise ColumnNotFound(
-                f"key column {name!r} must be once in the keys ({', '.join(keys.columns[:20])}) "
-                f"and once in the dataset ({', '.join(source.schema.names[:20])}); rename columns "
-                "of the keys to the dataset's names"
+                f"key column {name!r} must be once in the keys and once in the dataset; "
+                f"{known_columns(name, source.schema)}; {in_keys}; rename columns of the keys to "
+                "the dataset's names"
             )
     given = {field.name: field.dataType for field in keys.schema}
     probes: list[Column] = []
