@@ -72,11 +72,11 @@ class Refreshed:
     damage: str | None = None
     problem: str | None = None
 
-    @classmethod
-    def unchanged(cls, entry: IndexEntry, problem: str) -> Refreshed:
-        """Return the record of an index that could not be refreshed."""
-        num_segments = len(entry.segments)
-        return cls(entry.name, 0, 0, entry.layout, num_segments, changed=False, problem=problem)
+
+def not_refreshed(entry: IndexEntry, problem: str) -> Refreshed:
+    """Return the record of an index that could not be refreshed."""
+    num_segments = len(entry.segments)
+    return Refreshed(entry.name, 0, 0, entry.layout, num_segments, changed=False, problem=problem)
 
 
 REFRESHED_HEADERS = ("index", "files added", "files dropped", "segments", "layout")
@@ -184,7 +184,7 @@ class Builder:
         problems: dict[str, str] | None = {} if skips_misfits else None
         version = self._run(base, work, layout, engine, progress, check, seen_again, problems)
         refreshed = [
-            Refreshed.unchanged(entry, problems[entry.name])
+            not_refreshed(entry, problems[entry.name])
             if problems and entry.name in problems
             else each.refreshed(version.indices[entry.name])
             for (entry, _), each in zip(indices, work, strict=True)

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Literal
 
 from zonebloom import arguments
 from zonebloom.build.adopt import Adopted, adopt
-from zonebloom.build.builder import REFRESHED_HEADERS, Builder, Refreshed, refreshed_cells
+from zonebloom.build.builder import (
+    REFRESHED_HEADERS,
+    Builder,
+    Refreshed,
+    not_refreshed,
+    refreshed_cells,
+)
 from zonebloom.build.layout import require_layout
 from zonebloom.build.spec import IndexConfig, IndexRequest
 from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, IndexEntry, Version
@@ -121,7 +127,7 @@ class DatasetOptimizer:
             except SchemaMismatch as error:
                 if index_names is not None:
                     raise
-                misfits.append(Refreshed.unchanged(entry, str(error)))
+                misfits.append(not_refreshed(entry, str(error)))
         fitting = [entry.name for entry, _ in indices]
         damaged = {name: why for name in fitting if (why := _damage(ds, name))} if repair else {}
         version, refreshed = builder.refresh(
