@@ -8,7 +8,7 @@ import functools
 import os
 import random
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -416,3 +416,59 @@ def sql_literal(arrow_type: pa.DataType, raw: Any) -> str | None:
     zone = "" if arrow_type.tz is None else "+00:00"
     day = f"{moment.year:04d}-{moment.month:02d}-{moment.day:02d}"
     return f"TIMESTAMP '{day} {moment.time().isoformat()}{tail}{zone}'"
+
+
+class ShortReads(CountingFileSystem):
+    """A local file system that cuts reads of data files short, as a store may answer.
+
+    Parameters
+    ----------
+    cut : callable
+        Called with the position and the length of each read of a data file. Returns how many of
+        the bytes to hand out.
+    """
+
+    def __init__(self, cut: Callable[[int, int], int]) -> None:
+        super().__init__()
+        self.cut = cut
+
+    def get_type_name(self) -> str:
+        return "short"
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        if "_zonebloom" in path:
+            return super().open_input_file(path)
+        return pa.PythonFile(_ShortFile(path, self), mode="r")
+
+
+class _ShortFile:
+    """A file of a store: each read is a request at the position that it is at."""
+
+    closed = False
+
+    def __init__(self, path: str, filesystem: ShortReads):
+        self._file = open(path, "rb")  # noqa: SIM115
+        self._filesystem = filesystem
+        self._at = 0
+
+    def size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def read(self, num_bytes: int | None = -1) -> bytes:
+        left = max(self.size() - self._at, 0)
+        wanted = left if num_bytes is None or num_bytes < 0 else min(num_bytes, left)
+        num_given = self._filesystem.cut(self._at, wanted) if wanted else 0
+        data = os.pread(self._file.fileno(), num_given, self._at)
+        self._at += len(data)
+        return data
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        self._at = position + (0, self._at, self.size())[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def close(self) -> None:
+        self.closed = True
+        self._file.close()

@@ -26,7 +26,7 @@ from zonebloom.storage.files import ReadCounter, counted, is_in_python, is_local
 from zonebloom.storage.parquet.narrow import KeyTests
 from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.rows import FragmentRows, open_rows, viewed_batches
-from zonebloom.storage.source import Fragment, Source
+from zonebloom.storage.source import Fragment, Source, require_all_rows, stated_row_count
 from zonebloom.threads import REMOTE_THREADS, cores, in_order
 from zonebloom.values.types import widens
 
@@ -117,12 +117,16 @@ class Execution:
                         filter=pushed,
                         **self._options(),
                     )
+                    num_rows = 0
                     for batch in scanner.to_batches():
+                        num_rows += batch.num_rows
                         for matching in [batch] if is_whole else self._recheck(batch):
                             skipped = min(left, matching.num_rows)
                             left -= skipped
                             given += matching.num_rows - skipped
                             yield matching.slice(skipped)
+                    if pushed is None:
+                        _require_all_rows(dataset, fragments, num_rows)
                 return
             except pa.ArrowException:
                 # Arrow filters a file by the file's own types. Those may be views, as deltalake
@@ -142,6 +146,9 @@ class Execution:
         filter, schema = self._request.filter, self._source.schema
         # Arrow cannot filter columns of view types, nor apply another engine's filter.
         if not isinstance(filter, pc.Expression) or holds_views(schema):
+            return None
+        # The rows that pass a filter cannot be counted against the footers.
+        if not _refuses_short_reads(self._source):
             return None
         return prunable(filter, schema) if self._source.has_statistics else filter
 
@@ -296,6 +303,8 @@ class Execution:
                     rows = project(rows_of(table, hits), self._request.columns)
                     yield wanted.rows_at(hits + before), rows
                     before += table.num_rows
+            if not has_view:
+                require_all_rows(part.fragment.path, start, stated_row_count(opened))
 
     # Files that change, or cannot be read
 
@@ -347,8 +356,9 @@ class Execution:
                 if not widens(kind, schema.field(name).type, checked=True):
                     mismatches.append((fragment, name, kind))
         if not (may_mismatch and mismatches):
-            name = fragments[0].path if len(fragments) == 1 else f"{len(fragments)} fragments"
-            return FragmentUnreadable(f"cannot read {name}: {error}; repair or remove the file")
+            return FragmentUnreadable(
+                f"cannot read {_name_of(fragments)}: {error}; repair or remove the file"
+            )
         # Values of a type that does not widen may still fit. Read them to find those that do not.
         why: Exception = error
         culprit = mismatches[0]
@@ -372,6 +382,31 @@ class Execution:
             self.stats.fragments_read += fragments_read
             self.stats.row_groups_read += row_groups_read
             self.stats.rows_read += rows_read
+
+
+def _require_all_rows(dataset: Any, fragments: Sequence[Fragment], num_rows: int) -> None:
+    """Raise `FragmentUnreadable` if a scan without a filter gave fewer rows than footers state."""
+    import pyarrow.dataset as pads
+
+    num_stated = 0
+    for fragment in dataset.get_fragments():
+        # PyArrow refuses short reads of IPC and ORC files, and to count rows would read them again.
+        if not isinstance(fragment, pads.ParquetFileFragment):
+            return
+        num_stated += stated_row_count(fragment) or 0
+    require_all_rows(_name_of(fragments), num_rows, num_stated)
+
+
+def _refuses_short_reads(source: Source) -> bool:
+    """Return whether a scan by pyarrow fails if a read returns fewer bytes than it asked for."""
+    if is_local(source.filesystem) or is_in_python(source.filesystem) or not source.has_statistics:
+        return True
+    options: Any = source.format.default_fragment_scan_options
+    return options.pre_buffer
+
+
+def _name_of(fragments: Sequence[Fragment]) -> str:
+    return fragments[0].path if len(fragments) == 1 else f"{len(fragments)} fragments"
 
 
 def _is_another(part: FragmentPlan) -> FragmentChanged:

@@ -17,7 +17,7 @@ from zonebloom.errors import (
     StaleIndex,
     StaleIndexWarning,
 )
-from zonebloom.storage.files import FileIdentity, reading
+from zonebloom.storage.files import FileIdentity, reading, without_short_reads
 from zonebloom.storage.source import Source
 
 
@@ -65,7 +65,8 @@ class PresentFiles:
             return each.num_rows
         key = (each.fragment.path, each.identity)
         if key not in self._row_counts:
-            opened = self._source.open(each.fragment, self._source.filesystem)
+            files = without_short_reads(self._source.filesystem)
+            opened = self._source.open(each.fragment, files)
             parquet_in = self._source.filesystem if self._source.has_statistics else None
             with reading(each.fragment.path, parquet_in=parquet_in):
                 self._row_counts[key] = opened.count_rows()

@@ -6,16 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.errors import SchemaMismatch
-from zonebloom.storage.files import reading
+from zonebloom.storage.files import reading, without_short_reads
 from zonebloom.storage.memory import TableSource
 from zonebloom.storage.parquet.footer import ENCRYPTED_MAGIC, TAIL_BYTES
 from zonebloom.storage.parquet.named import named_metadata
-from zonebloom.storage.source import Fragment, Source, is_plain_parquet, missing_column
+from zonebloom.storage.source import (
+    Fragment,
+    Source,
+    is_plain_parquet,
+    missing_column,
+    require_all_rows,
+    stated_row_count,
+)
 from zonebloom.storage.view import Names
 from zonebloom.values.types import widens
 
@@ -90,13 +98,28 @@ class ColumnsReader:
         return runs
 
     def read(self, run: Run) -> Iterator[list[pa.Array]]:
+        """Yield the values of the columns, batch by batch.
+
+        Raises
+        ------
+        FragmentUnreadable
+            After the last batch, if rows are missing that the metadata of the file states.
+        SchemaMismatch
+        """
+        num_rows = np.zeros(len(self._columns), dtype=np.int64)
         with reading(self._path, _ADVICE):
-            batches = self._fragment() if run.row_groups is None else self._row_groups(run)
+            fragment = None if run.row_groups is not None else self._opened()
+            batches = self._row_groups(run) if fragment is None else self._fragment(fragment)
             while (batch := next(batches, None)) is not None:
+                # PyArrow may cut the columns of a batch at different rows if a read was short.
+                num_rows += [len(values) for values in batch]
                 yield [
                     self._as_dataset_type(values, column)
                     for values, column in zip(batch, self._columns, strict=True)
                 ]
+            num_stated = run.num_rows if fragment is None else stated_row_count(fragment)
+            for count in num_rows.tolist():
+                require_all_rows(self._path, count, num_stated)
 
     def _plain_metadata(self) -> pq.FileMetaData | None:
         """The footer of a file; None of an encrypted one, to which the format may hold the keys."""
@@ -116,8 +139,10 @@ class ColumnsReader:
         is_signed = metadata.serialized_size != int.from_bytes(tail[:4], "little")
         return None if is_signed else metadata
 
-    def _fragment(self) -> Iterator[list[pa.Array]]:
-        fragment = self._format.make_fragment(self._path, self._filesystem)
+    def _opened(self) -> pads.Fragment:
+        return self._format.make_fragment(self._path, self._filesystem)
+
+    def _fragment(self, fragment: pads.Fragment) -> Iterator[list[pa.Array]]:
         asked = {str(at): pc.field(*column.path) for at, column in enumerate(self._columns)}
         for batch in fragment.to_batches(
             schema=self._schema, columns=asked, batch_size=_BATCH_ROWS, use_threads=False
@@ -197,7 +222,7 @@ def columns_reader(
 ) -> ColumnsReader | TableColumns:
     if isinstance(source, TableSource):
         return TableColumns(source.table, columns)
-    files = source.filesystem if filesystem is None else filesystem
+    files = without_short_reads(source.filesystem) if filesystem is None else filesystem
     how = fragment.names, fragment.defaults
     return ColumnsReader(source.format, files, fragment.path, columns, source.schema, *how)
 

@@ -138,27 +138,46 @@ class ReadCounter:
 
 
 class _CountedFile:
+    """A file that counts its reads, and raises OSError if a read ends before the file does."""
+
     def __init__(self, native: pa.NativeFile, counter: ReadCounter):
         self._native = native
         self._counter = counter
+        self._at = 0
         self._mark = mark()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
 
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        self._at = self._native.seek(position, whence)
+        return self._at
+
     def read(self, num_bytes: int = -1) -> bytes:
         data = self._native.read(num_bytes if num_bytes >= 0 else None)
-        self._counter.add(len(data))
+        self._add(len(data), num_bytes)
         return data
 
     def read_buffer(self, num_bytes: int = -1) -> LentBytes:
         data = self._native.read_buffer(num_bytes if num_bytes >= 0 else None)
-        self._counter.add(data.size)
+        self._add(data.size, num_bytes)
         return LentBytes(data)
+
+    def _add(self, num_bytes: int, num_wanted: int) -> None:
+        start, self._at = self._at, self._at + num_bytes
+        self._counter.add(num_bytes)
+        # PyArrow takes a short read for the end of what it reads, and would lose rows silently.
+        if num_bytes < num_wanted or num_wanted < 0:
+            size = self._native.size()
+            if self._at < (size if num_wanted < 0 else min(size, start + num_wanted)):
+                raise OSError(
+                    f"a read at byte {start:,} returned {num_bytes:,} bytes, and the file has "
+                    f"{size:,}"
+                )
 
 
 class _CountingHandler(pafs.FileSystemHandler):
-    """Reads of a file system, counted; nothing else is asked of it."""
+    """A file system for reading only, whose files are `_CountedFile`."""
 
     def __init__(self, filesystem: pafs.FileSystem, counter: ReadCounter):
         self._filesystem = filesystem
@@ -199,8 +218,19 @@ class _CountingHandler(pafs.FileSystemHandler):
 
 
 def counted(filesystem: pafs.FileSystem, counter: ReadCounter) -> pafs.FileSystem:
-    """A file system whose reads are counted, and which the end of the process waits for."""
+    """Return a file system that counts reads and refuses short ones.
+
+    The end of the process waits for its files.
+    """
     return pafs.PyFileSystem(_CountingHandler(filesystem, counter))
+
+
+def without_short_reads(filesystem: pafs.FileSystem) -> pafs.FileSystem:
+    """Return a file system of Python that refuses short reads, or another as it is.
+
+    PyArrow reads from its own file systems without Python. Rows are counted there instead.
+    """
+    return counted(filesystem, ReadCounter()) if is_in_python(filesystem) else filesystem
 
 
 def is_in_python(filesystem: pafs.FileSystem) -> bool:

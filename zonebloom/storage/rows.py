@@ -16,7 +16,7 @@ from zonebloom.storage.parquet.layout import FilePages
 from zonebloom.storage.parquet.named import named_metadata
 from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.random_access import FragmentFile
-from zonebloom.storage.source import Fragment, Source, dataset_columns
+from zonebloom.storage.source import Fragment, Source, dataset_columns, require_all_rows
 
 # What reads rows of a fragment: ``row_groups`` gives the groups with a wanted row, their number,
 # first row, and the rows counted from it; ``read`` some columns at some rows of a group.
@@ -55,7 +55,13 @@ def open_rows(
 def viewed_batches(
     source: Source, fragment: Fragment, filesystem: pafs.FileSystem, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Columns of all rows of a Parquet file as the table has them, deleted ones too; by pyarrow."""
+    """Yield columns of all rows of a Parquet file as the table has them, deleted rows too.
+
+    Raises
+    ------
+    FragmentUnreadable
+        After the last batch, if rows are missing that the footer states.
+    """
     import pyarrow.parquet as pq
 
     constants = source.constants(fragment)
@@ -65,7 +71,12 @@ def viewed_batches(
             metadata = named_metadata(file, fragment.names)
         opened = pq.ParquetFile(file, metadata=metadata)
         held = [name for name in names if name in opened.schema_arrow.names]
+        num_rows = dict.fromkeys(held, 0)
         for batch in opened.iter_batches(columns=held, use_threads=False):
             stored = {name: pa.chunked_array([batch.column(name)]) for name in held}
+            for name, values in stored.items():
+                num_rows[name] += len(values)
             rows = len(batch), constants, stored, fragment.defaults
             yield from dataset_columns(source.schema, names, *rows).combine_chunks().to_batches()
+        for count in num_rows.values():
+            require_all_rows(fragment.path, count, opened.metadata.num_rows)

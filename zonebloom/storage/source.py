@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity, identities
 from zonebloom.storage.view import FileView, Names
@@ -181,6 +182,34 @@ def is_plain_parquet(format: pads.FileFormat) -> bool:
         isinstance(format, pads.ParquetFileFormat)
         and format.read_options == pads.ParquetReadOptions()
     )
+
+
+def stated_row_count(fragment: pads.Fragment) -> int | None:
+    """Return how many rows the metadata of a file states, or None if its format states none.
+
+    Nothing is read for a Parquet fragment that was scanned before.
+    """
+    import pyarrow.dataset as pads
+
+    if isinstance(fragment, pads.ParquetFileFragment):
+        # Fragment.count_rows() counts the row groups that were left out, too.
+        return sum(group.num_rows for group in fragment.row_groups)
+    format = fragment.format if isinstance(fragment, pads.FileFragment) else None
+    if isinstance(format, pads.IpcFileFormat) or getattr(format, "default_extname", "") == "orc":
+        return fragment.count_rows()
+    return None
+
+
+def require_all_rows(name: str, num_rows: int, num_stated: int | None) -> None:
+    """Raise `FragmentUnreadable` if a read gave other rows than the metadata of its files states.
+
+    PyArrow takes a short read within a column chunk for the end of the chunk.
+    """
+    if num_stated is not None and num_rows != num_stated:
+        raise FragmentUnreadable(
+            f"cannot read {name}: {num_rows:,} of {num_stated:,} rows came; try again, and if that "
+            "does not help, repair or remove the file"
+        )
 
 
 def dataset_columns(
