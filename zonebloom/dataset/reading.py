@@ -123,6 +123,10 @@ class ReadableDataset:
         Names in SQL match exactly, then without case. A chain of OR of more than 4,000 conditions
         is refused, unless all are equalities of one column, which are taken as a set.
 
+        A file that is written in place while an index is used on it is read again, or raises
+        `FragmentChanged` before its last rows come out. Files that are read whole are read as
+        PyArrow does, without this check.
+
         Examples
         --------
         >>> scan = ds.scanner(["day"], "id = 42")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -71,15 +71,18 @@ class Execution:
             yield from (self._read_whole if is_whole else self._read_parts)(list(run))
 
     def located(self, part: FragmentPlan) -> Iterator[Located]:
-        """The rows of one fragment that match, with their offsets, or `FragmentChanged` since the
-        plan."""
+        """Yield the rows of one fragment that match, with their offsets.
+
+        Raises
+        ------
+        FragmentChanged
+            Before the last rows are yielded, if the file is not the one that was planned for.
+        """
         if part.rows is not None:
             yield from self._matches(part, part.rows)
         else:
             self._count(fragments_read=1)
             yield from self._by_pyarrow(part, _EVERY_ROW - part.fragment.deleted)
-        # What was read of a file that changed meanwhile is of no one version of it.
-        self.require_unchanged([part])
 
     def _options(self) -> dict[str, Any]:
         # Of IPC files it crashes when a scan on threads is not read to its end.
@@ -91,13 +94,13 @@ class Execution:
         """Fragments nothing is known of, all at once: pyarrow reads ahead over files."""
         self._count(fragments_read=len(plans))
         changed = self._changed([plan for plan in plans if plan.row_groups is not None])
+        # The row groups of a plan mean nothing in a file that changed since.
+        plans = [
+            replace(plan, row_groups=None) if plan.fragment.path in changed else plan
+            for plan in plans
+        ]
         dataset = self._source.scan_whole(
-            [
-                # Of a file that is another by now, the plan's row groups say nothing.
-                (plan.fragment, None if plan.fragment.path in changed else plan.row_groups)
-                for plan in plans
-            ],
-            self._filesystem,
+            [(plan.fragment, plan.row_groups) for plan in plans], self._filesystem
         )
         fragments = [plan.fragment for plan in plans]
         request = self._request
@@ -127,6 +130,7 @@ class Execution:
                             yield matching.slice(skipped)
                     if pushed is None:
                         _require_all_rows(dataset, fragments, num_rows)
+                    self.require_unchanged([plan for plan in plans if plan.row_groups is not None])
                 return
             except pa.ArrowException:
                 # Arrow filters a file by the file's own types. Those may be views, as deltalake
@@ -170,17 +174,25 @@ class Execution:
 
     def _read_part(self, part: FragmentPlan) -> Iterator[pa.RecordBatch]:
         assert part.rows is not None
-        is_begun = False
+        has_output = False
         try:
             for _, table in self._matches(part, part.rows):
-                is_begun |= table.num_rows > 0
+                has_output |= table.num_rows > 0
                 yield from table.to_batches(max_chunksize=self._request.batch_size)
         except FragmentChanged:
-            # Rows of the file it was are out already; or rows were asked for by address, and
-            # there is no telling where they are now, nor which of them a table has deleted.
-            if is_begun or self._request.filter is None or part.fragment.view is not None:
+            # Rows of the earlier file are out already; or rows were asked for by address, and
+            # nobody knows where they are now, or which of them a table has deleted.
+            if has_output or self._request.filter is None or part.fragment.view is not None:
                 raise
-            yield from self._read_whole([replace(part, rows=None)])
+            yield from self._read_again(part)
+
+    def _read_again(self, part: FragmentPlan) -> Iterator[pa.RecordBatch]:
+        """Read all of a fragment that changed, before any of its rows were handed out."""
+        (identity,) = self._source.identities([part.fragment])
+        again = FragmentPlan(part.fragment, None, part.why, identity)
+        self._count(fragments_read=1)
+        for _, table in self._by_pyarrow(again, _EVERY_ROW, "it changed while it was read"):
+            yield from table.to_batches(max_chunksize=self._request.batch_size)
 
     def _matches(self, part: FragmentPlan, wanted: RowRanges) -> Iterator[Located]:
         """The rows among some of a fragment that match, page by page where that can be done."""
@@ -197,13 +209,17 @@ class Execution:
             yield from self._by_pyarrow(part, wanted, why)
             return
         try:
-            for first, inside, match in self._row_groups(rows, wanted):
-                if isinstance(match, FragmentUnreadable):
+            for group, match in self._row_groups(rows, wanted):
+                is_unreadable = isinstance(match, FragmentUnreadable)
+                if group.is_last or is_unreadable:
+                    # Rows of a file that was written meanwhile are of no one version of it.
+                    rows.require_unchanged()
+                if is_unreadable:
                     if isinstance(match, FragmentChanged) or not isinstance(rows, ParquetRows):
                         raise match
-                    yield from self._by_pyarrow(part, inside.shift(first), str(match))
+                    yield from self._by_pyarrow(part, group.rows.shift(group.first), str(match))
                 elif match is not None:
-                    yield match[0] + first, match[1]
+                    yield match[0] + group.first, match[1]
         finally:
             if isinstance(rows, ParquetRows):
                 with self._lock:
@@ -213,20 +229,19 @@ class Execution:
 
     def _row_groups(
         self, rows: FragmentRows, wanted: RowRanges
-    ) -> Iterator[tuple[int, RowRanges, Located | FragmentUnreadable | None]]:
-        """What matches in each row group, or why it cannot be read: on all cores where it is much.
+    ) -> Iterator[tuple[_Group, Located | FragmentUnreadable | None]]:
+        """Yield the matches of each row group, or the error of one that cannot be read.
 
-        With the number of its first row, and the wanted rows counted from it.
+        Many rows are read on all cores. When the last row group comes, all of them are read.
         """
 
-        def matches(group: tuple[int, int, RowRanges]) -> Any:
-            number, first, inside = group
+        def matches(group: _Group) -> tuple[_Group, Located | FragmentUnreadable | None]:
             try:
-                return first, inside, self._row_group(rows, number, inside)
+                return group, self._row_group(rows, group.number, group.rows)
             except FragmentUnreadable as error:
-                return first, inside, error
+                return group, error
 
-        groups = rows.row_groups(wanted)
+        groups = _groups(rows, wanted)
         by_threads = isinstance(rows, ParquetRows) and is_local(self._source.filesystem)
         if by_threads and len(wanted) >= _THREADED_ROWS:
             with ThreadPoolExecutor(cores()) as pool:
@@ -271,7 +286,7 @@ class Execution:
     def _by_pyarrow(
         self, part: FragmentPlan, wanted: RowRanges, why: str = ""
     ) -> Iterator[Located]:
-        """The same by the row groups, or the whole file, that pyarrow decodes."""
+        """Yield the matches among rows of row groups, or of a whole file, that pyarrow decodes."""
         import pyarrow.dataset as pads
 
         self.require_unchanged([part])
@@ -293,6 +308,7 @@ class Execution:
                     schema=self._source.schema, columns=self._needed, **self._options()
                 )
             start = before = 0
+            last: Located | None = None
             for batch in batches:
                 window = positions.window(start, start + batch.num_rows)
                 start += batch.num_rows
@@ -301,10 +317,16 @@ class Execution:
                     self._count(rows_read=table.num_rows)
                     hits = self._hits(table)
                     rows = project(rows_of(table, hits), self._request.columns)
-                    yield wanted.rows_at(hits + before), rows
+                    if last is not None:
+                        yield last
+                    last = wanted.rows_at(hits + before), rows
                     before += table.num_rows
             if not has_view:
                 require_all_rows(part.fragment.path, start, stated_row_count(opened))
+            # Rows of a file that was written meanwhile are of no one version of it.
+            self.require_unchanged([part])
+            if last is not None:
+                yield last
 
     # Files that change, or cannot be read
 
@@ -382,6 +404,24 @@ class Execution:
             self.stats.fragments_read += fragments_read
             self.stats.row_groups_read += row_groups_read
             self.stats.rows_read += rows_read
+
+
+class _Group(NamedTuple):
+    """A row group: its number, its first row, and the wanted rows counted from that."""
+
+    number: int
+    first: int
+    rows: RowRanges
+    is_last: bool
+
+
+def _groups(rows: FragmentRows, wanted: RowRanges) -> Iterator[_Group]:
+    groups = rows.row_groups(wanted)
+    group = next(groups, None)
+    while group is not None:
+        following = next(groups, None)
+        yield _Group(*group, is_last=following is None)
+        group = following
 
 
 def _require_all_rows(dataset: Any, fragments: Sequence[Fragment], num_rows: int) -> None:

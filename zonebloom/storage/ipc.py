@@ -149,5 +149,9 @@ class IpcRows:
     def _one(self, start: int, stop: int) -> bytes:
         return self._file.read([(start, stop)])[0]
 
+    def require_unchanged(self) -> None:
+        """Raise `FragmentChanged` if the file was written since it was opened."""
+        self._file.require_unchanged()
+
     def close(self) -> None:
         self._file.close()

@@ -68,5 +68,8 @@ class TableRows:
         batch = self._batches[row_group].select(list(names))
         return pa.Table.from_batches([batch.slice(a, b - a) for a, b in rows], batch.schema)
 
+    def require_unchanged(self) -> None:
+        """Do nothing: a table never changes."""
+
     def close(self) -> None:
         """Nothing is open."""

@@ -157,6 +157,7 @@ class FragmentFile(RandomAccessFile):
     ):
         self.path = path
         self.identity = identity
+        self._filesystem = filesystem
         # Where it lies in the file, and what was read.
         self._ahead: list[tuple[tuple[int, int], bytes]] = []
         with reading(path, "check that it is there", "open"):
@@ -172,6 +173,25 @@ class FragmentFile(RandomAccessFile):
         if not identity.is_still(now):
             self.close()
             raise FragmentChanged(f"{path} changed while it was read; read it again")
+
+    def require_unchanged(self) -> None:
+        """Raise `FragmentChanged` if the file was written since it was opened.
+
+        A local file that another one replaced meanwhile stays what it was for who has it open.
+        """
+        if self._store is not None and self.identity.tag:
+            # Each read asked for the object of that tag.
+            return
+        if self.is_local:
+            status = os.fstat(self._handle)
+            now = status_identity(status)
+            if not status.st_nlink:
+                # The loss of its name changed the change time, too.
+                now = now._replace(ctime_ns=0)
+        else:
+            (now,) = identities(self._filesystem, [self.path])
+        if not self.identity.is_still(now):
+            raise FragmentChanged(f"{self.path} changed while it was read; read it again")
 
     @property
     def coalesce(self) -> int:

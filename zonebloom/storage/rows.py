@@ -18,8 +18,9 @@ from zonebloom.storage.parquet.rows import ParquetRows
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.source import Fragment, Source, dataset_columns, require_all_rows
 
-# What reads rows of a fragment: ``row_groups`` gives the groups with a wanted row, their number,
-# first row, and the rows counted from it; ``read`` some columns at some rows of a group.
+# A reader of some rows of a fragment. ``row_groups`` yields the groups with a wanted row: number,
+# first row, and the wanted rows counted from it. ``read`` returns columns at some rows of a group.
+# ``require_unchanged`` raises `FragmentChanged` if the file was written since it was opened.
 FragmentRows: TypeAlias = ParquetRows | IpcRows | TableRows
 
 

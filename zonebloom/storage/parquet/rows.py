@@ -195,6 +195,10 @@ class ParquetRows:
                 self._schema, names, len(rows), self._constants, columns, self._defaults
             )
 
+    def require_unchanged(self) -> None:
+        """Raise `FragmentChanged` if the file was written since it was opened."""
+        self._file.require_unchanged()
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

@@ -1,0 +1,200 @@
+"""Files that are written in place while they are read: rows of one version, or an error."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from e2e_helpers import ShortReads, build
+
+import zonebloom as zb
+from zonebloom.errors import FragmentChanged, ZoneBloomWarning
+from zonebloom.storage.ipc import IpcRows
+from zonebloom.storage.parquet.rows import ParquetRows
+
+ROWS = 400
+GROUP = 100
+PLAIN: dict[str, Any] = {"compression": "none", "use_dictionary": False, "row_group_size": GROUP}
+FORMATS = ["parquet", "ipc"]
+
+
+def table(is_new: bool) -> pa.Table:
+    """Each version has every id once, in another order, and says in each row which one it is."""
+    ids = list(range(ROWS))
+    if is_new:
+        ids = ids[GROUP:] + ids[:GROUP]
+    return pa.table({"id": ids, "version": [int(is_new)] * ROWS})
+
+
+def content(format: str, is_new: bool) -> bytes:
+    sink = pa.BufferOutputStream()
+    if format == "parquet":
+        pq.write_table(table(is_new), sink, **PLAIN)
+    else:
+        with pa.ipc.new_file(sink, table(is_new).schema) as file:
+            file.write_table(table(is_new), max_chunksize=GROUP)
+    return sink.getvalue().to_pybytes()
+
+
+def write_in_place(path: Path, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.write(data)
+
+
+@pytest.fixture(params=FORMATS)
+def format(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def path(tmp_path: Path, format: str) -> Path:
+    old, new = content(format, False), content(format, True)
+    # Neither the size nor the place of anything tells the versions apart.
+    assert len(old) == len(new)
+    path = tmp_path / f"a.{format}"
+    path.write_bytes(old)
+    os.utime(path, ns=(10**18, 10**18))
+    build(zb.dataset(tmp_path, format), "id", number_of_items=10)
+    return path
+
+
+def rewriting(
+    monkeypatch, path: Path, format: str, after: int, *, replaces: bool = False, whole: bool = True
+) -> None:
+    """Have the file written in place after so many reads of row groups or record batches."""
+    reader = ParquetRows if format == "parquet" else IpcRows
+    read, count = reader.read, 0
+    data = content(format, True)
+    status = path.stat()
+
+    def reading(self: Any, *arguments: Any) -> pa.Table:
+        nonlocal count
+        rows = read(self, *arguments)
+        count += 1
+        if count == after:
+            if replaces:
+                path.with_suffix(".new").write_bytes(data)
+                os.replace(path.with_suffix(".new"), path)
+            else:
+                # A part of the file, as a patch writes it.
+                write_in_place(path, data if whole else data[: len(data) // 2])
+                os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        return rows
+
+    monkeypatch.setattr(reader, "read", reading)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ZoneBloomWarning)
+        yield
+
+
+def ids_and_version(rows: pa.Table) -> tuple[list[int], set[int]]:
+    return sorted(rows["id"].to_pylist()), set(rows["version"].to_pylist())
+
+
+def lookups(ds: zb.Dataset) -> dict[str, Callable[[], pa.Table]]:
+    keys = [5, 105, 205, 305]
+    listed = ", ".join(map(str, keys))
+    return {
+        "lookup": lambda: ds.lookup("id", keys).drop(["key_index"]),
+        "to_table": lambda: ds.to_table(filter=f"id IN ({listed})"),
+        "to_polars": lambda: ds.to_polars().filter(pl.col("id").is_in(keys)).collect().to_arrow(),
+    }
+
+
+@pytest.mark.parametrize("after", range(1, 5))
+@pytest.mark.parametrize("how", ["lookup", "to_table", "to_polars"])
+def test_a_lookup_returns_rows_of_one_version_or_raises(monkeypatch, path, format, how, after):
+    ds = zb.dataset(path.parent, format)
+    rewriting(monkeypatch, path, format, after)
+    try:
+        rows = lookups(ds)[how]()
+    except FragmentChanged as error:
+        assert str(path) in str(error)
+    else:
+        assert ids_and_version(rows) in (([5, 105, 205, 305], {0}), ([5, 105, 205, 305], {1}))
+    ids, version = ids_and_version(lookups(zb.dataset(path.parent, format))[how]())
+    assert (ids, len(version)) == ([5, 105, 205, 305], 1)
+
+
+@pytest.mark.parametrize("after", range(1, 5))
+def test_batches_over_an_index_stop_with_an_error(monkeypatch, path, format, after):
+    ds = zb.dataset(path.parent, format)
+    rewriting(monkeypatch, path, format, after)
+    batches = ds.to_batches(filter="id IN (5, 105, 205, 305)")
+    rows: list[dict[str, int]] = []
+    with pytest.raises(FragmentChanged):
+        for batch in batches:
+            rows += batch.to_pylist()
+    # The last batch of the file is held back.
+    assert len(rows) < 4
+
+
+def test_a_file_whose_rows_are_not_out_yet_is_read_again(monkeypatch, path, format):
+    ds = zb.dataset(path.parent, format)
+    rewriting(monkeypatch, path, format, 1)
+    rows = ds.lookup("id", [5])
+    assert rows.to_pylist() == [{"key_index": 0, "id": 5, "version": 1}]
+
+
+def test_a_file_that_is_cut_or_half_written_is_an_error(monkeypatch, path, format):
+    ds = zb.dataset(path.parent, format)
+    rewriting(monkeypatch, path, format, 2, whole=False)
+    with pytest.raises(FragmentChanged):
+        list(ds.to_batches(filter="id IN (5, 105, 205, 305)"))
+
+
+def test_locate_and_take_refuse_rows_of_two_versions(monkeypatch, path, format):
+    ds = zb.dataset(path.parent, format)
+    rewriting(monkeypatch, path, format, 2)
+    with pytest.raises(FragmentChanged):
+        ds.locate("id", [5, 105, 205, 305])
+    write_in_place(path, content(format, False))
+    ds = zb.dataset(path.parent, format)
+    rewriting(monkeypatch, path, format, 2)
+    with pytest.raises(FragmentChanged):
+        ds.take([0, 100, 200])
+
+
+def test_a_file_that_is_replaced_whole_is_read_as_it_was(monkeypatch, path, format):
+    ds = zb.dataset(path.parent, format)
+    rewriting(monkeypatch, path, format, 2, replaces=True)
+    batches = list(ds.to_batches(filter="id IN (5, 105, 205, 305)"))
+    assert ids_and_version(pa.Table.from_batches(batches)) == ([5, 105, 205, 305], {0})
+    assert ids_and_version(ds.lookup("id", [5, 105])) == ([5, 105], {1})
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+def test_a_store_without_change_times(tmp_path, format, number):
+    """The file is written at the n-th read, while a store of Python answers it."""
+    old, new = content(format, False), content(format, True)
+    path = tmp_path / f"a.{format}"
+    path.write_bytes(old)
+    os.utime(path, ns=(10**18, 10**18))
+    build(zb.dataset(tmp_path, format), "id", number_of_items=10)
+    count = 0
+
+    def write(at: int, num_bytes: int) -> int:
+        nonlocal count
+        count += 1
+        if count == number:
+            write_in_place(path, new)
+        return num_bytes
+
+    ds = zb.dataset(str(tmp_path), format, filesystem=ShortReads(write).wrapped())
+    count = 0
+    try:
+        rows = ds.to_table(filter="id IN (5, 105, 205, 305)")
+    except FragmentChanged:
+        return
+    assert ids_and_version(rows) in (([5, 105, 205, 305], {0}), ([5, 105, 205, 305], {1}))
