@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from e2e_helpers import write_files
+from e2e_helpers import ShortReads, build, write_files
 
 import zonebloom as zb
 from zonebloom.build.adopt import Adopted, adopt
 from zonebloom.errors import StaleIndexWarning
+from zonebloom.storage.files import WHOLE_BYTES, content_digest
 
 ROWS = 1000
 PARTS = 4
@@ -164,3 +168,155 @@ def test_another_writer_who_indexed_the_files_meanwhile(copy, monkeypatch):
     with pytest.raises(zb.errors.CommitConflict, match="try again"):
         adopt(renewed)
     assert ds.adopt_index() == Adopted(0, ())
+
+
+# Files over 1 MiB, whose digest is of samples
+
+PLAIN: dict[str, Any] = {
+    "compression": "none",
+    "use_dictionary": False,
+    "write_statistics": False,
+    "write_page_index": True,
+    "max_rows_per_page": 5000,
+}
+LARGE_ROWS = 400_000
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A file whose pages have no checksum and no statistics, so that a patch shows nowhere."""
+    ids = np.random.default_rng(0).permutation(LARGE_ROWS)
+    (path,) = write_files(tmp_path / "data", [pa.table({"id": ids, "other": ids + 1})], **PLAIN)
+    build(zb.dataset(path.parent), "id")
+    return path
+
+
+def patch(path: Path, column: int, value: int) -> tuple[int, int]:
+    """Replace a value of a column in place, between the samples, with the times put back.
+
+    Returns
+    -------
+    tuple of int
+        The row, and the value before.
+    """
+    status, digest = path.stat(), content_digest(str(path))
+    chunk = pq.ParquetFile(path).metadata.row_group(0).column(column)
+    values = pq.read_table(path).column(column)
+    for row in range(LARGE_ROWS // 2, LARGE_ROWS):
+        before = values[row].as_py()
+        data = path.read_bytes()
+        at = data.find(before.to_bytes(8, "little"), chunk.data_page_offset)
+        write_at(path, at, value.to_bytes(8, "little"))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        if (
+            content_digest(str(path)) == digest
+            and pq.read_table(path).column(column)[row].as_py() == value
+        ):
+            return row, before
+        path.write_bytes(data)
+    raise AssertionError("every patch hit a sample")
+
+
+def write_at(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def count_quietly(ds: zb.Dataset, value: int) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StaleIndexWarning)
+        return ds.count_rows(f"id = {value}")
+
+
+def test_a_large_file_patched_in_place_is_read_and_not_adopted(large):
+    _, before = patch(large, 0, 10**9)
+    ds = zb.dataset(large.parent)
+    with pytest.warns(StaleIndexWarning, match=r"or adopt_index\(\) where a file was only copied"):
+        assert ds.count_rows(f"id = {10**9}") == 1
+    assert ds.adopt_index() == Adopted(0, (str(large),))
+    assert count_quietly(ds, 10**9) == 1
+    ds.optimize.optimize_indices(spark=False)
+    assert (ds.count_rows(f"id = {10**9}"), ds.count_rows(f"id = {before}")) == (1, 0)
+
+
+def test_a_patch_of_another_column_leaves_the_index_right(large):
+    row, _ = patch(large, 1, 10**9)
+    ds = zb.dataset(large.parent)
+    assert ds.adopt_index() == Adopted(1, ())
+    ids = pq.read_table(large)["id"]
+    assert ds.lookup("id", [ids[row].as_py()])["other"].to_pylist() == [10**9]
+
+
+@pytest.mark.parametrize("change", ["chmod", "hard link", "copy"])
+def test_a_large_file_that_is_the_same_is_adopted(large, change):
+    ds = zb.dataset(large.parent)
+    if change == "chmod":
+        large.chmod(0o600)
+    elif change == "hard link":
+        os.link(large, large.parent.parent / "snapshot")
+    else:
+        shutil.copy2(large, large.with_suffix(".new"))
+        os.replace(large.with_suffix(".new"), large)
+    with pytest.warns(StaleIndexWarning, match=r"changed since.*adopt_index\(\)"):
+        assert ds.count_rows("id = 7") == 1
+    version = ds.opened.version
+    assert ds.adopt_index() == Adopted(1, ())
+    # No warning: it would be an error.
+    for opened in (ds, zb.dataset(large.parent)):
+        assert opened.count_rows("id = 7") == 1
+        assert opened.describe_indices()[0].num_fragments_indexed == 1
+    (known,), (before,) = ds.opened.version.fragments.values(), version.fragments.values()
+    assert (known.fragment_id, known.num_rows) == (before.fragment_id, before.num_rows)
+    assert ds.opened.version.indices == version.indices
+    ds.validate_index("id_idx", sample="all")
+
+
+def test_a_large_file_that_was_just_written_is_indexed_for_good(tmp_path):
+    ids = np.arange(LARGE_ROWS)
+    (path,) = write_files(tmp_path, [pa.table({"id": ids})], **PLAIN)
+    assert path.stat().st_size > WHOLE_BYTES
+    build(zb.dataset(tmp_path), "id")
+    # No warning: it would be an error.
+    assert zb.dataset(tmp_path).count_rows("id = 7") == 1
+    write_files(tmp_path / "later", [pa.table({"id": ids + LARGE_ROWS})], **PLAIN)
+    ds = zb.dataset(tmp_path)
+    ds.optimize.optimize_indices(spark=False)
+    assert zb.dataset(tmp_path).count_rows(f"id = {LARGE_ROWS}") == 1
+
+
+def test_of_several_files_only_the_right_ones_are_adopted(tmp_path, monkeypatch):
+    """Their sizes and footers are the same, and nobody knows their content."""
+    forget_small_files(monkeypatch)
+    tables = [pa.table({"id": pa.array(range(at, at + 900))}) for at in range(0, 9000, 1000)]
+    paths = write_files(tmp_path, tables, **PLAIN)
+    build(zb.dataset(tmp_path), "id", number_of_items=100)
+    build(zb.dataset(tmp_path), "id", name="other", number_of_items=300)
+    rng = random.Random(0)
+    patched = {path for path in paths if rng.random() < 0.3}
+    for path in paths:
+        if path in patched:
+            at = path.read_bytes().find((1000 * paths.index(path) + 500).to_bytes(8, "little"))
+            write_at(path, at, (10**6).to_bytes(8, "little"))
+        path.chmod(0o600)
+    ds = zb.dataset(str(tmp_path), filesystem=ShortReads(lambda at, num_bytes: num_bytes).wrapped())
+    for path in paths:
+        os.utime(path, ns=(10**18, 10**18))
+    done = ds.adopt_index()
+    assert set(done.left) == set(map(str, patched)) and patched
+    assert done.num_files == len(paths) - len(patched)
+    assert count_quietly(ds, 10**6) == len(patched)
+    for table in tables:
+        assert count_quietly(ds, table["id"][7].as_py()) == 1
+
+
+def test_nothing_is_adopted_for_an_index_that_cannot_be_read(large):
+    ds = zb.dataset(large.parent)
+    (segment,) = ds.opened.version.indices["id_idx"].segments
+    (folder,) = (large.parent / "_zonebloom" / "segments").glob(segment.name)
+    (filters,) = folder.glob("bloomfilter.*")
+    data = bytearray(filters.read_bytes())
+    data[len(data) // 2] ^= 1
+    filters.write_bytes(data)
+    large.chmod(0o600)
+    assert zb.dataset(large.parent).adopt_index() == Adopted(0, (str(large),))

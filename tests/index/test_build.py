@@ -138,6 +138,20 @@ def test_progress_tells_every_row_once(tmp_path: Path):
         assert sum(told) == 1000
 
 
+def test_a_small_file_written_again_within_a_tick_of_the_clock_is_noticed(tmp_path, monkeypatch):
+    """Its identity is the same then, and its content is compared with that before the build."""
+    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
+    (path,) = write_files(tmp_path, [numbered(0, 1000, id=pa.array(range(1000)))], **plain)
+    task = task_of(tmp_path, "id")
+    (later,) = write_files(
+        tmp_path / "later", [numbered(0, 1000, id=pa.array([7] * 1000))], **plain
+    )
+    monkeypatch.setattr(FileIdentity, "is_still", lambda self, now: True)
+    monkeypatch.setattr("zonebloom.build.train.is_at_rest", lambda identity, at: False)
+    with pytest.raises(errors.FragmentUnreadable, match="changed while it was indexed"):
+        train_task(task, progress=lambda rows: path.write_bytes(later.read_bytes()) and None)
+
+
 def test_task_pickles_and_trains_the_same_elsewhere(tmp_path: Path):
     write_files(tmp_path, [numbered(0, 1000, id=pa.array(range(1000)))])
     task = task_of(tmp_path, "id", "here")

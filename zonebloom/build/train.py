@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from zonebloom.build.tasks import TrainedTask, TrainTask
 from zonebloom.build.zones import ZoneTrainer, hashed
+from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.freshness import digest_is_whole, is_at_rest, wait_for_rest
 from zonebloom.catalog.model import (
     KEY_RANGES_FILE,
     PAGE_MAP_FILE,
@@ -18,6 +20,7 @@ from zonebloom.catalog.model import (
     PageMapEntry,
     Segment,
 )
+from zonebloom.catalog.store import Catalog
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.index.global_filter import KeyHashes, Part
 from zonebloom.index.key_ranges import KeyRange, ranges_file
@@ -30,6 +33,7 @@ from zonebloom.storage.memory import TableSource
 from zonebloom.storage.parquet.footer import footer_digest, read_footer
 from zonebloom.storage.parquet.pagemap import map_rows, page_map_file
 from zonebloom.storage.random_access import FragmentFile
+from zonebloom.storage.source import Source
 from zonebloom.threads import cores, in_order
 
 Progress = Callable[[int], None]
@@ -69,6 +73,12 @@ def train_task(
     task: TrainTask, *, threads: int = 1, progress: Progress | None = None
 ) -> TrainedTask:
     num_rows: list[int] = []
+    seen_at = wait_for_rest(
+        file.identity
+        for file in task.fragments
+        if not (_is_local(task) and digest_is_whole(file.identity))
+    )
+    early_digests = _digests(task, seen_at)
     with ExitStack() as stack:
         outputs: list[_Output] = []
         for number in range(len(task.specs)):
@@ -82,12 +92,11 @@ def train_task(
             _train_fragment(reader, outputs, threads, progress)
             num_rows.append(max(output.end_fragment() for output in outputs))
         digests = _digests(task)
-        seen_at = time.time_ns()
-        _require_unchanged(task)
+        _require_unchanged(task, early_digests, digests)
         stack.pop_all()
     segments = tuple(output.close() for output in outputs)
     parts = tuple(output.part() for output in outputs)
-    page_map, footers, hidden = _page_map(task)
+    located = locate_pages(task.catalog, f"{task.segment}-pages", task.source, task.fragments)
     fragments = tuple(
         KnownFragment(
             each.fragment_id,
@@ -96,11 +105,11 @@ def train_task(
             rows,
             digest,
             seen_at,
-            footers.get(each.fragment_id, ""),
+            located.footers.get(each.fragment_id, ""),
         )
         for each, rows, digest in zip(task.fragments, num_rows, digests, strict=True)
     )
-    return TrainedTask(segments, parts, fragments, page_map, hidden)
+    return TrainedTask(segments, parts, fragments, located.page_map, located.hidden)
 
 
 def _train_fragment(
@@ -202,50 +211,75 @@ class _Output:
         return self._hashes.write(self._catalog, f"{self._segment}-keys")
 
 
-def _page_map(task: TrainTask) -> tuple[PageMapEntry | None, dict[int, str], dict[str, str]]:
-    """Where the pages of the task's files lie, the digests of their footers by fragment, and the
-    columns in them that the schema does not have."""
+class LocatedPages(NamedTuple):
+    """The page map of some files, the digests of their footers by fragment id, and columns in them
+    that the dataset's schema does not have."""
+
+    page_map: PageMapEntry | None
+    footers: dict[int, str]
+    hidden: dict[str, str]
+
+
+def locate_pages(
+    catalog: Catalog, segment: str, source: Source, fragments: Sequence[PresentFragment]
+) -> LocatedPages:
+    """Read the footers of some files, and write a page map of them as a segment."""
     hidden: dict[str, str] = {}
     footers: dict[int, str] = {}
-    if not task.source.is_parquet:
-        return None, footers, hidden
+    if not source.is_parquet:
+        return LocatedPages(None, footers, hidden)
     rows, ids = [], []
-    for each in task.fragments:
-        path = each.fragment.path
+    for present in fragments:
+        path = present.fragment.path
         try:
-            with FragmentFile(task.source.filesystem, path, each.identity, ReadCounter()) as file:
-                footers[each.fragment_id] = footer_digest(file.num_bytes, file.read)
+            with FragmentFile(source.filesystem, path, present.identity, ReadCounter()) as file:
+                footers[present.fragment_id] = footer_digest(file.num_bytes, file.read)
                 pages = read_footer(file.num_bytes, file.read, with_pages=True)
-                rows += map_rows(each.fragment_id, pages)
-                for name in set(pages.schema.names).difference(task.source.schema.names):
+                rows += map_rows(present.fragment_id, pages)
+                for name in set(pages.schema.names).difference(source.schema.names):
                     hidden.setdefault(name, path)
         except FragmentUnreadable:
-            # Encrypted columns, say: its lookups read row groups.
+            # Lookups read row groups of such a file: its columns are encrypted, for example.
             continue
-        ids.append(each.fragment_id)
+        ids.append(present.fragment_id)
     if not ids:
-        return None, footers, hidden
-    segment = f"{task.segment}-pages"
-    written = task.catalog.write(task.catalog.path(segment, PAGE_MAP_FILE), page_map_file(rows))
-    return PageMapEntry(segment, *written, tuple(ids)), footers, hidden
+        return LocatedPages(None, footers, hidden)
+    written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), page_map_file(rows))
+    return LocatedPages(PageMapEntry(segment, *written, tuple(ids)), footers, hidden)
 
 
-def _digests(task: TrainTask) -> list[str]:
-    """Of the content of local files; empty texts of others."""
-    if isinstance(task.source, TableSource) or not is_local(task.source.filesystem):
+def _is_local(task: TrainTask) -> bool:
+    return not isinstance(task.source, TableSource) and is_local(task.source.filesystem)
+
+
+def _digests(task: TrainTask, read_at: int | None = None) -> list[str]:
+    """Return the digests of local files, and empty texts for others.
+
+    With the time when reading begins, only files get one that may be written later without a
+    change of their times.
+    """
+    if not _is_local(task):
         return [""] * len(task.fragments)
     digests = []
-    for each in task.fragments:
-        with reading(each.fragment.path, "repair or remove the file, then build again"):
-            digests.append(content_digest(each.fragment.path))
+    for file in task.fragments:
+        if read_at is not None and is_at_rest(file.identity, read_at):
+            digests.append("")
+            continue
+        with reading(file.fragment.path, "repair or remove the file, then build again"):
+            digests.append(content_digest(file.fragment.path))
     return digests
 
 
-def _require_unchanged(task: TrainTask) -> None:
-    after = task.source.identities([each.fragment for each in task.fragments])
-    for each, now in zip(task.fragments, after, strict=True):
-        if not each.identity.is_still(now):
+def _require_unchanged(
+    task: TrainTask, early_digests: Sequence[str], digests: Sequence[str]
+) -> None:
+    """Raise `FragmentUnreadable` if a file changed since the task was made."""
+    identities = task.source.identities([file.fragment for file in task.fragments])
+    for file, now, early, digest in zip(
+        task.fragments, identities, early_digests, digests, strict=True
+    ):
+        if not file.identity.is_still(now) or (early and early != digest):
             raise FragmentUnreadable(
-                f"{each.fragment.path} changed while it was indexed; build again when writers are "
+                f"{file.fragment.path} changed while it was indexed; build again when writers are "
                 "done"
             )

@@ -1,19 +1,21 @@
-"""Whether a file is as it was when it was indexed: the one answer to that.
+"""Decide whether a file is as it was when it was indexed.
 
-    size differs                              another file
-    size, times and inode agree               the same, if it was at rest when it was indexed
-    times or inode differ, size agrees        the digest of its content decides
-    an object store names the content         the name decides, and nothing else
+    size differs                                       changed
+    all of the identity agrees, file was at rest       unchanged
+    identity differs or not at rest, up to 1 MiB       the digest of all bytes decides
+    identity differs or not at rest, larger            changed, until refreshed or adopted
+    an object store names the content (a tag)          the tag decides, and nothing else
 
-A file is at rest when nothing changed in it for two seconds: before, it may be written again
-without its times showing it, and the digest is compared as well, once a process. The digest of a
-large file is of samples: no proof for a file that says it was written since.
+The identity of a local file is its size, times and inode. A file was at rest when it was read if a
+write after that moment must show in its times. Times have a grain: some milliseconds on most file
+systems, up to two seconds on some. Builds wait until large files are at rest. The digest of a large
+file is of samples, so it may show a change and never the lack of one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow.fs as pafs
 
@@ -26,28 +28,37 @@ from zonebloom.storage.files import (
     identities,
 )
 
-_REST_NS = 2 * 10**9
+_SECOND = 10**9
+# A file system that keeps whole seconds may count in steps of two.
+_COARSE_REST_NS = 2 * _SECOND
+# Others take the time of the kernel's last tick, which is at most 10 ms old.
+_FINE_REST_NS = _SECOND // 20
 _MOST_REMEMBERED = 1 << 16
-# Path and digest of files whose content was compared, with what they were and when.
+# Path and digest of files whose content was compared, with their identity and the time then.
 _compared: dict[tuple[str, str], tuple[FileIdentity, int]] = {}
 
 
 def last_seen(path: str, known: KnownFragment, now: FileIdentity) -> int | None:
-    """Nanoseconds since 1970 when a file was last known as indexed, 0 if not noted; None if it may
-    be another by now."""
+    """Return when a file was last known to be as indexed, or None if it may have changed since.
+
+    The time is in ns since 1970, and 0 if it was not noted.
+    """
     was = known.identity
     if was.size != now.size or (now.mtime_ns == UNKNOWN_MTIME and not now.tag):
         return None
-    # Most are the very same object: calls for each of many files take longest.
-    if (was is now or was.is_still(now)) and (not known.digest or is_at_rest(now, known.seen_at)):
-        return known.seen_at
-    if not known.digest or (was.mtime_ns != now.mtime_ns and now.size > WHOLE_BYTES):
+    # Mostly both are one object, and comparing many files takes longest here.
+    if was is now or was.is_still(now):
+        # Versions without digests did not note the time.
+        is_old = not known.digest and not known.seen_at
+        if is_old or is_at_rest(now if was.tag else was, known.seen_at):
+            return known.seen_at
+    if not known.digest or not digest_is_whole(now):
         return None
     key = path, known.digest
     identity, at = _compared.get(key, (None, 0))
     if identity == now and is_at_rest(now, at):
         return at
-    # Before it is read: written in the meantime, it is not at rest then.
+    # Taken before the file is read: a write in the meantime finds it not at rest.
     at = time.time_ns()
     if not _has_digest(path, known.digest):
         return None
@@ -55,6 +66,11 @@ def last_seen(path: str, known: KnownFragment, now: FileIdentity) -> int | None:
         _compared.clear()
     _compared[key] = now, at
     return at
+
+
+def digest_is_whole(identity: FileIdentity) -> bool:
+    """Return whether the digest of a local file covers all of its bytes."""
+    return identity.size <= WHOLE_BYTES
 
 
 def unchanged(filesystem: pafs.FileSystem, files: Sequence[tuple[str, KnownFragment]]) -> set[int]:
@@ -68,8 +84,27 @@ def unchanged(filesystem: pafs.FileSystem, files: Sequence[tuple[str, KnownFragm
 
 
 def is_at_rest(identity: FileIdentity, at: int) -> bool:
-    """Whether a file that is written after a moment has other times than it had then."""
-    return max(identity.mtime_ns, identity.ctime_ns) + _REST_NS < at
+    """Return whether a write to a file after a moment must show in its identity."""
+    return bool(identity.tag) or _rests_from(identity) < at
+
+
+def wait_for_rest(files: Iterable[FileIdentity]) -> int:
+    """Wait until files are at rest, and return the time then, in ns since 1970.
+
+    A file whose time lies in the future is not waited for longer than two seconds.
+    """
+    now = time.time_ns()
+    latest = max((_rests_from(file) for file in files if not file.tag), default=0)
+    if latest >= now:
+        # A clock that sleeps by the microsecond may wake too early.
+        time.sleep((min(latest - now, _COARSE_REST_NS) + _SECOND // 1000) / _SECOND)
+    return time.time_ns()
+
+
+def _rests_from(identity: FileIdentity) -> int:
+    # Every write sets the change time, and nobody can set it back.
+    written = identity.ctime_ns or identity.mtime_ns
+    return written + (_FINE_REST_NS if written % _SECOND else _COARSE_REST_NS)
 
 
 def _has_digest(path: str, digest: str) -> bool:

@@ -148,8 +148,8 @@ def _require_indices(ds: Dataset, may_mend: bool = False) -> None:
 def adopt(ds: Dataset) -> Answer:
     """Use the index copied or moved to PATH with its files.
 
-    The files are known again by size and footer; the data is not read. As JSON: path, num_files,
-    left.
+    Files are recognised by size and footer. Of those over 1 MiB, or in a store, the indexed
+    columns are read to prove that the index holds. As JSON: path, num_files, left.
     """
     adopted = ds.adopt_index()
     left = [f"not known: {path}" for path in adopted.left]

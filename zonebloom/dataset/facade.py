@@ -356,11 +356,11 @@ class Dataset(IndexedDataset):
     def adopt_index(self) -> Adopted:
         """Use the index for files that were copied, moved or uploaded together with it.
 
-        A copied file has other times, and another store has other tags: it counts as changed, and
-        is read whole. This says which are the files that were indexed all the same, by their size
-        and a digest of their footer, which the build kept, and between local disks by samples of
-        their content; the data is not read. Parquet alone has such a footer. A file that was
-        renamed is known again too; a name alone tells nothing.
+        A copied file has other times, and another store has other tags. Such a file counts as
+        changed, and is read whole. This method finds the file that was indexed by its size and by
+        the digest of its footer. It proves a local file up to 1 MiB by the digest of all its
+        bytes. Of any other file it reads the indexed columns, and looks up every value in the
+        index. Only Parquet files have such a footer. Renamed files are recognised, too.
 
         Returns
         -------

@@ -100,9 +100,11 @@ def dataset(
 
     Notes
     -----
-    Local files are told apart by size, times and inode; where times alone differ, a digest that
-    the build kept decides for files up to 1 MiB, and a larger one written since has changed.
-    Objects are told apart by their ETag, asked anew for each plan.
+    A local file is as it was indexed while its size, times and inode are the same. If times or
+    inode differ, a digest of all bytes decides for files up to 1 MiB. A larger file counts as
+    changed then, also after ``chmod`` or a new hard link, until `Dataset.adopt_index` reads its
+    indexed columns or the index is refreshed. An object of a store is known by its ETag, which is
+    asked for anew by each plan.
 
     Of Parquet only the pages that hold kept rows are read, first those of the filter's columns;
     column chunks of one page, structs whose pages do not align, and encrypted files whose keys

@@ -98,6 +98,11 @@ class PresentFiles:
             verb, them = ("is", "it") if count == 1 else ("are", "them")
             text = f"{count:,} of {len(self._source.fragments):,} files {verb} not covered by"
             step = f"call optimize.optimize_indices() to index {them}"
+            if any(self._may_be_unchanged(file) for file in coverage.unknown):
+                step += (
+                    ", or adopt_index() where a file was only copied, linked or given other "
+                    "times or permissions"
+                )
             if is_refused:
                 raise StaleIndex(
                     f"{text} the index: {shown}; {step}, or open the dataset with "
@@ -105,6 +110,13 @@ class PresentFiles:
                 )
             message = f"{text} the index and {verb} read whole: {shown}; {step}"
             warnings.warn(message, StaleIndexWarning, stacklevel=6)
+
+    def _may_be_unchanged(self, file: PresentFragment) -> bool:
+        """Return whether adopt_index() may find that a file is as it was indexed."""
+        known = self._version.fragments.get(file.fragment.key)
+        return (
+            known is not None and known.identity.size == file.identity.size and known.footer != ""
+        )
 
     def _miss(self, vanished: Sequence[str]) -> None:
         """Raise, or warn once, of files that are gone."""

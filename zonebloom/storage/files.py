@@ -26,7 +26,7 @@ from zonebloom.threads import REMOTE_THREADS
 # trusted later.
 UNKNOWN_MTIME = -1
 
-# Files up to this size have a digest of all their bytes, so it tells every change.
+# The digest of a file up to this size covers all of its bytes.
 WHOLE_BYTES = 1 << 20
 _SAMPLES = 64
 _SAMPLE_BYTES = 4 << 10
@@ -408,8 +408,11 @@ def status_identity(status: os.stat_result) -> FileIdentity:
 
 
 def content_digest(path: str) -> str:
-    """XXH3-128 of a local file's size, footer and samples, or of all of a small one: no proof of
-    equality."""
+    """Return the XXH3-128 of a local file's size and bytes.
+
+    Of a file over `WHOLE_BYTES` it covers the footer and samples. Two digests that differ prove a
+    change there, and two that agree prove nothing.
+    """
     if not stat.S_ISREG(os.stat(path).st_mode):
         return ""
     with open(path, "rb") as file:
