@@ -26,6 +26,9 @@ PARTS = (
     "many",
     "pages",
     "bodies",
+    "short",
+    "patches",
+    "rewrites",
 )
 
 

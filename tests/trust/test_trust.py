@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from trust import damage, differential, faults, forge, histories, kill, many
+from trust import (
+    damage,
+    differential,
+    faults,
+    forge,
+    histories,
+    kill,
+    many,
+    patches,
+    rewrites,
+    short,
+)
 from trust.report import Report, check
 from trust.small import WRITERS
 from trust.workers import run
@@ -16,6 +27,9 @@ PARTS = [
     (forge, 2, {"most": 25}),
     (faults, 2 * len(faults.SCENARIOS), {"most": 2}),
     (kill, len(WRITERS), {"most": 1}),
+    (short, 3, {}),
+    (patches, 2, {}),
+    (rewrites, 2, {}),
 ]
 CASES = [
     pytest.param(part, case, options, id=f"{part.__name__.rpartition('.')[2]}-{case}")

@@ -1,0 +1,134 @@
+"""Files that are written in place while an index is asked for their rows.
+
+Each answer holds rows of one version of each file, every wanted one once, or is `FragmentChanged`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from e2e_helpers import ShortReads
+from trust.report import Report
+from trust.small import quiet
+
+import zonebloom as zb
+from zonebloom.errors import FragmentChanged
+
+FILES = 2
+ROWS = 1200
+ROUNDS = 4
+FORMATS = ("parquet", "ipc")
+
+
+def content(format: str, number: int, version: int, options: dict[str, Any]) -> bytes:
+    """A file whose versions have the same ids in another order, and the same size."""
+    ids = [number * ROWS + (row * 7 + version * 431) % ROWS for row in range(ROWS)]
+    table = pa.table({"id": ids, "version": [version] * ROWS, "file": [number] * ROWS})
+    sink = pa.BufferOutputStream()
+    if format == "parquet":
+        pq.write_table(table, sink, compression="none", use_dictionary=False, **options)
+    else:
+        with pa.ipc.new_file(sink, table.schema) as file:
+            file.write_table(table, max_chunksize=options["row_group_size"])
+    return sink.getvalue().to_pybytes()
+
+
+class Writer:
+    """Writes a file in place at the n-th read that the store answers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.at = -1
+        self.write: Callable[[], object] = lambda: None
+
+    def __call__(self, at: int, num_bytes: int) -> int:
+        self.count += 1
+        if self.count == self.at:
+            self.write()
+        return num_bytes
+
+
+def answers(ds: zb.Dataset, keys: list[int]) -> dict[str, Callable[[], list[dict[str, Any]]]]:
+    """Ways to ask for rows of some keys."""
+    text = f"id IN ({', '.join(map(str, keys))})"
+    return {
+        "to_table": lambda: ds.to_table(filter=text).to_pylist(),
+        "to_batches": lambda: [
+            row for batch in ds.to_batches(filter=text) for row in batch.to_pylist()
+        ],
+        "lookup": lambda: ds.lookup("id", keys).to_pylist(),
+        "to_polars": lambda: ds.to_polars().filter(pl.col("id").is_in(keys)).collect().to_dicts(),
+    }
+
+
+def run_case(report: Report, number: int, folder: Path) -> None:
+    """Ask again and again, with one file written at a random moment of each answer."""
+    rng = report.begin(number)
+    format = FORMATS[number % len(FORMATS)]
+    options = {
+        "row_group_size": rng.choice([100, 300, ROWS]),
+        **({"write_page_index": True, "max_rows_per_page": 50} if rng.random() < 0.5 else {}),
+    }
+    writer = Writer()
+    data = folder / "data"
+    data.mkdir(parents=True)
+    paths = [data / f"{at}.{format}" for at in range(FILES)]
+    files = ShortReads(writer).wrapped()
+    with quiet():
+        for turn in range(ROUNDS):
+            for at, path in enumerate(paths):
+                path.write_bytes(content(format, at, 0, options))
+                # Earlier than any write, and at rest.
+                os.utime(path, ns=(10**18 + turn, 10**18 + turn))
+            ds = zb.dataset(str(data), format, filesystem=files)
+            ds.create_scalar_index("id", spark=False, number_of_items=20)
+            problem = _ask(report, rng, writer, ds, paths, format, options)
+            if problem is not None:
+                report.fail(f"{format}, {options}: {problem}")
+                return
+
+
+def _ask(
+    report: Report,
+    rng: random.Random,
+    writer: Writer,
+    ds: zb.Dataset,
+    paths: list[Path],
+    format: str,
+    options: dict[str, Any],
+) -> str | None:
+    keys = sorted(rng.sample(range(FILES * ROWS), 6))
+    how = rng.choice(["to_table", "to_batches", "lookup", "to_polars"])
+    at = rng.randrange(FILES)
+    new = content(format, at, 1, options)
+
+    def write() -> None:
+        with paths[at].open("r+b") as file:
+            file.write(new)
+
+    ask = answers(ds, keys)[how]
+    writer.count, writer.at, writer.write = 0, -1, write
+    ask()
+    moment = rng.randrange(1, writer.count + 2)
+    writer.count, writer.at = 0, moment
+    report.tried[f"{how} of {format} while it is written"] += 1
+    try:
+        rows = ask()
+    except FragmentChanged:
+        report.refused["a file that changed while it was read"] += 1
+        return None
+    finally:
+        writer.at = -1
+    if sorted(row["id"] for row in rows) != keys:
+        return f"{how} at read {moment}: {sorted(row['id'] for row in rows)}, not {keys}"
+    versions = {(row["file"], row["version"]) for row in rows}
+    if len(versions) != len({file for file, _ in versions}):
+        return f"{how} at read {moment} mixes versions: {versions}"
+    return None

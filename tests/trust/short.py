@@ -1,0 +1,104 @@
+"""A store that cuts some of its answers short, while indices are built, refreshed and asked.
+
+Every answer is right or a `ZoneBloomError`. Once the store is well, every answer is right, by what
+was committed before, too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from e2e_helpers import ShortReads
+from trust.report import Report
+from trust.small import (
+    FILTERS,
+    WrongRows,
+    build,
+    check_answers,
+    quiet,
+    rows_of,
+    validate_all,
+    wanted,
+    write,
+)
+
+import zonebloom as zb
+
+STEPS = 12
+
+
+class Store:
+    """Cuts a share of the reads at random, each to nothing or to a part."""
+
+    def __init__(self, rng: random.Random):
+        self.rng = rng
+        self.share = 0.0
+
+    def __call__(self, at: int, num_bytes: int) -> int:
+        if self.rng.random() >= self.share:
+            return num_bytes
+        return self.rng.choice([0, self.rng.randrange(num_bytes)])
+
+
+def run_case(report: Report, number: int, folder: Path) -> None:
+    """Build, append, refresh and look up, each with some reads cut."""
+    rng = report.begin(number)
+    data, store = folder / "data", Store(rng)
+    options = {
+        "row_group_size": rng.choice([10, 30, 120]),
+        "compression": rng.choice(["none", "snappy", "zstd"]),
+        "write_page_index": rng.random() < 0.5,
+        "use_dictionary": rng.random() < 0.5,
+    }
+    write(data, 0, **options)
+    numbers = [0]
+
+    def opened() -> zb.Dataset:
+        return zb.dataset(str(data), filesystem=ShortReads(store).wrapped())
+
+    def append() -> None:
+        numbers.append(len(numbers))
+        write(data, numbers[-1], **options)
+
+    def read_all() -> None:
+        rows = opened().to_table(["row"])["row"].to_pylist()
+        if rows != [row["row"] for number in numbers for row in rows_of(number)]:
+            raise WrongRows(f"a scan of all gave {len(rows)} rows")
+
+    def locate() -> None:
+        places = opened().locate("id", [10, 30, 5])["row"].to_pylist()
+        if places != [1, 3, None]:
+            raise WrongRows(f"keys were located at {places}")
+
+    deeds: list[Callable[[], object]] = [
+        lambda: build(opened(), rng.choice(["table", "sliced"])),
+        lambda: opened().optimize.optimize_indices(spark=False),
+        lambda: opened().adopt_index(),
+        lambda: check_answers(opened(), numbers, [rng.choice(list(FILTERS))]),
+        lambda: check_answers(opened(), numbers, [rng.choice(list(FILTERS))]),
+        append,
+        read_all,
+        locate,
+    ]
+    with quiet():
+        for _ in range(STEPS):
+            deed = rng.choice(deeds)
+            store.share = rng.choice([0.02, 0.1, 0.3])
+            report.tried["reads cut short"] += 1
+            try:
+                deed()
+            except zb.errors.ZoneBloomError:
+                report.refused["a store that cuts answers short"] += 1
+            except Exception as error:  # noqa: BLE001 - not one of ours
+                report.fail(f"{options}: {error!r:.200}")
+                return
+            store.share = 0.0
+            ds = zb.dataset(data)
+            for filter in FILTERS:
+                rows = ds.to_table(["row"], filter)["row"].to_pylist()
+                if rows != wanted(numbers, filter):
+                    report.fail(f"{options}: {filter} gives {rows[:9]} when the store is well")
+                    return
+        validate_all(zb.dataset(data))
