@@ -236,6 +236,7 @@ def test_key_ranges_too_narrow(folder: Path, column: str, value: int) -> None:
         at = table.schema.get_field_index(column)
         values = [value, *table[column].to_pylist()[1:]]
         table = table.set_column(at, table.schema.field(at), pa.array(values, pa.int64()))
+        os.unlink(path)
         size, checksum = catalog.write(path, to_file([table]))
         changed = replace(segment, ranges_bytes=size, ranges_checksum=checksum)
         return replace(entry, segments=(changed,))
@@ -254,6 +255,7 @@ def test_a_filter_over_all_keys_with_a_cleared_bit(folder: Path) -> None:
         words = np.frombuffer(Sbbf.from_parquet_bytes(data).to_bytes(), dtype=np.uint32).copy()
         words[np.flatnonzero(words)[0]] = 0
         bloom = Sbbf.from_bytes(words.tobytes())
+        os.unlink(path)
         size, checksum = catalog.write(path, bloom.to_parquet_bytes())
         return replace(entry, global_filter=replace(stored, num_bytes=size, checksum=checksum))
 
@@ -274,7 +276,9 @@ def test_page_maps_of_other_files(folder: Path) -> None:
     table = load_page_map(catalog, entry).table
     ids = [1 - i if i < 2 else i for i in table["fragment_id"].to_pylist()]
     table = table.set_column(0, table.schema.field(0), pa.array(ids, pa.uint64()))
-    written = catalog.write(catalog.path(entry.segment, "pages.arrow"), merged_page_map([table]))
+    page_map = catalog.path(entry.segment, "pages.arrow")
+    os.unlink(page_map)
+    written = catalog.write(page_map, merged_page_map([table]))
     exchanged = replace(entry, num_bytes=written[0], checksum=written[1])
     catalog.commit(lambda version: replace(version, page_maps=(exchanged,)))
     ds = zb.dataset(ds.opened.source.root)

@@ -39,6 +39,9 @@ from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, IndexNo
 from zonebloom.storage.files import FileIdentity
 
 LOCAL = pafs.LocalFileSystem()
+# Prefixes of segments as builds make them.
+ABC, ABD = "abcabcabcabcabca", "abdabdabdabdabda"
+AAA, BBB, DDD, EEE, MINE = (digit * 16 for digit in "abde1")
 
 
 def fragment(number, key=None):
@@ -51,7 +54,7 @@ def entry(name="id_idx", segments=1):
         ("st", "id"),
         "int64",
         ZoneParameters(100, 0.01, "exact"),
-        tuple(Segment(f"abc-{i:04d}", 1000 + i, "00ff", 7, (0, 1)) for i in range(segments)),
+        tuple(Segment(f"{ABC}-{i:04d}", 1000 + i, "00ff", 7, (0, 1)) for i in range(segments)),
         "2026-01-01T00:00:00+00:00",
     )
 
@@ -69,7 +72,7 @@ class Filled(Catalog):
                         continue
                     if isinstance(self.filesystem, pafs.LocalFileSystem):
                         # Writers side by side share the name, as builds do not.
-                        write_whole(path, bytes(segment.num_bytes), self.prepare, os.replace)
+                        write_whole(path, bytes(segment.num_bytes), self.create_local, os.replace)
                     else:
                         self.write(path, bytes(segment.num_bytes))
             return version
@@ -738,13 +741,13 @@ def writing(catalog, name, prefix):
 @pytest.mark.parametrize("damage", ["gone", "cut"])
 def test_a_version_is_not_written_when_a_file_it_names_is_not_there(catalog, tmp_path, damage):
     first = catalog.commit(adding("a"))
-    change = writing(catalog, "b", "bb")
-    path = tmp_path / "_zonebloom" / "segments" / "bb-0000" / "bloomfilter.arrow"
+    change = writing(catalog, "b", BBB)
+    path = tmp_path / "_zonebloom" / "segments" / f"{BBB}-0000" / "bloomfilter.arrow"
     if damage == "gone":
         path.unlink()
     else:
         path.write_bytes(b"seg")
-    with pytest.raises(CommitConflict, match=r"bb-0000.* is gone before it was committed"):
+    with pytest.raises(CommitConflict, match=rf"{BBB}-0000.* is gone before it was committed"):
         Catalog.commit(catalog, change)
     assert catalog.latest() == first
     assert len(list((tmp_path / "_zonebloom" / "versions").glob("*.json"))) == 1
@@ -754,7 +757,7 @@ def test_a_version_is_not_written_when_a_file_it_names_is_not_there(catalog, tmp
 @pytest.mark.parametrize("name", ["b", "a"])
 def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, deleted):
     first = local.commit(adding("a"))
-    change = writing(local, name, "bb")
+    change = writing(local, name, BBB)
     link = os.link
 
     def vacuumed_meanwhile(*paths):
@@ -769,7 +772,7 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
     with pytest.raises(CommitConflict, match="gone before it was committed"):
         local.commit(change)
     latest = local.latest()
-    assert latest.doomed == ("bb-0000",)
+    assert latest.doomed == (f"{BBB}-0000",)
     assert latest.indices == first.indices
     assert latest.fragments == first.fragments
     # Others commit on top, and it is refused still.
@@ -777,17 +780,17 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
     with pytest.raises(CommitConflict, match="gone before it was committed"):
         Catalog.commit(local, change)
     monkeypatch.undo()
-    for prefix in ("dd", "ee"):
+    for prefix in (DDD, EEE):
         local.commit(writing(local, "d", prefix))
         vacuum(local, timedelta(0))
     # What is there no more is named no more.
-    assert local.latest().doomed == ("dd-0000",)
+    assert local.latest().doomed == (f"{DDD}-0000",)
     assert segments_of(local) == sorted(local.latest().folders)
 
 
 def test_a_vacuum_spares_what_is_committed_before_it_dooms(local, monkeypatch):
     local.commit(adding("a"))
-    change = writing(local, "b", "bb")
+    change = writing(local, "b", BBB)
     commit = Catalog.commit
 
     def after_another(self, dooming):
@@ -826,14 +829,14 @@ def test_files_are_on_disk_before_the_version_that_names_them(local, monkeypatch
 
     monkeypatch.setattr(os, "fsync", noted)
     monkeypatch.setattr(os, "link", lambda *paths: (done.append("link"), link(*paths)))
-    local.commit(writing(local, "a", "aa"))
-    path = local.path("aa-0000", "bloomfilter.arrow")
+    local.commit(writing(local, "a", AAA))
+    path = local.path(f"{AAA}-0000", "bloomfilter.arrow")
     assert done[0] == path
     before = done[: done.index("link")]
     assert {os.path.dirname(path), os.path.dirname(os.path.dirname(path))} <= set(before)
     # Once, and never again.
     done.clear()
-    local.commit(writing(local, "b", "bb"))
+    local.commit(writing(local, "b", BBB))
     assert path not in done
     assert len(done) == len(set(done))
 
@@ -843,7 +846,7 @@ def test_a_commit_whose_number_others_used_and_vacuumed_goes_on_top(local, monke
     local.commit(adding("a"))
     local.commit(adding("b"))
     create = Catalog._create
-    change = writing(local, "mine", "mm") if built else lambda latest: replace(latest, indices={})
+    change = writing(local, "mine", MINE) if built else lambda latest: replace(latest, indices={})
 
     def overtaken(self, version, before):
         if version.number == 3:
@@ -853,7 +856,7 @@ def test_a_commit_whose_number_others_used_and_vacuumed_goes_on_top(local, monke
             if built:
                 # As a file that came since a vacuum looked, which it leaves alone.
                 in_future = time.time() + 1000
-                os.utime(local.path("mm-0000", "bloomfilter.arrow"), (in_future, in_future))
+                os.utime(local.path(f"{MINE}-0000", "bloomfilter.arrow"), (in_future, in_future))
             vacuum(local, timedelta(0))
             assert sorted(int(p.name[:20]) for p in versions_of(local).glob("*.json")) == [4]
         return create(self, version, before)
@@ -898,8 +901,8 @@ def segments_of(catalog):
 
 
 def test_segments_lie_apart_from_versions(catalog):
-    assert catalog.path("abc-0000", "bloomfilter.arrow").endswith(
-        "segments/abc-0000/bloomfilter.arrow"
+    assert catalog.path(f"{ABC}-0000", "bloomfilter.arrow").endswith(
+        f"segments/{ABC}-0000/bloomfilter.arrow"
     )
 
 
@@ -910,10 +913,10 @@ def test_segment_prefixes_are_never_the_same():
 
 def test_segments_of_a_build_are_deleted_but_those_named(catalog):
     version = catalog.commit(adding("a"))
-    assert version.folders == {"abc-0000"}
-    segment_files(catalog, "abc-0001", "abd-0000", "bb-0000")
-    assert catalog.delete_unnamed(["abc", "abd"]) is None
-    assert segments_of(catalog) == ["abc-0000", "bb-0000"]
+    assert version.folders == {f"{ABC}-0000"}
+    segment_files(catalog, f"{ABC}-0001", f"{ABD}-0000", f"{BBB}-0000")
+    assert catalog.delete_unnamed([ABC, ABD]) is None
+    assert segments_of(catalog) == [f"{ABC}-0000", f"{BBB}-0000"]
 
 
 def test_page_maps_are_kept_for_files_that_an_index_covers(catalog):
@@ -935,20 +938,20 @@ def test_page_maps_are_kept_for_files_that_an_index_covers(catalog):
 
 
 def test_deleting_segments_where_there_are_none_does_nothing(catalog, tmp_path):
-    assert catalog.delete_unnamed(["aa"]) is None
+    assert catalog.delete_unnamed([AAA]) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_first_build_that_failed_leaves_no_folder(local, tmp_path):
-    segment_files(local, "aa-0000")
-    local.delete_unnamed(["aa"])
+    segment_files(local, f"{AAA}-0000")
+    local.delete_unnamed([AAA])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_deleting_the_last_segment_keeps_the_versions(local):
     first = local.commit(lambda latest: latest)
-    segment_files(local, "aa-0000")
-    local.delete_unnamed(["aa"])
+    segment_files(local, f"{AAA}-0000")
+    local.delete_unnamed([AAA])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert local.latest() == first

@@ -1,4 +1,7 @@
-"""The index is as open as the data, whatever the umask of who builds it."""
+"""An index is as open as the data, whatever the umask of its builder.
+
+A build writes to no file but its own.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import pytest
 from helpers import run_python
 
 import zonebloom as zb
+from zonebloom.catalog.folder import create_file
 
 NOBODY = 65534
 # All is imported while it may be: the interpreter's own files may be root's alone.
@@ -120,13 +124,12 @@ def test_the_rights_of_a_group_are_not_given_to_another(place, groups, group, mo
     run_python(
         """
         import os, sys
-        from zonebloom.catalog.folder import make_file, make_folder
+        from zonebloom.catalog.folder import create_file
 
         os.setgroups([int(each) for each in sys.argv[2:]])
         os.setgid(65534)
         os.setuid(65534)
-        make_folder(sys.argv[1] + "/a/b", sys.argv[1])
-        make_file(sys.argv[1] + "/a/b/c", sys.argv[1])
+        create_file(sys.argv[1] + "/a/b/c", sys.argv[1] + "/a", like=sys.argv[1]).close()
         """,
         place / "data",
         *groups,
@@ -135,3 +138,116 @@ def test_the_rights_of_a_group_are_not_given_to_another(place, groups, group, mo
         found = (place / "data" / name).stat()
         assert (found.st_gid, stat.S_IMODE(found.st_mode)) == (group, mode)
     assert stat.S_IMODE((place / "data" / "a/b/c").stat().st_mode) == 0o644
+
+
+# Others write to the folder while root builds in it
+
+# Plants links to a file in the place of the files that a build is about to create.
+PLANT_LINKS = """
+    import os, sys
+
+    victim, segments = sys.argv[1:]
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    names = ("ranges.arrow", "pages.arrow", "global.sbbf", "bloomfilter.sliced")
+    for folder in os.listdir(segments):
+        for name in names:
+            os.symlink(victim, os.path.join(segments, folder, name))
+        # The table is being written.
+        os.rename(f"{segments}/{folder}/bloomfilter.arrow", f"{segments}/{folder}/moved")
+        os.symlink(victim, f"{segments}/{folder}/bloomfilter.arrow")
+    print(len(os.listdir(segments)))
+"""
+
+
+@pytest.fixture
+def users_place(place) -> Path:
+    """The same folder, with data of a user, and a file and a folder of root."""
+    os.chown(place / "data", NOBODY, NOBODY)
+    (place / "root").mkdir(mode=0o700)
+    (place / "root" / "file").write_bytes(b"of root")
+    (place / "root" / "file").chmod(0o600)
+    return place
+
+
+def assert_untouched(path: Path, mode: int) -> None:
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, 0, mode)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_links_that_a_user_plants_during_a_build_change_no_file_of_root(users_place):
+    victim, segments = users_place / "root" / "file", users_place / "data/_zonebloom/segments"
+    planted = []
+
+    def plant(_done: int, _total: int) -> None:
+        if not planted:
+            planted.append(int(run_python(PLANT_LINKS, victim, segments)))
+
+    ds = zb.dataset(users_place / "data")
+    with pytest.raises(zb.errors.CommitConflict):
+        ds.create_scalar_index("id", global_filter=True, spark=False, progress=plant)
+    assert planted and planted[0] > 0
+    assert victim.read_bytes() == b"of root"
+    assert_untouched(victim, 0o600)
+    assert zb.dataset(users_place / "data").count_rows("id = 7") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("name", ["segments", "versions"])
+def test_a_link_in_the_place_of_a_folder_is_not_written_through(users_place, name):
+    index = users_place / "data" / "_zonebloom"
+    index.mkdir()
+    (index / name).symlink_to(users_place / "root")
+    with pytest.raises(zb.errors.CatalogError, match=f"{name} in .* is a symbolic link"):
+        zb.dataset(users_place / "data").create_scalar_index("id", spark=False)
+    assert os.listdir(users_place / "root") == ["file"]
+    assert_untouched(users_place / "root", 0o700)
+
+
+def test_an_index_folder_that_is_a_link_itself_is_used(place):
+    (place / "large").mkdir()
+    (place / "data" / "_zonebloom").symlink_to(place / "large")
+    build(place / "data")
+    assert sorted(os.listdir(place / "large")) == ["segments", "versions"]
+    ds = zb.dataset(place / "data")
+    assert len(ds.search("id = 7").at_most) == 100
+    assert ds.count_rows("id = 7") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_folder_that_a_user_puts_in_the_place_of_a_new_one_stays_roots(users_place, monkeypatch):
+    private = users_place / "data" / "private"
+    private.mkdir(mode=0o700)
+    (private / "file").write_bytes(b"of root")
+    make = os.mkdir
+
+    def exchanged(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        # As its owner may rename what is in the folder at any time.
+        make(path, mode, dir_fd=dir_fd)
+        if path == "_zonebloom":
+            os.rmdir(users_place / "data" / "_zonebloom")
+            private.rename(users_place / "data" / "_zonebloom")
+
+    monkeypatch.setattr(os, "mkdir", exchanged)
+    create_file(
+        str(users_place / "data/_zonebloom/segments/x"),
+        str(users_place / "data/_zonebloom"),
+        like=str(users_place / "data"),
+    ).close()
+    assert_untouched(users_place / "data" / "_zonebloom", 0o700)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_file_is_its_creators_until_its_last_byte(users_place):
+    path = users_place / "data" / "_zonebloom" / "segments" / "file"
+    base = str(users_place / "data" / "_zonebloom")
+    with create_file(str(path), base, like=str(users_place / "data")) as file:
+        file.write(b"first")
+        assert_untouched(path, 0o600)
+        with pytest.raises(FileExistsError):
+            create_file(str(path), base, like=str(users_place / "data"))
+        file.write(b" last")
+    assert path.read_bytes() == b"first last"
+    assert (path.stat().st_uid, path.stat().st_gid) == (NOBODY, NOBODY)

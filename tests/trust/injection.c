@@ -51,6 +51,10 @@ static int below(const char *path) {
   return atomic_load(&armed) && path && !strncmp(path, folder, strlen(folder));
 }
 static int known(int fd) { return fd >= 0 && fd < MOST && atomic_load(&ours[fd]); }
+/* Paths that are not absolute begin at an open folder. */
+static int below_at(int dir, const char *path) {
+  return below(path) || (atomic_load(&armed) && path && path[0] != '/' && known(dir));
+}
 #define REAL(type, name, ...) \
   static type (*real)(__VA_ARGS__); \
   if (!real) real = (type (*)(__VA_ARGS__))dlsym(RTLD_NEXT, name)
@@ -74,7 +78,7 @@ OPEN(open64)
 int openat(int dir, const char *path, int flags, ...) {
   REAL(int, "openat", int, const char *, int, ...);
   va_list list; va_start(list, flags); mode_t mode = va_arg(list, mode_t); va_end(list);
-  int mine = below(path);
+  int mine = below_at(dir, path);
   if (mine && step("openat") == 1) return -1;
   int fd = real(dir, path, flags, mode);
   if (fd >= 0 && fd < MOST) atomic_store(&ours[fd], mine);
@@ -140,6 +144,31 @@ ON_PATH(stat, struct stat *)
 ON_PATH(stat64, struct stat64 *)
 ON_PATH(lstat, struct stat *)
 ON_PATH(lstat64, struct stat64 *)
+
+#define AT_FOLDER(name, kind) \
+  int name(int dir, const char *path, kind given) { \
+    REAL(int, #name, int, const char *, kind); \
+    return below_at(dir, path) && step(#name) == 1 ? -1 : real(dir, path, given); \
+  }
+AT_FOLDER(mkdirat, mode_t)
+AT_FOLDER(unlinkat, int)
+
+#define FSTATAT(name, kind) \
+  int name(int dir, const char *path, kind *found, int flags) { \
+    REAL(int, #name, int, const char *, kind *, int); \
+    return below_at(dir, path) && step(#name) == 1 ? -1 : real(dir, path, found, flags); \
+  }
+FSTATAT(fstatat, struct stat)
+FSTATAT(fstatat64, struct stat64)
+
+int fchmod(int fd, mode_t mode) {
+  REAL(int, "fchmod", int, mode_t);
+  return known(fd) && step("fchmod") == 1 ? -1 : real(fd, mode);
+}
+int fchown(int fd, uid_t owner, gid_t group) {
+  REAL(int, "fchown", int, uid_t, gid_t);
+  return known(fd) && step("fchown") == 1 ? -1 : real(fd, owner, group);
+}
 
 #define ON_NAME(name) \
   int name(const char *path) { \

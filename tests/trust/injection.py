@@ -31,7 +31,7 @@ WHATS = {**ERRORS, "short": SHORT}
 _LIBRARY = "injection.so"
 _BY_PATH = ("open", "stat", "link", "replace", "rename", "unlink", "rmdir", "mkdir", "listdir")
 _BY_PATH += ("scandir", "chmod", "utime")
-_BY_HANDLE = ("fsync", "pread", "preadv", "fstat", "write", "read")
+_BY_HANDLE = ("fsync", "pread", "preadv", "fstat", "write", "read", "fchmod", "fchown")
 
 
 class PythonCalls:
@@ -75,12 +75,12 @@ class PythonCalls:
 
     def _called(self, name: str, original: Callable, *arguments: Any, **options: Any) -> Any:
         first = arguments[0] if arguments else None
-        by_path = name in _BY_PATH
-        if by_path and not (
-            isinstance(first, str | os.PathLike) and os.fspath(first).startswith(self._folder)
-        ):
-            return original(*arguments, **options)
-        if not by_path and first not in self._handles:
+        if name in _BY_PATH and isinstance(first, str | os.PathLike):
+            is_below = os.fspath(first).startswith(self._folder)
+            is_below |= options.get("dir_fd") in self._handles
+        else:
+            is_below = first in self._handles
+        if not is_below:
             return original(*arguments, **options)
         is_short = self.step(name)
         if is_short and name in ("pread", "read"):
@@ -94,8 +94,11 @@ class PythonCalls:
         return found
 
     def _opened(self, original: Callable, file: Any, *arguments: Any, **options: Any) -> Any:
-        below = isinstance(file, str | os.PathLike) and os.fspath(file).startswith(self._folder)
-        if not below:
+        if isinstance(file, int):
+            is_below = file in self._handles
+        else:
+            is_below = os.fspath(file).startswith(self._folder)
+        if not is_below:
             return original(file, *arguments, **options)
         self.step("open")
         return _File(original(file, *arguments, **options), self)

@@ -155,10 +155,9 @@ class _Output:
         self._ids = tuple(fragment.fragment_id for fragment in task.fragments)
         self.spec = task.specs[number]
         path = self._catalog.path(self._segment, TABLE_FILES["table"])
-        self._catalog.prepare(path)
         parameters = self.spec.parameters
         self.writer = TableWriter(
-            self._catalog.files,
+            self._catalog,
             path,
             parameters.number_of_items,
             parameters.probability,

@@ -1,26 +1,38 @@
-"""How files of the index folder are read and written: whole, on disk, with the data's permissions.
-(One that nobody else may look into would fail the listing of the data itself.)"""
+"""Read, create and delete files of an index folder.
+
+Files are on disk before a version names them. Local ones take the permissions of the data's folder,
+for a folder that nobody else may enter would fail the listing of the data itself.
+
+Others may be able to write to a local index folder while root builds an index in it. So its files
+are created exclusively, and no symbolic link inside the folder is followed: every folder below
+`base` is opened from the descriptor of the folder above it. Owners and permissions are changed by
+descriptor too, those of a file after its last byte.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import posixpath
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
+from zonebloom.catalog.names import is_own, is_segment, is_segment_file
 from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, ZoneBloomError
 from zonebloom.storage.files import is_local
 from zonebloom.storage.object_store import reader_of
 
-# Of file systems that have no such thing.
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+# Errors of file systems that cannot sync.
 _NOT_SYNCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 # Syncs that wait together are served by one write of the file system's journal.
 _THREADS = 16
@@ -67,17 +79,56 @@ def read_file(
     return buffer
 
 
+class NewFile(io.RawIOBase):
+    """A local file in the making. It is its creator's alone until all bytes are written."""
+
+    def __init__(self, handle: int, like: os.stat_result):
+        self._file = open(handle, "wb")  # noqa: SIM115 - closed by `close`
+        self._like = like
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return self._file.write(data)
+
+    def sync(self) -> None:
+        """Bring all bytes to disk, with the permissions that the file is to have."""
+        self._share()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        try:
+            self._share()
+        finally:
+            super().close()
+            self._file.close()
+
+    def _share(self) -> None:
+        self._file.flush()
+        _share(self._file.fileno(), self._like, 0o644)
+
+
+def create_file(path: str, base: str, like: str) -> NewFile:
+    """Create a local file that is not there yet, with the permissions of the folder `like`."""
+    with open_folder(path=posixpath.dirname(path), base=base, like=like) as folder:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        handle = os.open(posixpath.basename(path), flags, 0o600, dir_fd=folder)
+    return NewFile(handle, os.stat(like))
+
+
 def write_whole(
-    path: str, data: bytes, prepare: Callable[[str], None], place: Callable[[str, str], None]
+    path: str, data: bytes, create: Callable[[str], NewFile], place: Callable[[str, str], None]
 ) -> bool:
-    """Write a local file that is on disk before `place` names it; whether the name was free."""
+    """Write a local file that is on disk before `place` names it. Return whether the name was
+    free."""
     draft = os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}")
     try:
-        prepare(draft)
-        with open(draft, "wb") as file:
+        with create(draft) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            file.sync()
         place(draft, path)
     except FileExistsError:
         return False
@@ -102,9 +153,8 @@ def sync_files(paths: Iterable[str]) -> None:
 
 
 def sync(path: str) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(path, os.O_RDONLY)
+    # A pipe in the place of a file must not block.
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         os.fsync(handle)
     except OSError as error:
@@ -114,43 +164,138 @@ def sync(path: str) -> None:
         os.close(handle)
 
 
-def make_folder(path: str, like: str) -> None:
-    """Make a local folder and those above it, with the permissions of another."""
-    missing = []
-    while path and not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    for folder in reversed(missing):
-        try:
-            os.mkdir(folder)
-        except FileExistsError:
-            # Another writer was faster.
-            continue
-        _share(folder, os.stat(like), 0o2777)
+@contextlib.contextmanager
+def open_folder(path: str, base: str, like: str | None = None) -> Iterator[int]:
+    """Open a local folder, and yield its descriptor.
+
+    Symbolic links are followed on the way to `base`, and not below it. With `like`, folders that
+    are missing are made with the permissions of that folder.
+
+    Raises
+    ------
+    CatalogError
+        If a folder below `base` is a symbolic link.
+    """
+    top = base
+    while like is not None and top and not os.path.isdir(top):
+        top = os.path.dirname(top)
+    handle = os.open(top or ".", _FOLDER)
+    try:
+        for name in _names_below(path, top):
+            child = _open_child(handle, name, path, like)
+            os.close(handle)
+            handle = child
+        yield handle
+    finally:
+        os.close(handle)
 
 
-def make_file(path: str, like: str) -> None:
-    """Make an empty local file with the folder's read permissions, to be filled by its owner."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-    _share(path, os.stat(like), 0o644)
+def _names_below(path: str, top: str) -> list[str]:
+    below = os.path.relpath(path, top or ".")
+    return [] if below == os.curdir else below.split(os.sep)
 
 
-def _share(path: str, like: os.stat_result, allowed: int) -> None:
-    if os.name != "posix":
-        return
+def _open_child(folder: int, name: str, path: str, like: str | None) -> int:
+    is_new = False
+    if like is not None:
+        # Another writer may have made it.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=folder)
+            is_new = True
+    try:
+        child = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError) and _is_link(name, folder):
+            raise CatalogError(
+                f"{name} in {path} is a symbolic link, and an index follows none inside its "
+                "folder; replace it by a folder, or give another index_dir"
+            ) from None
+        raise
+    # Whoever owns the folder above could have put another folder in the place of the new one.
+    if is_new and like is not None and all(map(is_own, os.listdir(child))):
+        _share(child, os.stat(like), 0o2777)
+    return child
+
+
+def _is_link(name: str, folder: int) -> bool:
+    return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+
+
+def _share(handle: int, like: os.stat_result, allowed: int) -> None:
+    """Give an open file or folder the owner, group and permissions of another, as far as may be."""
     mode = stat.S_IMODE(like.st_mode)
-    own = os.stat(path)
+    own = os.fstat(handle)
     if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
         # Root builds for the owner of the data; others can give their file to a group of theirs.
         owner = like.st_uid if os.geteuid() == 0 else -1
         try:
-            os.chown(path, owner, like.st_gid)
+            os.fchown(handle, owner, like.st_gid)
         except OSError:
-            # What the group of the data may do is not for another group.
+            # The permissions of the data's group are not for another group.
             mode = mode & ~0o070 | (mode & 0o007) << 3
     least = 0o700 if stat.S_ISDIR(own.st_mode) else 0o600
     with contextlib.suppress(OSError):
-        os.chmod(path, mode & allowed | least)
+        os.fchmod(handle, mode & allowed | least)
+
+
+def list_folder(filesystem: pafs.FileSystem, path: str, base: str) -> list[pafs.FileInfo]:
+    """List a folder, if it is there. Symbolic links in a local one are of unknown type."""
+    if not is_local(filesystem):
+        return filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    infos = []
+    with contextlib.suppress(FileNotFoundError), open_folder(path, base) as folder:
+        for name in os.listdir(folder):
+            # Other writers may have deleted it since.
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                infos.append(_info(posixpath.join(path, name), status))
+    return infos
+
+
+def _info(path: str, status: os.stat_result) -> pafs.FileInfo:
+    kind = pafs.FileType.Unknown
+    if stat.S_ISREG(status.st_mode):
+        kind = pafs.FileType.File
+    elif stat.S_ISDIR(status.st_mode):
+        kind = pafs.FileType.Directory
+    size = status.st_size if kind == pafs.FileType.File else None
+    return pafs.FileInfo(path, kind, mtime_ns=status.st_mtime_ns, size=size)
+
+
+def delete_file(filesystem: pafs.FileSystem, path: str, base: str) -> None:
+    """Delete a file of an index, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        if not is_local(filesystem):
+            filesystem.delete_file(path)
+            return
+        with open_folder(posixpath.dirname(path), base) as folder:
+            os.unlink(posixpath.basename(path), dir_fd=folder)
+
+
+def delete_segment(filesystem: pafs.FileSystem, path: str, base: str) -> None:
+    """Delete the folder of a segment with its files.
+
+    Raises
+    ------
+    OSError
+        With ``errno.ENOTEMPTY`` if anything else is in the folder. Nothing is deleted then, unless
+        it came while the files were deleted.
+    """
+    infos = list_folder(filesystem, path, base)
+    if not is_segment(posixpath.basename(path)) or not all(map(is_own_file, infos)):
+        raise OSError(errno.ENOTEMPTY, "there are files that are not the index's own", path)
+    if not is_local(filesystem):
+        filesystem.delete_dir(path)
+        return
+    for info in infos:
+        delete_file(filesystem, info.path, base)
+    with open_folder(posixpath.dirname(path), base) as folder:
+        os.rmdir(posixpath.basename(path), dir_fd=folder)
+
+
+def is_own_file(info: pafs.FileInfo) -> bool:
+    """Return whether something in the folder of a segment is a file that a build writes there."""
+    return info.type == pafs.FileType.File and is_segment_file(info.base_name)
 
 
 @contextlib.contextmanager

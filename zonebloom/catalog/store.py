@@ -32,8 +32,10 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.catalog.folder import (
-    make_file,
-    make_folder,
+    NewFile,
+    create_file,
+    delete_segment,
+    list_folder,
     missing,
     read_file,
     sync_files,
@@ -42,6 +44,7 @@ from zonebloom.catalog.folder import (
     writing_to,
 )
 from zonebloom.catalog.model import Listing, Version
+from zonebloom.catalog.names import SEGMENTS, VERSIONS
 from zonebloom.catalog.version_log import VersionLog, to_document, to_json
 from zonebloom.catalog.versions import (
     Fragments,
@@ -60,9 +63,9 @@ from zonebloom.errors import (
     EncryptedIndex,
     IndexNotUsedWarning,
 )
-from zonebloom.storage.files import is_local
+from zonebloom.storage.files import OutputStream, is_local
 from zonebloom.storage.listing import INDEX_FOLDER
-from zonebloom.storage.sealed import Encryption, Seal, sealed
+from zonebloom.storage.sealed import Encryption, Seal, SealingStream, sealed
 from zonebloom.threads import REMOTE_THREADS
 from zonebloom.version import NewerFormat
 
@@ -97,7 +100,7 @@ class Catalog:
         self.files: pafs.FileSystem = (
             filesystem if self._seal is None else sealed(filesystem, self._seal)
         )
-        self._versions = posixpath.join(folder, "versions")
+        self._versions = posixpath.join(folder, VERSIONS)
         # The document read or written last, and what it says.
         self._last: tuple[bytes, Version] | None = None
 
@@ -111,23 +114,27 @@ class Catalog:
     @property
     def _log(self) -> VersionLog:
         # Made anew: one that was kept would keep the catalog until Python looks for garbage.
-        return VersionLog(self.filesystem, self._versions, _VERSION_KEYS, self.prepare)
+        return VersionLog(self.filesystem, self._versions, _VERSION_KEYS, self.create_local)
 
     def take_over(self, other: Catalog) -> None:
         """Know what another catalog of the same folder has read."""
         self._last = other._last
 
     def path(self, segment: str, file: str) -> str:
-        return posixpath.join(self.folder, "segments", segment, file)
+        return posixpath.join(self.folder, SEGMENTS, segment, file)
 
-    def prepare(self, path: str) -> None:
-        """Make the folder of a file about to be written, and who may read the data may read it."""
-        folder = posixpath.dirname(path)
-        if not is_local(self.filesystem):
-            self.filesystem.create_dir(folder, recursive=True)
-            return
-        make_folder(folder, self._model)
-        make_file(path, self._model)
+    def open_output_stream(self, path: str) -> OutputStream:
+        """Create a file of the index, and its folder. What is written is encrypted on the way if
+        the index is. Whoever may read the data may read the file."""
+        if is_local(self.filesystem):
+            stream: OutputStream = self.create_local(path)
+        else:
+            self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
+            stream = self.filesystem.open_output_stream(path)
+        return stream if self._seal is None else SealingStream(stream, self._seal, path)
+
+    def create_local(self, path: str) -> NewFile:
+        return create_file(path, self.folder, like=self._model)
 
     @property
     def _model(self) -> str:
@@ -143,9 +150,8 @@ class Catalog:
         return read_file(self.files, path, num_bytes, checksum)
 
     def write(self, path: str, data: Any) -> tuple[int, str]:
-        self.prepare(path)
-        with self.files.open_output_stream(path) as sink:
-            sink.write(data)
+        with contextlib.closing(self.open_output_stream(path)) as stream:
+            stream.write(data)
         return memoryview(data).nbytes, xxhash.xxh3_64_hexdigest(data)
 
     def latest(self, *, for_writing: bool = False) -> Version:
@@ -286,11 +292,12 @@ class Catalog:
         return uuid.uuid4().hex[:16]
 
     def delete_unnamed(self, prefixes: Iterable[str]) -> Exception | None:
-        """Delete segments of finished builds that the newest version does not name; why not all."""
+        """Delete segments of finished builds that the newest version does not name. Return an
+        error if some could not be deleted."""
         starts = tuple(prefixes)
-        base = posixpath.join(self.folder, "segments")
+        base = posixpath.join(self.folder, SEGMENTS)
         try:
-            infos = self.filesystem.get_file_info(pafs.FileSelector(base, allow_not_found=True))
+            infos = list_folder(self.filesystem, base, self.folder)
             infos = [info for info in infos if info.base_name.startswith(starts)]
             named = self.latest(for_writing=True).folders if infos else set()
         except (CatalogError, OSError) as error:
@@ -299,15 +306,16 @@ class Catalog:
         for info in infos:
             try:
                 if info.base_name not in named:
-                    self.filesystem.delete_dir(info.path)
-            except OSError as error:
+                    delete_segment(self.filesystem, info.path, self.folder)
+            except (CatalogError, OSError) as error:
                 failure = error
         if is_local(self.filesystem):
-            for folder in (base, self.folder):
-                try:
-                    os.rmdir(folder)
-                except OSError:
-                    break
+            # A first build that fails leaves no folder behind, and deletes none that a user made.
+            has_own_name = posixpath.basename(self.folder.rstrip("/")) == INDEX_FOLDER
+            with contextlib.suppress(OSError):
+                os.rmdir(base)
+                if has_own_name:
+                    os.rmdir(self.folder)
         return failure
 
     def _numbers(self) -> list[int]:
@@ -329,7 +337,7 @@ class Catalog:
             path = posixpath.join(self._versions, name)
             if is_local(self.filesystem):
                 stored = data if self._seal is None else self._seal.seal(path, data)
-                write_whole(path, stored, self.prepare, os.replace)
+                write_whole(path, stored, self.create_local, os.replace)
             else:
                 self.write(path, data)
             listings += (Listing(name, xxhash.xxh3_64_hexdigest(data), tuple(added)),)

@@ -35,7 +35,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.catalog.folder import sync, whole, write_whole
+from zonebloom.catalog.folder import NewFile, create_file, sync, whole, write_whole
 from zonebloom.errors import CommitConflict
 from zonebloom.storage.files import forget_listings, is_local
 from zonebloom.storage.object_store import create_new
@@ -52,19 +52,19 @@ _NAME = re.compile(r"(\d{20})\.json")
 
 class VersionLog:
     """The documents of one folder; `first_keys` are those a document of format 1 has at its top,
-    `prepare` makes the folder of a file about to be written."""
+    `create` creates a local file and its folder."""
 
     def __init__(
         self,
         filesystem: pafs.FileSystem,
         folder: str,
         first_keys: Set[str],
-        prepare: Callable[[str], None] | None = None,
+        create: Callable[[str], NewFile] | None = None,
     ):
         self._filesystem = filesystem
         self._folder = folder
         self._first_keys = first_keys
-        self._prepare = prepare or self._make_folder
+        self._create_file = create or self._create_beside
 
     def path(self, number: int) -> str:
         return posixpath.join(self._folder, f"{number:020d}.json")
@@ -108,12 +108,12 @@ class VersionLog:
         """
         path = self.path(number)
         if not is_local(self._filesystem):
-            self._prepare(path)
+            self._filesystem.create_dir(self._folder, recursive=True)
             is_made = create_new(self._filesystem, path, document)
             if is_made is None:
                 return self._write_claimed(number, document)
             return is_made and self._is_kept(number, document)
-        if not write_whole(path, document, self._prepare, os.link):
+        if not write_whole(path, document, self._create_file, os.link):
             return False
         with contextlib.suppress(OSError):
             sync(self._folder)
@@ -160,8 +160,10 @@ class VersionLog:
         with self._filesystem.open_output_stream(path) as sink:
             sink.write(data)
 
-    def _make_folder(self, path: str) -> None:
-        self._filesystem.create_dir(posixpath.dirname(path), recursive=True)
+    def _create_beside(self, path: str) -> NewFile:
+        """Create a local file with the permissions of the folder of documents."""
+        os.makedirs(self._folder, exist_ok=True)
+        return create_file(path, self._folder, like=self._folder)
 
 
 def _claimed(claims: Sequence[str]) -> CommitConflict:

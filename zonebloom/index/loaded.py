@@ -34,12 +34,11 @@ def open_table(
 
 def write_table(catalog: Catalog, name: str, layout: str, tables: Sequence[Table]) -> WrittenTable:
     path = catalog.path(name, TABLE_FILES[layout])
-    catalog.prepare(path)
     if layout == SlicedTable.layout:
         from zonebloom.index.sliced_merge import merge
 
-        return merge(tables, catalog.files, path)
-    return write_rows(tables, catalog.files, path)
+        return merge(tables, catalog, path)
+    return write_rows(tables, catalog, path)
 
 
 class LoadedIndex:

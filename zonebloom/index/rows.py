@@ -33,6 +33,7 @@ from zonebloom.index.table import (
 )
 from zonebloom.sbbf.lookup import check_any
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
+from zonebloom.storage.files import FileCreator
 from zonebloom.storage.ipc_layout import open_as_it_lies
 from zonebloom.threads import cores, in_order, in_parts
 from zonebloom.version import require_known, stamped
@@ -171,7 +172,7 @@ def _places(batch: pa.RecordBatch, buffer: pa.Buffer) -> np.ndarray:
 class TableWriter:
     def __init__(
         self,
-        filesystem: pafs.FileSystem,
+        creator: FileCreator,
         path: str,
         number_of_items: int,
         probability: float,
@@ -179,7 +180,7 @@ class TableWriter:
     ):
         self._fold_to = probability if fold else None
         self._schema = stamped(table_schema(number_of_items, probability))
-        self._sink = HashingFile(filesystem.open_output_stream(path))
+        self._sink = HashingFile(creator.open_output_stream(path))
         self._file = pa.PythonFile(self._sink, mode="w")
         self._writer = pa.ipc.new_file(self._file, self._schema)
         self._num_zones = 0
@@ -218,8 +219,8 @@ class TableWriter:
         self._sink.close()
 
 
-def write_rows(tables: Sequence[Table], filesystem: pafs.FileSystem, path: str) -> WrittenTable:
-    writer = TableWriter(filesystem, path, tables[0].number_of_items, tables[0].probability)
+def write_rows(tables: Sequence[Table], creator: FileCreator, path: str) -> WrittenTable:
+    writer = TableWriter(creator, path, tables[0].number_of_items, tables[0].probability)
     try:
         for table in tables:
             for fragment_id, zones in table.zones():

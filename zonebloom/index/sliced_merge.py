@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
-import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.sliced_file import MAGIC, PAGE_BYTES, Directory
 from zonebloom.index.table import FilterRun, HashingFile, Runs, Table, WrittenTable
 from zonebloom.sbbf.slice_layout import Tile, place_tile
+from zonebloom.storage.files import FileCreator
 from zonebloom.threads import cores, in_order
 
 # A bit row of so many zones is a page of 4096 bytes: a lookup of a billion rows then costs 36
@@ -35,7 +35,7 @@ def new_salt() -> int:
 
 def merge(
     tables: Sequence[Table],
-    filesystem: pafs.FileSystem,
+    creator: FileCreator,
     path: str,
     tile_zones: int = MERGED_TILE_ZONES,
 ) -> WrittenTable:
@@ -57,7 +57,7 @@ def merge(
             by_size.setdefault(run.num_blocks, []).append(run)
     salt = new_salt()
     tiles: list[Tile] = []
-    with HashingFile(filesystem.open_output_stream(path)) as sink:
+    with HashingFile(creator.open_output_stream(path)) as sink:
         sink.write(MAGIC)
         for size, runs in by_size.items():
             group = int(np.searchsorted(sizes, size))

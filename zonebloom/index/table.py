@@ -17,6 +17,7 @@ import xxhash
 
 from zonebloom.sbbf.sizing import fold
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, WORDS_PER_BLOCK
+from zonebloom.storage.files import OutputStream
 
 ITEM_KEY = b"bloomfilter_item"
 PROBABILITY_KEY = b"bloomfilter_probability"
@@ -62,8 +63,8 @@ class Zones:
 class HashingFile(io.RawIOBase):
     """A file that keeps a checksum and a size of what passes through it."""
 
-    def __init__(self, native: pa.NativeFile):
-        self._native = native
+    def __init__(self, stream: OutputStream):
+        self._stream = stream
         self.checksum = xxhash.xxh3_64()
         self.size = 0
 
@@ -72,7 +73,7 @@ class HashingFile(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         self.checksum.update(data)
-        self._native.write(data)
+        self._stream.write(data)
         self.size += len(data)
         return len(data)
 
@@ -80,7 +81,7 @@ class HashingFile(io.RawIOBase):
         return self.size
 
     def close(self) -> None:
-        self._native.close()
+        self._stream.close()
         super().close()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -135,6 +135,20 @@ class ReadCounter:
 
     def __repr__(self) -> str:
         return f"<ReadCounter {self.num_bytes:,} bytes in {self.num_requests:,} reads>"
+
+
+class OutputStream(Protocol):
+    """A file that is being written, of pyarrow or of Python."""
+
+    def write(self, data: Any, /) -> object: ...
+
+    def close(self) -> None: ...
+
+
+class FileCreator(Protocol):
+    """Anything that opens new files for writing: a file system, or a catalog for its own files."""
+
+    def open_output_stream(self, path: str) -> OutputStream: ...
 
 
 class _CountedFile:

@@ -30,7 +30,7 @@ from zonebloom.storage.random_access import RandomAccessFile
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    from zonebloom.storage.files import ReadCounter
+    from zonebloom.storage.files import OutputStream, ReadCounter
 
 _MAGIC = b"ZBSEALED"
 _HEAD_BYTES = 64
@@ -301,21 +301,21 @@ class SealedFile(RandomAccessFile):
         self._raw.close()
 
 
-class _Sink:
+class SealingStream:
     """A stream whose bytes are sealed on the way to another."""
 
     closed = False
 
-    def __init__(self, stream: pa.NativeFile, sealing: Sealing):
-        self._stream, self._sealing = stream, sealing
-        stream.write(sealing.head)
+    def __init__(self, stream: OutputStream, seal: Seal, path: str):
+        self._stream, self._sealing = stream, Sealing(seal, path)
+        stream.write(self._sealing.head)
 
     def write(self, data: Any) -> int:
         self._stream.write(self._sealing.modules(data))
         return len(data)
 
     def flush(self) -> None:
-        self._stream.flush()
+        """Nothing is flushed: the last bytes wait, for they may be the file's last."""
 
     def close(self) -> None:
         if not self.closed:
@@ -360,7 +360,7 @@ class _Handler(pafs.FileSystemHandler):
 
     def open_output_stream(self, path: str, metadata: Any = None) -> pa.NativeFile:
         stream = self.filesystem.open_output_stream(path)
-        return pa.PythonFile(_Sink(stream, Sealing(self.seal, path)), mode="w")
+        return pa.PythonFile(SealingStream(stream, self.seal, path), mode="w")
 
     def _refused(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError("sealed files are read and written, no more")

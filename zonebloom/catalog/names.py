@@ -1,0 +1,46 @@
+"""Names of the folders and files that an index makes, in every format so far.
+
+A vacuum deletes only what has such a name, in the place where an index has it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from zonebloom.catalog.model import (
+    GLOBAL_FILTER_FILE,
+    KEY_RANGES_FILE,
+    PAGE_MAP_FILE,
+    TABLE_FILES,
+)
+
+SEGMENTS = "segments"
+VERSIONS = "versions"
+
+# A random prefix for each build, then numbers of tasks, indices and attempts, and the purpose.
+_SEGMENT = re.compile(r"[0-9a-f]{16}(?:-(?:all|keys|pages|[0-9]+|[0-9a-f]{8}))+")
+_SEGMENT_FILES = frozenset(
+    {*TABLE_FILES.values(), KEY_RANGES_FILE, GLOBAL_FILTER_FILE, PAGE_MAP_FILE}
+)
+# Documents, listings of fragments, claims of numbers, and drafts of all these.
+_VERSION_FILE = re.compile(
+    r"[0-9]{20}\.json|[0-9]{20}-[0-9a-f]{16}\.arrow|[0-9]{20}-[0-9a-f]{32}\.claim|\.[0-9a-f]{32}"
+)
+
+
+def is_segment(name: str) -> bool:
+    return _SEGMENT.fullmatch(name) is not None
+
+
+def is_segment_file(name: str) -> bool:
+    return name in _SEGMENT_FILES
+
+
+def is_version_file(name: str) -> bool:
+    return _VERSION_FILE.fullmatch(name) is not None
+
+
+def is_own(name: str) -> bool:
+    """Return whether an index uses a name for any of its folders or files."""
+    is_folder = name in (SEGMENTS, VERSIONS) or is_segment(name)
+    return is_folder or is_segment_file(name) or is_version_file(name)
