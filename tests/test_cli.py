@@ -457,6 +457,16 @@ def test_drop_and_vacuum(run, indexed):
     assert len(list((indexed / "_zonebloom").rglob("bloomfilter.arrow"))) == 2
     code, out, _ = run("vacuum", str(indexed), "--older-than=0s", "--output=json")
     assert (code, json.loads(out)["num_segments"] > 0) == (0, True)
+    assert json.loads(out)["foreign"] == []
+    for number in range(12):
+        (indexed / "_zonebloom" / "segments" / f"theirs{number:02}").mkdir()
+    code, out, _ = run("vacuum", str(indexed), "--older-than=0s")
+    assert code == 0
+    assert out.splitlines()[1] == (
+        "left 12 alone that are not of the index: "
+        f"{', '.join(f'segments/theirs{number:02}' for number in range(10))} and 2 more"
+    )
+    assert "theirs11" in run("vacuum", str(indexed), "--output=csv")[1]
     assert len(list((indexed / "_zonebloom").rglob("bloomfilter.arrow"))) == 1
     assert run("vacuum", str(indexed), "--older-than=week")[0] == 2
     assert run("stats", str(indexed))[1].splitlines()[1].startswith("id_idx")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -111,6 +112,19 @@ def test_an_earlier_catalog_is_written_on_top_of(folder: tuple[Path, int]):
     assert_used_and_right(path, again)
     written = path / "_zonebloom" / "versions" / f"{again.version:020d}.json"
     assert written.read_bytes().startswith(b'{"format_version": 5, "checksum": "')
+
+
+def test_a_vacuum_deletes_all_segments_of_an_earlier_catalog(folder: tuple[Path, int]):
+    path, _ = folder
+    ds = zb.dataset(path)
+    names = {segment.name for segment in (path / "_zonebloom" / "segments").iterdir()}
+    for name in ("id_idx", "name_idx"):
+        ds.drop_index(name)
+    done = ds.vacuum(timedelta(0))
+    assert (done.num_segments, done.foreign) == (len(names), ())
+    assert list((path / "_zonebloom" / "segments").iterdir()) == []
+    # The newest version and its listing.
+    assert len(list((path / "_zonebloom" / "versions").iterdir())) == 2
 
 
 @pytest.mark.parametrize(

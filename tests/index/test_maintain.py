@@ -61,7 +61,7 @@ def test_what_is_young_is_kept(lake):
     dataset = zb.dataset(lake)
     dataset.create_scalar_index("id", spark=False)
     dataset.create_scalar_index("id", spark=False)
-    under_way = lake / "_zonebloom" / "segments" / "of-a-build-under-way"
+    under_way = lake / "_zonebloom" / "segments" / "0123456789abcdef-0-0000-0"
     under_way.mkdir()
     (under_way / "bloomfilter.arrow").write_bytes(b"")
     before = sorted(lake.rglob("*"))
@@ -255,3 +255,150 @@ def test_a_catalog_that_cannot_be_listed_is_reported_and_the_data_read(open_fold
 def test_vacuum_of_a_dataset_without_an_index_does_nothing(lake):
     assert zb.dataset(lake).vacuum().num_bytes == 0
     assert not (lake / "_zonebloom").exists()
+
+
+# Files and folders of others
+
+ORPHAN = "0123456789abcdef-0-0000-0"
+
+
+@pytest.fixture
+def shared(lake: Path, tmp_path_factory) -> tuple[zb.Dataset, Path, Path]:
+    """A dataset with one index, the folder of the index, and a folder that another program uses."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "bloomfilter.arrow").write_bytes(b"of others")
+    ds = zb.dataset(lake)
+    ds.create_scalar_index("id", spark=False)
+    return ds, lake / "_zonebloom", elsewhere
+
+
+def vacuum_leaves(ds: zb.Dataset, folder: Path, foreign: list[str]) -> None:
+    """Age everything, vacuum, and hold that what is foreign is there still, and is reported."""
+    age(folder)
+    before = everything_below(folder, foreign)
+    assert before
+    done = ds.vacuum(timedelta(minutes=1))
+    assert done.foreign == tuple(sorted(foreign))
+    assert everything_below(folder, foreign) == before
+    assert zb.dataset(ds.opened.source.root).count_rows("id = 7") == 1
+
+
+def everything_below(folder: Path, names: list[str]) -> dict[str, bytes]:
+    """Contents of files, by path, through links."""
+    places = [folder / name for name in names]
+    found = [*places, *(path for place in places for path in place.rglob("*"))]
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in found}
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("user-segments", ["customers.parquet"]),
+        ("user-segments", ["bloomfilter.arrow"]),
+        ("0123456789abcdef", ["bloomfilter.arrow"]),
+        ("0123456789ABCDEF-0-0000-0", ["bloomfilter.arrow"]),
+        ("0123456789abcdef-0-monthly", ["bloomfilter.arrow"]),
+        (f"{ORPHAN} (copy)", ["bloomfilter.arrow"]),
+        ("empty", []),
+    ],
+)
+def test_folders_with_other_names_are_left_alone(shared, name, files):
+    ds, folder, _ = shared
+    (folder / "segments" / name).mkdir()
+    for file in files:
+        (folder / "segments" / name / file).write_bytes(b"of others")
+    vacuum_leaves(ds, folder, [f"segments/{name}"])
+
+
+@pytest.mark.parametrize("inside", ["customers.parquet", "bloomfilter.arrow.bak", "below/x"])
+def test_a_folder_named_like_a_segment_with_other_files_is_left_whole(shared, inside):
+    ds, folder, _ = shared
+    path = folder / "segments" / ORPHAN / inside
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"of others")
+    path.with_name("bloomfilter.arrow").write_bytes(b"")
+    vacuum_leaves(ds, folder, [f"segments/{ORPHAN}/{inside.partition('/')[0]}"])
+    assert path.with_name("bloomfilter.arrow").exists()
+
+
+def test_other_files_in_a_segment_in_use_are_left_alone(shared):
+    ds, folder, elsewhere = shared
+    (segment,) = (path.parent for path in folder.rglob("bloomfilter.arrow"))
+    (segment / "notes.txt").write_bytes(b"of others")
+    (segment / "bloomfilter.sliced").symlink_to(elsewhere / "bloomfilter.arrow")
+    foreign = [f"segments/{segment.name}/{name}" for name in ("notes.txt", "bloomfilter.sliced")]
+    vacuum_leaves(ds, folder, foreign)
+
+
+def test_other_files_among_versions_are_left_alone(shared):
+    ds, folder, elsewhere = shared
+    versions = folder / "versions"
+    ds.drop_index("id_idx")
+    ds.create_scalar_index("id", spark=False)
+    names = ["!notes.txt", ".gitkeep", "0.json", "00000000000000000000.txt", "0-old.arrow"]
+    for name in names:
+        (versions / name).write_bytes(b"of others")
+    (versions / "00000000000000000000.json").symlink_to(elsewhere / "bloomfilter.arrow")
+    (versions / f"{1:020d}-0123456789abcdef.arrow").mkdir()
+    names += ["00000000000000000000.json", f"{1:020d}-0123456789abcdef.arrow"]
+    (versions / f".{'0' * 32}").write_bytes(b"a draft that a crash left")
+    vacuum_leaves(ds, folder, [f"versions/{name}" for name in names])
+    assert not (versions / f".{'0' * 32}").exists()
+    assert not (versions / f"{1:020d}.json").exists()
+
+
+@pytest.mark.parametrize("place", ["segments", "inside"])
+def test_links_are_neither_followed_nor_deleted(shared, place):
+    ds, folder, elsewhere = shared
+    link = folder / "segments" / ORPHAN
+    if place == "segments":
+        link.symlink_to(elsewhere)
+        names = [f"segments/{ORPHAN}"]
+    else:
+        link.mkdir()
+        (link / "bloomfilter.arrow").symlink_to(elsewhere / "bloomfilter.arrow")
+        names = [f"segments/{ORPHAN}/bloomfilter.arrow"]
+    vacuum_leaves(ds, folder, names)
+    # Neither do builds that clean up behind themselves.
+    assert isinstance(ds.opened.catalog.delete_unnamed([ORPHAN[:16]]), CatalogError | OSError)
+    assert (elsewhere / "bloomfilter.arrow").read_bytes() == b"of others"
+
+
+@pytest.mark.parametrize("name", ["segments", "versions"])
+def test_nothing_is_deleted_where_a_folder_of_the_index_is_a_link(shared, name):
+    ds, folder, elsewhere = shared
+    ds.create_scalar_index("id", spark=False)
+    shutil.move(folder / name, elsewhere / name)
+    (folder / name).symlink_to(elsewhere / name)
+    age(folder)
+    age(elsewhere)
+    before = sorted([*folder.rglob("*"), *elsewhere.rglob("*")])
+    assert ds.vacuum(timedelta(minutes=1)) == Vacuumed(0, 0, 0, (name,))
+    assert sorted([*folder.rglob("*"), *elsewhere.rglob("*")]) == before
+
+
+def test_a_refresh_leaves_others_alone_and_deletes_its_own(shared):
+    ds, folder, elsewhere = shared
+    (folder / "segments" / "theirs").mkdir()
+    (folder / "segments" / "theirs" / "bloomfilter.arrow").write_bytes(b"of others")
+    (folder / "segments" / ORPHAN).symlink_to(elsewhere)
+    (folder / "segments" / f"{ORPHAN}1").mkdir()
+    foreign = ["segments/theirs", f"segments/{ORPHAN}"]
+    before = everything_below(folder, foreign)
+    ds.create_scalar_index("id", spark=False)
+    pq.write_table(pa.table({"id": [-1], "x": [0]}), folder.parent / "late.parquet")
+    ds.optimize.optimize_indices(spark=False, retention=timedelta(0))
+    assert everything_below(folder, foreign) == before
+    own = {path.name for path in (folder / "segments").iterdir()} - {"theirs", ORPHAN}
+    assert own == ds.opened.version.folders
+
+
+def test_segments_that_a_spark_task_left_are_deleted(shared):
+    ds, folder, _ = shared
+    names = ["0123456789abcdef-0-0003-00c0ffee-1", "0123456789abcdef-0-0003-00c0ffee-pages"]
+    names += ["0123456789abcdef-0-0003-00c0ffee-1-keys", "0123456789abcdef-1-all-2"]
+    for name in names:
+        (folder / "segments" / name).mkdir()
+    age(folder)
+    done = ds.vacuum(timedelta(minutes=1))
+    assert (done.num_segments, done.foreign) == (4, ())

@@ -29,6 +29,7 @@ PARTS = (
     "short",
     "patches",
     "rewrites",
+    "foreign",
 )
 
 

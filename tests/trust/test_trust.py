@@ -7,6 +7,7 @@ from trust import (
     damage,
     differential,
     faults,
+    foreign,
     forge,
     histories,
     kill,
@@ -30,6 +31,7 @@ PARTS = [
     (short, 3, {}),
     (patches, 2, {}),
     (rewrites, 2, {}),
+    (foreign, 6, {"most": 2}),
 ]
 CASES = [
     pytest.param(part, case, options, id=f"{part.__name__.rpartition('.')[2]}-{case}")

@@ -1,4 +1,7 @@
-"""Deleting versions and segments that nobody needs any more.
+"""Delete versions and segments that nobody needs any more.
+
+Others may keep files and folders of theirs in the same place. Only what has a name of an index, and
+is no symbolic link, is deleted; all else is reported.
 
 A segment that no version names may be of a build under way. So a version is committed that says
 which are to be deleted: a build commits before it, and its segments stay, or after it, and fails.
@@ -8,18 +11,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
 
 import pyarrow.fs as pafs
 
-from zonebloom.catalog.folder import writing_to
+from zonebloom.catalog.folder import (
+    delete_file,
+    delete_segment,
+    is_own_file,
+    list_folder,
+    writing_to,
+)
 from zonebloom.catalog.model import Version
+from zonebloom.catalog.names import SEGMENTS, VERSIONS, is_segment, is_version_file
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, EncryptedIndex
+from zonebloom.storage.files import is_local
 
 # How long versions are kept that were replaced.
 RETENTION = timedelta(days=7)
@@ -31,18 +43,23 @@ _TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What `Dataset.vacuum` deleted.
+    """Counts of what `Dataset.vacuum` deleted.
 
     Attributes
     ----------
     num_versions, num_segments : int
     num_bytes : int
-        Of the segments.
+        Bytes of the files that were deleted.
+    foreign : tuple of str
+        Paths, below the folder of the index, of what stands among its segments and versions and is
+        not the index's own, symbolic links among them. The vacuum left them alone. A segment that
+        holds one is left whole.
     """
 
     num_versions: int
     num_segments: int
     num_bytes: int
+    foreign: tuple[str, ...] = ()
 
 
 def vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
@@ -54,16 +71,34 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     filesystem = catalog.filesystem
     now = datetime.now(UTC)
     before = now - older_than
-    # Before the newest version is read: of segments that come later nothing is known.
-    segments = _listed(filesystem, posixpath.join(catalog.folder, "segments"))
-    folders = [(folder, _listed(filesystem, folder.path)) for folder in segments]
-    versions_folder = posixpath.join(catalog.folder, "versions")
-    there = [*segments, *_listed(filesystem, versions_folder), *chain(*(f[1] for f in folders))]
+    segments_folder, versions_folder = (
+        posixpath.join(catalog.folder, name) for name in (SEGMENTS, VERSIONS)
+    )
+    if is_local(filesystem):
+        links = tuple(filter(os.path.islink, (segments_folder, versions_folder)))
+        if links:
+            # Another index may be behind a link, and its versions are not known here.
+            return Vacuumed(0, 0, 0, tuple(map(posixpath.basename, links)))
+    # Segments are listed before the newest version is read, which knows no later ones.
+    segments, strangers = _split(catalog, segments_folder, _is_segment)
+    folders: list[tuple[pafs.FileInfo, list[pafs.FileInfo]]] = []
+    mixed: set[str] = set()
+    for segment in segments:
+        own, others = _split(catalog, segment.path, is_own_file)
+        folders.append((segment, own))
+        strangers += others
+        if others:
+            mixed.add(segment.base_name)
+    versions, others = _split(catalog, versions_folder, _is_version_file)
+    strangers += others
+    foreign = tuple(sorted(posixpath.relpath(info.path, catalog.folder) for info in strangers))
+    there = [*segments, *versions, *chain(*(own for _, own in folders))]
     if not any(_is_older(info, before) for info in there):
-        # As after most refreshes: then no version is read.
-        return Vacuumed(0, 0, 0)
+        # Most refreshes end here, and read no version.
+        return Vacuumed(0, 0, 0, foreign)
     newest = catalog.latest(for_writing=True)
-    versions = _listed(filesystem, versions_folder)
+    # Listed again, for others may have committed since.
+    versions, _ = _split(catalog, versions_folder, _is_version_file)
     oldest = _oldest_kept(catalog, newest, versions, before)
     named = newest.folders | oldest.folders
     files = newest.files | oldest.files
@@ -75,22 +110,25 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         if not all(_is_older(info, before) for info in inside or [folder]):
             continue
         if folder.base_name not in named:
+            if folder.base_name in mixed:
+                continue
             unnamed[folder.base_name] = sum(info.size or 0 for info in inside)
             began = now - _LONGEST_BUILD
             is_young |= not all(_is_older(info, began) for info in inside or [folder])
             continue
-        # Of a segment whose page map alone is used what else was in it.
+        # A segment may be in use for its page map alone; its other files are deleted.
         for info in inside:
             if (folder.base_name, info.base_name) not in files:
                 num_bytes += info.size or 0
-                _delete_file(filesystem, info.path)
+                delete_file(filesystem, info.path, catalog.folder)
     if is_young:
         was_oldest = oldest is newest
         newest = _doomed(catalog, unnamed, {folder.base_name for folder in segments})
         oldest = newest if was_oldest else oldest
         unnamed = {name: size for name, size in unnamed.items() if name in newest.doomed}
-    base = posixpath.join(catalog.folder, "segments")
-    deleted = [n for n in unnamed if _is_deleted(filesystem, posixpath.join(base, n))]
+    deleted = [
+        name for name in unnamed if _is_deleted(catalog, posixpath.join(segments_folder, name))
+    ]
     num_bytes += sum(unnamed[name] for name in deleted)
     num_versions = 0
     listings = {listing.file for version in (newest, oldest) for listing in version.listings}
@@ -100,8 +138,8 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         if is_past and _is_older(file, before):
             num_bytes += file.size or 0
             num_versions += file.base_name.endswith(".json")
-            _delete_file(filesystem, file.path)
-    return Vacuumed(num_versions, len(deleted), num_bytes)
+            delete_file(filesystem, file.path, catalog.folder)
+    return Vacuumed(num_versions, len(deleted), num_bytes, foreign)
 
 
 def _oldest_kept(
@@ -136,11 +174,11 @@ def _doomed(catalog: Catalog, names: Iterable[str], there: Iterable[str]) -> Ver
     return catalog.commit(change)
 
 
-def _is_deleted(filesystem: pafs.FileSystem, path: str) -> bool:
-    """Delete a folder; whether that was done, or is left to the next vacuum."""
+def _is_deleted(catalog: Catalog, path: str) -> bool:
+    """Delete a segment. Return whether that was done, or is for the next vacuum to do."""
     for _ in range(_TRIES):
         try:
-            filesystem.delete_dir(path)
+            delete_segment(catalog.filesystem, path, catalog.folder)
         except FileNotFoundError:
             # Another vacuum is at work.
             return False
@@ -153,13 +191,20 @@ def _is_deleted(filesystem: pafs.FileSystem, path: str) -> bool:
     return False
 
 
-def _delete_file(filesystem: pafs.FileSystem, path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        filesystem.delete_file(path)
+def _split(
+    catalog: Catalog, folder: str, is_own: Callable[[pafs.FileInfo], bool]
+) -> tuple[list[pafs.FileInfo], list[pafs.FileInfo]]:
+    """List a folder: what is the index's own, and all else."""
+    infos = list_folder(catalog.filesystem, folder, catalog.folder)
+    return [info for info in infos if is_own(info)], [info for info in infos if not is_own(info)]
 
 
-def _listed(filesystem: pafs.FileSystem, folder: str) -> list[pafs.FileInfo]:
-    return filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+def _is_segment(info: pafs.FileInfo) -> bool:
+    return info.type == pafs.FileType.Directory and is_segment(info.base_name)
+
+
+def _is_version_file(info: pafs.FileInfo) -> bool:
+    return info.type == pafs.FileType.File and is_version_file(info.base_name)
 
 
 def _is_older(info: pafs.FileInfo, than: datetime) -> bool:

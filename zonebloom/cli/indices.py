@@ -26,6 +26,7 @@ from zonebloom.errors import CorruptIndex, IndexNotFound, SchemaMismatch
 from zonebloom.text import bytes_text, table_text
 
 if TYPE_CHECKING:
+    from zonebloom.catalog.vacuum import Vacuumed
     from zonebloom.dataset import Dataset
 
 
@@ -234,6 +235,8 @@ def drop(ds: Dataset, names: tuple[str, ...]) -> Answer:
     )
 
 
+# Paths of others that the text of a vacuum lists.
+_LISTED = 10
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
@@ -258,15 +261,24 @@ def _duration(context: object, option: object, value: str) -> timedelta:
 def vacuum(ds: Dataset, older_than: timedelta) -> Answer:
     """Delete replaced versions of the index, and their files.
 
-    As JSON: path, num_versions, num_segments, num_bytes.
+    What is not of the index is left alone, and listed.
+
+    As JSON: path, num_versions, num_segments, num_bytes, foreign.
     """
     done = ds.vacuum(older_than)
-    versions, segments = text.count(done.num_versions, "version"), done.num_segments
     return Answer(
         lambda: {"path": ds.title, **asdict(done)},
-        lambda: (
-            f"deleted {versions} and {text.count(segments, 'segment')}, "
-            f"{bytes_text(done.num_bytes)}"
-        ),
+        lambda: _vacuumed_text(done),
         lambda: table_of([done]),
     )
+
+
+def _vacuumed_text(done: Vacuumed) -> str:
+    versions = text.count(done.num_versions, "version")
+    segments = text.count(done.num_segments, "segment")
+    line = f"deleted {versions} and {segments}, {bytes_text(done.num_bytes)}"
+    if not done.foreign:
+        return line
+    names, rest = ", ".join(done.foreign[:_LISTED]), len(done.foreign) - _LISTED
+    more = f" and {rest:,} more" if rest > 0 else ""
+    return f"{line}\nleft {len(done.foreign):,} alone that are not of the index: {names}{more}"

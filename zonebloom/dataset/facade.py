@@ -407,6 +407,9 @@ class Dataset(IndexedDataset):
     def vacuum(self, older_than: timedelta = RETENTION) -> Vacuumed:
         """Delete older versions of the index, and segments that only they name.
 
+        Files and folders that are not the index's own, and symbolic links, are left alone; the
+        result lists them.
+
         Parameters
         ----------
         older_than : timedelta

@@ -1,0 +1,208 @@
+"""Files, folders and symbolic links of others stand in an index folder while writers work in it.
+
+Nothing that is not the index's own may change, and lookups must equal brute force.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+from trust.report import Report
+from trust.small import NUMBERS, check_answers, prepare, quiet, write, write_anew
+
+import zonebloom as zb
+from zonebloom.errors import CatalogError
+
+LAYOUTS = ("table", "sliced", None)
+OPERATIONS = ("build", "build sliced", "optimize", "merge", "drop", "vacuum")
+# Times of a case in which others add something, and a writer works.
+ROUNDS = 4
+SEGMENT_FILES = ("bloomfilter.arrow", "bloomfilter.sliced", "ranges.arrow", "global.sbbf")
+AGES = (timedelta(0), timedelta(hours=1), timedelta(days=30))
+
+
+def run_case(report: Report, number: int, folder: Path, most: int = ROUNDS) -> None:
+    """Let others and writers of the index work in turn."""
+    rng = report.begin(number)
+    data, others = folder / "data", folder / "others"
+    index = folder / "indices" if number % 4 == 3 else data / "_zonebloom"
+    others.mkdir()
+    for name in (*SEGMENT_FILES, "customers.parquet"):
+        (others / name).write_bytes(rng.randbytes(rng.randrange(100)))
+    with quiet():
+        prepare(data, LAYOUTS[number % len(LAYOUTS)])
+        numbers = list(NUMBERS)
+        planted: list[Path] = []
+        for _ in range(most):
+            for _ in range(rng.randrange(1, 5)):
+                planted += _plant(index, others, rng)
+            before = _states([others, *planted])
+            if rng.random() < 0.5:
+                numbers.append(len(numbers))
+                write(data, numbers[-1])
+            operation = rng.choice(OPERATIONS)
+            index_dir = index if index.name == "indices" else None
+            try:
+                report.tried[operation] += 1
+                _write(zb.dataset(data, index_dir=index_dir), operation, rng)
+            except CatalogError as error:
+                # A folder of the index that is a link is refused by name.
+                report.refused[f"{operation}: a link"] += 1
+                if "symbolic link" not in str(error) or not _has_links(index):
+                    report.fail(f"{operation} raised {error}")
+            after = _states([others, *planted])
+            changed = [path for path in before if before[path] != after.get(path)]
+            if changed:
+                report.fail(f"{operation} changed {changed[0].name} of others: {planted}")
+            try:
+                check_answers(zb.dataset(data, index_dir=index_dir), numbers)
+            except AssertionError as error:
+                report.fail(f"after {operation}: {error}")
+
+
+def _write(ds: zb.Dataset, operation: str, rng: random.Random) -> None:
+    names = {index.name for index in ds.describe_indices()}
+    if operation == "drop" and "id_idx" not in names:
+        operation = "build"
+    write_anew(ds, operation)
+    ds.vacuum(rng.choice(AGES))
+
+
+def _plant(index: Path, others: Path, rng: random.Random) -> list[Path]:
+    """Put something of others into the index folder. Return its paths, as far as it could be."""
+    kinds: list[Callable[[Path, Path, random.Random], list[Path]]] = [
+        _foreign_folder,
+        _foreign_folder,
+        _foreign_file,
+        _foreign_file,
+        _link,
+        _link,
+        _file_in_segment,
+    ]
+    if rng.random() < 0.1:
+        kinds = [_linked_folder]
+    try:
+        paths = rng.choice(kinds)(index, others, rng)
+    except (FileExistsError, FileNotFoundError, NotADirectoryError):
+        return []
+    for path in paths:
+        # Most of what a vacuum sees is old.
+        if rng.random() < 0.8:
+            os.utime(path, (0, 0), follow_symlinks=False)
+    return paths
+
+
+def _place(index: Path, rng: random.Random) -> Path:
+    place = index / rng.choice(("segments", "segments", "versions"))
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _foreign_name(rng: random.Random) -> str:
+    """A name that is not of an index, though it may look like one."""
+    prefix, number = f"{rng.getrandbits(64):016x}", f"{rng.randrange(9):020d}"
+    return rng.choice(
+        [
+            "customers",
+            prefix,
+            f"{prefix}-",
+            f"{prefix[:-1]}-0-0000-0",
+            f"{prefix.upper()}X-0-0000-0",
+            f"{prefix}-0-0000-copy",
+            f"{prefix}-0-0000-0.bak",
+            f"copy-{prefix}-0-0000-0",
+            f"{number}.json.bak",
+            f"{number}.parquet",
+            f"{number}-old.arrow",
+            f"!{number}.json",
+            ".DS_Store",
+            f".{prefix}",
+            "0.json",
+        ]
+    )
+
+
+def _own_name(place: Path, rng: random.Random) -> str:
+    """A name as an index gives it."""
+    prefix = f"{rng.getrandbits(64):016x}"
+    if place.name == "versions":
+        return f"{0:020d}-{prefix}.arrow"
+    return rng.choice([f"{prefix}-0-0000-{rng.randrange(3)}", f"{prefix}-0-all-0"])
+
+
+def _foreign_folder(index: Path, others: Path, rng: random.Random) -> list[Path]:
+    place = _place(index, rng)
+    has_own_name = rng.random() < 0.4
+    folder = place / (_own_name(place, rng) if has_own_name else _foreign_name(rng))
+    folder.mkdir()
+    names: list[str] = list(rng.sample(SEGMENT_FILES, rng.randrange(3)))
+    if has_own_name:
+        # Without this file nobody could tell the folder from one that a crash left.
+        names.append(rng.choice(["customers.parquet", "bloomfilter.arrow.crc", "x"]))
+    for name in names:
+        (folder / name).write_bytes(rng.randbytes(20))
+    return [*(folder / name for name in names), folder]
+
+
+def _foreign_file(index: Path, others: Path, rng: random.Random) -> list[Path]:
+    path = _place(index, rng) / _foreign_name(rng)
+    with open(path, "xb") as file:
+        file.write(rng.randbytes(20))
+    return [path]
+
+
+def _link(index: Path, others: Path, rng: random.Random) -> list[Path]:
+    place = _place(index, rng)
+    name = rng.choice([_own_name(place, rng), _foreign_name(rng)])
+    target = rng.choice([others, others / "customers.parquet", others / "bloomfilter.arrow"])
+    (place / name).symlink_to(rng.choice([target, target, others / "nowhere"]))
+    return [place / name]
+
+
+def _file_in_segment(index: Path, others: Path, rng: random.Random) -> list[Path]:
+    segments = sorted((index / "segments").glob("*-0000-*"))
+    if not segments:
+        return []
+    path = rng.choice(segments) / rng.choice(["notes.txt", "bloomfilter.sliced", "global.sbbf"])
+    if path.name == "notes.txt":
+        with open(path, "xb") as file:
+            file.write(b"notes")
+    else:
+        path.symlink_to(others / path.name)
+    return [path]
+
+
+def _linked_folder(index: Path, others: Path, rng: random.Random) -> list[Path]:
+    """A folder of the index that is moved, with a link in its place."""
+    place = index / rng.choice(["segments", "versions"])
+    if place.is_symlink():
+        return []
+    # Links to the folder of others lead to it from here: inside that one they would be circles.
+    moved = others.with_name(f"moved-{place.name}")
+    place.rename(moved)
+    place.symlink_to(moved)
+    return [place, moved]
+
+
+def _has_links(index: Path) -> bool:
+    return any((index / name).is_symlink() for name in ("segments", "versions"))
+
+
+def _states(places: list[Path]) -> dict[Path, tuple[int, object]]:
+    """Types of files and folders, and contents of files, without following links."""
+    states: dict[Path, tuple[int, object]] = {}
+    for place in places:
+        for path in (place, *(place.rglob("*") if not place.is_symlink() else ())):
+            mode = path.lstat().st_mode if os.path.lexists(path) else 0
+            content: object = None
+            if stat.S_ISLNK(mode):
+                content = os.readlink(path)
+            elif stat.S_ISREG(mode):
+                content = path.read_bytes()
+            states[path] = stat.S_IFMT(mode), content
+    return states
