@@ -21,11 +21,11 @@ from pyarrow.fs import LocalFileSystem
 from zonebloom import arguments
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
-from zonebloom.opened import Opened
 from zonebloom.ranges import OFFSET_BITS, RowRanges
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS
 from zonebloom.scan.recheck import Columns
+from zonebloom.storage.pickling import NotPickled
 from zonebloom.storage.source import Fragment, Source
 
 
@@ -56,8 +56,8 @@ class ArrowDataset(pads.UnionDataset):
         opened = dataset.opened
         source = opened.source
         super().__init__(source.schema, [_files(source)])
-        # As it is now. The index of a table in memory goes with the dataset it was made on.
-        self._dataset, self._owner = Dataset(opened, dataset.title), dataset
+        # Later changes of the dataset given do not change this one.
+        self._dataset = Dataset(opened, dataset.title)
 
     def __repr__(self) -> str:
         return f"<ArrowDataset of {self._dataset!r}>"
@@ -206,12 +206,10 @@ class ArrowDataset(pads.UnionDataset):
         return self._dataset.opened.source.has_views
 
     def __reduce__(self) -> tuple[Any, ...]:
-        opened = self._dataset.opened
-        state = opened.source, opened.catalog, opened.version, opened.planner.asks_embedded
-        return _unpickled, (state, self._dataset.title, self._filter)
+        return _unpickled, (self._dataset, self._filter)
 
 
-class ArrowFragment:
+class ArrowFragment(NotPickled):
     """A file with a row that may match, in place of a ``pyarrow.dataset.Fragment``.
 
     With a filter its scans skip zones, and its columns are the dataset's. The rest is the PyArrow
@@ -335,6 +333,6 @@ def _unindexed(dataset: pads.Dataset) -> pads.Dataset:
     return dataset.unindexed() if isinstance(dataset, ArrowDataset) else dataset
 
 
-def _unpickled(state: tuple[Any, ...], title: str, filter: pc.Expression | None) -> ArrowDataset:
-    dataset = ArrowDataset(Dataset(Opened.of(*state), title))
-    return dataset if filter is None else dataset.filter(filter)
+def _unpickled(dataset: Dataset, filter: pc.Expression | None) -> ArrowDataset:
+    arrow = ArrowDataset(dataset)
+    return arrow if filter is None else arrow.filter(filter)

@@ -9,7 +9,7 @@
       CatalogError
         IndexNotFound, IndexExists, CommitConflict, InvalidState
         CorruptIndex, EncryptedIndex, StaleIndex
-      EngineError, MissingDependency
+      EngineError, MissingDependency, NotPicklable
     ZoneBloomWarning
       StaleIndexWarning, MissingFilesWarning, HiddenColumnsWarning, IndexNotUsedWarning
 
@@ -19,6 +19,7 @@ argument, an unknown keyword) stays its TypeError, and what a function of yours 
 
 from __future__ import annotations
 
+import pickle
 import re
 
 _URI = re.compile(r"""[A-Za-z][\w+.-]*://[^\s'"<>]+""")
@@ -127,6 +128,10 @@ class EngineError(ZoneBloomError, RuntimeError):
 
 class MissingDependency(ZoneBloomError, ImportError):
     """An optional package is needed for what was asked."""
+
+
+class NotPicklable(ZoneBloomError, pickle.PicklingError):
+    """An object holds keys in clear, or is bound to the process that made it."""
 
 
 class ZoneBloomWarning(UserWarning):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from zonebloom.predicates import Predicate, RowFilter, translate, unknowns
 from zonebloom.scan.binding import Binding, known_columns, require_column
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column
+from zonebloom.storage.files import is_local
 from zonebloom.storage.listing import INDEX_FOLDER
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.sealed import Encryption
@@ -32,16 +34,21 @@ from zonebloom.values.types import require_indexable
 def beside(
     source: Source, index_dir: str | None, encryption: Encryption | None = None
 ) -> tuple[Source, Catalog]:
+    if is_local(source.filesystem):
+        source = source.with_absolute_paths()
     if index_dir is None and source.root in ("", "/"):
         raise SourceError(
             "the files share no folder but the root, so the index has no place beside them; "
             "give index_dir"
         )
     folder = posixpath.join(source.root, INDEX_FOLDER)
-    given = None if index_dir is None else path_in(source.filesystem, index_dir)
-    if given is not None and given.rstrip("/") != folder:
-        # The folder may serve several datasets: files of one name in each are told apart.
-        folder, source = given, source.with_paths_as_keys()
+    if index_dir is not None:
+        own_folder = path_in(source.filesystem, index_dir)
+        if is_local(source.filesystem):
+            own_folder = os.path.abspath(own_folder)
+        if own_folder.rstrip("/") != folder:
+            # Several datasets may share the folder, so whole paths tell files of one name apart.
+            folder, source = own_folder, source.with_paths_as_keys()
     return source, Catalog(source.filesystem, folder, encryption)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-import shutil
-import tempfile
-import weakref
 from dataclasses import replace as replace_fields
+from functools import partial
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -17,6 +15,7 @@ from zonebloom import arguments
 from zonebloom.catalog.store import Catalog
 from zonebloom.dataset.engine import active_session
 from zonebloom.dataset.facade import Dataset
+from zonebloom.dataset.pickled import temporary_catalog
 from zonebloom.errors import InvalidArgument
 from zonebloom.opened import Opened, beside
 from zonebloom.storage.delta import is_delta, open_delta
@@ -25,7 +24,7 @@ from zonebloom.storage.iceberg import is_iceberg, open_iceberg
 from zonebloom.storage.memory import open_table
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.parquet.keys import ParquetKeys
-from zonebloom.storage.paths import absolute_path, is_uri
+from zonebloom.storage.paths import absolute_path, is_uri, open_uri
 from zonebloom.storage.sealed import Encryption
 from zonebloom.storage.source import Source, Stale
 
@@ -146,32 +145,62 @@ def dataset(
     embedded_filters = arguments.flag(embedded_filters, "embedded_filters")
     title = arguments.path(source, "source") if isinstance(source, str | os.PathLike) else None
     if title is not None and filesystem is None and not is_uri(title):
-        # It means the same after the process went to another folder.
+        # The path keeps its meaning in another working directory and in another process.
         source = absolute_path(title)
     elif title is not None and filesystem is None:
-        filesystem, source = _as_session_has_it(title)
+        filesystem, source = _place_of(title)
+    elif title is not None and isinstance(filesystem, pafs.LocalFileSystem):
+        source = os.path.abspath(path_in(filesystem, title))
     elif isinstance(source, list | tuple) and filesystem is None:
         source = [absolute_path(arguments.path(path, "an item of source")) for path in source]
-    where: Any = source
-
-    def files_and_index() -> tuple[Source, Catalog]:
-        if is_delta(where):
-            files = open_delta(where, filesystem)
-        elif is_iceberg(where):
-            files = open_iceberg(where, filesystem)
-        else:
-            files = open_source(where, format, filesystem, partitioning, schema, parquet_keys)
-        if parquet_keys is not None and files.is_parquet:
-            files = replace_fields(files, file_format=None, parquet_keys=parquet_keys)
-        files, catalog = beside(replace_fields(files, stale=stale), index_dir, encryption)
-        if title is not None and path_in(files.filesystem, where).rstrip("/") == files.root:
-            _require_unlisted(catalog.folder, files.root)
-        return files, catalog
-
-    opened = Opened.of(*files_and_index(), embedded_filters=embedded_filters)
+    list_files = partial(
+        _list_files,
+        source,
+        format=format,
+        filesystem=filesystem,
+        index_dir=index_dir,
+        partitioning=partitioning,
+        stale=stale,
+        schema=schema,
+        encryption=encryption,
+        parquet_keys=parquet_keys,
+    )
+    files, catalog = list_files()
+    if index_dir is not None:
+        list_files = partial(list_files, index_dir=catalog.folder)
+    opened = Opened.of(files, catalog, embedded_filters=embedded_filters)
     is_listed = title is not None or is_delta(source) or is_iceberg(source)
     is_listed |= opened.source.is_listed
-    return Dataset(opened, title, files_and_index if is_listed else None)
+    return Dataset(opened, title, list_files if is_listed else None)
+
+
+def _list_files(
+    source: Any,
+    *,
+    format: str,
+    filesystem: Any,
+    index_dir: str | None,
+    partitioning: Partitioning,
+    stale: Stale,
+    schema: Schema,
+    encryption: Encryption | None,
+    parquet_keys: ParquetKeys | None,
+) -> tuple[Source, Catalog]:
+    """List the files of a source as they are now, and open their index."""
+    if is_delta(source):
+        files = open_delta(source, filesystem)
+    elif is_iceberg(source):
+        files = open_iceberg(source, filesystem)
+    else:
+        files = open_source(source, format, filesystem, partitioning, schema, parquet_keys)
+    if parquet_keys is not None and files.is_parquet:
+        files = replace_fields(files, file_format=None, parquet_keys=parquet_keys)
+    files, catalog = beside(replace_fields(files, stale=stale), index_dir, encryption)
+    if isinstance(source, str | os.PathLike):
+        path = path_in(files.filesystem, os.fspath(source))
+        if path.rstrip("/") == files.root:
+            _require_unlisted(catalog.folder, files.root)
+    return files, catalog
 
 
 def _require_unlisted(index_dir: str, root: str) -> None:
@@ -184,14 +213,16 @@ def _require_unlisted(index_dir: str, root: str) -> None:
         )
 
 
-def _as_session_has_it(path: str) -> tuple[Any, str]:
-    """Where a path of Hadoop's own scheme lies, as the active Spark session is set, if one is."""
-    spark = active_session() if path.lower().startswith(("s3a:", "s3n:")) else None
+def _place_of(uri: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of a URI and the path there; credentials in the URI stay in the
+    former."""
+    spark = active_session() if uri.lower().startswith(("s3a:", "s3n:")) else None
     if spark is None:
-        return None, path
+        return open_uri(uri)
+    # Hadoop's own schemes are opened as the active Spark session is set.
     from zonebloom.spark.session import open_place
 
-    return open_place(spark, path)
+    return open_place(spark, uri)
 
 
 def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
@@ -202,7 +233,4 @@ def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
             "the index of a table in memory is gone with it; leave index_dir out, or write the "
             "table to Parquet"
         )
-    folder = tempfile.mkdtemp(prefix="zonebloom-")
-    ds = Dataset(Opened.of(open_table(table), Catalog(pafs.LocalFileSystem(), folder)))
-    weakref.finalize(ds, shutil.rmtree, folder, ignore_errors=True)
-    return ds
+    return Dataset(Opened.of(open_table(table), temporary_catalog()))

@@ -18,6 +18,7 @@ from zonebloom.display import (
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.ranges import ranges_text
 from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
+from zonebloom.storage.pickling import NotPickled
 from zonebloom.text import bytes_text, counted
 
 _SHOWN_FRAGMENTS = 5
@@ -39,7 +40,7 @@ class IndexUse:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ScanPlan(Shown):
+class ScanPlan(NotPickled, Shown):
     """A scan before it runs; `str` and HTML show it.
 
     Attributes

@@ -20,10 +20,11 @@ from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
 from zonebloom.scan.plan import Request, ScanStats
 from zonebloom.storage.files import ReadCounter
+from zonebloom.storage.pickling import NotPickled
 from zonebloom.storage.source import Source
 
 
-class Scanner(Shown):
+class Scanner(NotPickled, Shown):
     """A filtered read of a dataset, made by `Dataset.scanner`; planned anew for each run."""
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +40,18 @@ class TableSource(Source):
     ) -> list[FileIdentity | None]:
         """A table never changes."""
         return [self.identity for _ in (self.fragments if fragments is None else fragments)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # IPC leaves out the rows around a slice, which pyarrow's own pickle sends too.
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.table.schema) as writer:
+            writer.write_table(self.table)
+        return _open_ipc, (sink.getvalue(), self.identity)
+
+
+def _open_ipc(stream: pa.Buffer, identity: FileIdentity) -> TableSource:
+    # The index knows the table by its first size in memory, which IPC changes.
+    return replace(open_table(pa.ipc.open_stream(stream).read_all()), identity=identity)
 
 
 def open_table(table: pa.Table) -> TableSource:

@@ -53,7 +53,8 @@ class Encryption:
     keys : Mapping of str to bytes, or callable
         Keys by their ids, 16, 24 or 32 bytes each, for AES-128, -192 or -256. A callable, which
         may ask a key store, is given an id and raises KeyError for one it does not know; it is
-        pickled where Spark builds.
+        pickled where Spark builds. A dataset pickles only with a callable, which travels instead
+        of the keys.
 
     Raises
     ------
@@ -90,6 +91,11 @@ class Encryption:
         except EncryptedIndex as error:
             raise InvalidArgument(str(error)) from None
         cipher(self.key(key_id))
+
+    @property
+    def holds_keys(self) -> bool:
+        """Return whether a pickle of this object holds keys in clear."""
+        return not callable(self.keys)
 
     def key(self, key_id: str) -> bytes:
         """The key of an id, or EncryptedIndex."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -96,6 +97,13 @@ class Source:
         """The same, its fragments known by their whole path rather than that below the root."""
         named = tuple(Fragment(e.path, e.path, e.partition, e.view) for e in self.fragments)
         return replace(self, fragments=named)
+
+    def with_absolute_paths(self) -> Source:
+        """Return the same local files by paths that do not depend on the working directory."""
+        if os.path.isabs(self.root):
+            return self
+        files = tuple(e._replace(path=os.path.abspath(e.path)) for e in self.fragments)
+        return replace(self, root=os.path.abspath(self.root), fragments=files)
 
     def path_of(self, key: str) -> str:
         """Where a file lies, of this dataset or another in one catalog, that has a key there."""

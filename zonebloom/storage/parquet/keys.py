@@ -48,6 +48,9 @@ class ParquetKeys:
 
     Notes
     -----
+    A dataset pickles with a callable that finds its secrets by itself. It does not pickle with a
+    key, nor with a ``key_access_token`` or ``custom_kms_conf`` in the connection.
+
     Keys are unwrapped when the first page of their column is read, and kept with footers as long
     as this object is. Where a key is missing, or anything is not what was encrypted, the file is
     left to PyArrow, which says what is wrong. ``AES_GCM_CTR_V1`` does not authenticate values.
@@ -99,6 +102,13 @@ class ParquetKeys:
     def is_one(self) -> bool:
         """Whether one key is all."""
         return isinstance(self._keys, bytes)
+
+    @property
+    def holds_keys(self) -> bool:
+        """Return whether a pickle of this object holds keys or an access token in clear."""
+        tokens = ("", type(self._connection)().key_access_token)
+        has_token = self._connection.key_access_token not in tokens
+        return self.is_one or has_token or bool(self._connection.custom_kms_conf)
 
     @property
     def format(self) -> pads.ParquetFileFormat:
