@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonebloom.arrays import array_of, from_numpy, inferred, to_numpy
+from zonebloom.arrays import array_of, from_numpy, to_numpy
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()]
 
@@ -52,22 +52,6 @@ def test_floats(values):
     assert [math.copysign(1, each.as_py()) for each in found] == [
         math.copysign(1, v) for v in values
     ]
-
-
-KEYS = st.one_of(st.integers(-(2**66), 2**66), st.text(), st.none(), st.booleans(), st.floats())
-
-
-@given(st.one_of(st.lists(KEYS), st.lists(st.integers()), st.lists(st.text()), st.tuples(KEYS)))
-def test_what_a_list_holds_is_found_as_pyarrow_finds_it(values):
-    try:
-        expected = pa.array(values)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        with pytest.raises(type(error)):
-            inferred(values)
-    else:
-        found = inferred(values)
-        assert found.type == expected.type
-        assert str(found) == str(expected)
 
 
 @pytest.mark.parametrize("kind", [*INTEGERS, pa.float32(), pa.float64(), pa.bool_()], ids=str)

@@ -123,7 +123,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("string", "k5", r"keys is 'k5', a single value; give a list: \['k5'\]"),
     ("binary", b"k5", r"give a list: \[b'k5'\]"),
     ("int32", 5, "keys is 5; give a list"),
-    ("int32", {5}, "give a list"),
+    ("int32", {5: 5}, "give a list"),
     ("int32", ["a"], "keys are string, column 'int32' is int32; give values of type int32"),
     ("int32", [True], "keys are bool"),
     ("int32", [[5]], "keys are list"),
@@ -240,5 +240,6 @@ def test_keys_in_memory_and_from_other_libraries(tmp_path: Path) -> None:
 
     ds = zb.dataset(pa.table({"id": range(100)}))
     ds.create_scalar_index("id", spark=False, number_of_items=10)
-    for keys in (range(55, 56), (55,), pd.Series([55]), pl.Series([55]), iter([55])):
+    sets = {55}, frozenset([55]), {55: 5}.keys(), {5: 55}.values()
+    for keys in (range(55, 56), (55,), pd.Series([55]), pl.Series([55]), iter([55]), *sets):
         assert (0, 5) in zones(ds, "id", keys)

@@ -16,6 +16,7 @@ HOUSE = [
     "errors",
     "arrays",
     "arguments",
+    "user_values",
     "text",
     "display",
     "ranges",
@@ -310,6 +311,7 @@ def test_sbbf_knows_nothing_of_datasets():
         "sbbf",
         "errors",
         "arguments",
+        "user_values",
         "display",
     }
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
-from zonebloom.arrays import inferred
 from zonebloom.errors import InvalidArgument
 
 Kind = TypeVar("Kind")
@@ -141,23 +139,3 @@ def whole_numbers(
     if int(numbers.max()) > most:
         raise InvalidArgument(f"{parameter} holds {int(numbers.max())}; the most is {most}")
     return numbers
-
-
-def array(values: Any, parameter: str) -> pa.Array | pa.ChunkedArray:
-    """Values as pyarrow takes them from a sequence, an array of NumPy's or a series."""
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values
-    if isinstance(values, str | bytes):
-        raise InvalidArgument(
-            f"{parameter} is {shown(values)}, a single value; give a list: [{shown(values)}]"
-        )
-    # In what a set or a dictionary holds there is no order to answer in.
-    if isinstance(values, Mapping | Set) or not isinstance(values, Iterable):
-        raise refusal(values, parameter, "give a list or an array")
-    try:
-        return inferred(values)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(
-            f"{parameter} is {shown(values)}, of which pyarrow makes no array ({error}); give "
-            "values of one type"
-        ) from None

@@ -4,15 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
-
-# More are made quicker by pyarrow itself.
-_FEW = 1024
 
 
 def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
@@ -32,17 +28,6 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     elif pt.is_float64(type_):
         return from_numpy(np.array(values, dtype=np.float64))
     return pa.array(values, type_)
-
-
-def inferred(values: Any) -> pa.Array | pa.ChunkedArray:
-    """What `pa.array` makes of values of a type that it has to find."""
-    kinds = set(map(type, values)) if isinstance(values, list) and len(values) <= _FEW else set()
-    if kinds == {str}:
-        return array_of(values, pa.string())
-    if kinds == {int}:
-        with suppress(OverflowError):
-            return array_of(values, pa.int64())
-    return pa.array(values)
 
 
 def from_numpy(values: np.ndarray, is_valid: np.ndarray | None = None) -> pa.Array:
@@ -70,6 +55,22 @@ def to_numpy(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     if not len(values):
         return np.empty(0, dtype=kind)
     return np.frombuffer(values.buffers()[1], kind, len(values), values.offset * kind.itemsize)
+
+
+def is_view(type_: pa.DataType) -> bool:
+    return pt.is_string_view(type_) or pt.is_binary_view(type_)
+
+
+def decoded(values: pa.DictionaryArray) -> pa.Array:
+    """Return the values of a dictionary array; views become large strings or large binary.
+
+    `dictionary_decode` alone raises an error for views.
+    """
+    dictionary = values.dictionary
+    if is_view(dictionary.type):
+        large = pa.large_string() if pt.is_string_view(dictionary.type) else pa.large_binary()
+        values = pa.DictionaryArray.from_arrays(values.indices, dictionary.cast(large))
+    return values.dictionary_decode()
 
 
 def distinct(numbers: np.ndarray) -> np.ndarray:

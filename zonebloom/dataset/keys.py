@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -15,8 +15,15 @@ from zonebloom.scan.binding import check_columns
 from zonebloom.scan.locate import Located, key_columns, locate
 from zonebloom.scan.lookup import lookup
 
-Keys: TypeAlias = pa.Array | pa.ChunkedArray | Sequence[Any]
-KeyTable: TypeAlias = pa.Table | Mapping[str, Keys]
+
+class ArrowExport(Protocol):
+    """An object that exports its values to Arrow, such as a Polars Series."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+
+Keys: TypeAlias = pa.Array | pa.ChunkedArray | Iterable[Any] | ArrowExport
+KeyTable: TypeAlias = pa.Table | Mapping[str, Keys] | ArrowExport
 
 
 class KeyedDataset(ReadableDataset):
@@ -29,11 +36,13 @@ class KeyedDataset(ReadableDataset):
         ----------
         column : str
             With an index.
-        keys : pyarrow Array or ChunkedArray, or a sequence
-            A million at a time is fine. Of the column's own type they are hashed in bulk. Those
-            of another type are compared exactly (5.5 is in no zone of integers), or refused. For
-            a column of UUIDs they are ``uuid.UUID`` or text; for the same as binary(16),
-            ``uuid.UUID`` or bytes.
+        keys : array, series or iterable
+            A million at a time is fine: a pyarrow, NumPy, pandas or Polars array or series, any
+            object that exports one column to Arrow, or an iterable of Python, NumPy or pandas
+            values. They are converted exactly, nanoseconds included, or refused. Keys of the
+            column's own type are hashed in bulk. Keys of another type are compared exactly (5.5 is
+            in no zone of integers), or refused. For a column of UUIDs they are ``uuid.UUID`` or
+            text; for the same as binary(16), ``uuid.UUID`` or bytes.
 
         Returns
         -------
@@ -46,7 +55,8 @@ class KeyedDataset(ReadableDataset):
         Raises
         ------
         InvalidArgument
-            When keys are no list, or of a type that is not compared with the column's.
+            When keys are no list, have no common type that holds them exactly, or are of a type
+            that is not compared with the column's.
 
         Examples
         --------
@@ -70,7 +80,7 @@ class KeyedDataset(ReadableDataset):
         ----------
         column : str
             An indexed column, or any that could be: without an index all of it is read.
-        keys : pyarrow Array or ChunkedArray, or a sequence
+        keys : array, series or iterable
             One or millions, as `search_many` takes them.
         columns : list of str, optional
             All columns by default.
@@ -106,9 +116,9 @@ class KeyedDataset(ReadableDataset):
             An indexed column, or any that could be; or several, of which all must be equal. Those
             with an index tell zones apart. Columns that the paths of the files give
             (``day=2024-05-01``) may be among several: a key is looked for in its own files alone.
-        keys : pyarrow Array or ChunkedArray, or a sequence; of several columns a pyarrow Table
-            One or millions, as `lookup` takes them; a table, or a dictionary, holds the columns by
-            their names.
+        keys : array, series or iterable; a table for several columns
+            One or millions, as `lookup` takes them. A table (of pyarrow, pandas, Polars or DuckDB)
+            or a dictionary holds the columns by their names.
 
         Returns
         -------

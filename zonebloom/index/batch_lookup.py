@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import Iterator, Sequence
-from operator import index
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.view import IndexView
 from zonebloom.sbbf.hashing import hash_array, value_type
+from zonebloom.user_values import to_arrow
 from zonebloom.values.probe import probe
 from zonebloom.values.time_zones import time_zone_refusal
 from zonebloom.values.types import hash_domain, is_comparable
@@ -30,10 +28,8 @@ SCHEMA = pa.schema(
 
 
 def keys_for(values: Any, column: str, column_type: pa.DataType) -> pa.Array:
-    """Keys as an array of values that may equal those of a column, none of them rounded."""
-    keys = _array(values, column_type)
-    if isinstance(keys, pa.ChunkedArray):
-        keys = keys.combine_chunks()
+    """Return keys as an array of values that may equal those of a column, none of them rounded."""
+    keys = to_arrow(values, "keys", column)
     if isinstance(column_type, pa.UuidType) and hash_domain(keys.type) == "string":
         return _from_text(keys)
     for key in keys[:1]:
@@ -46,18 +42,6 @@ def keys_for(values: Any, column: str, column_type: pa.DataType) -> pa.Array:
             f"{_advice(column_type, keys.type)}"
         )
     return keys
-
-
-def _array(values: Any, column_type: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    try:
-        return arguments.array(values, "keys")
-    except InvalidArgument:
-        # Of Python's integers pyarrow makes int64, which does not hold all of such a column's.
-        if pa.types.is_uint64(value_type(column_type)) and isinstance(values, Sequence):
-            with contextlib.suppress(pa.ArrowException, TypeError, OverflowError):
-                whole = [None if key is None else index(key) for key in values]
-                return pa.array(whole, pa.uint64())
-        raise
 
 
 def _from_text(keys: pa.Array) -> pa.Array:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.arrays import decoded
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
 from zonebloom.index.key_ranges import KeyRange
@@ -206,7 +207,7 @@ class RowValidation:
         nulls = sum(part.null_count for part in rows.hashes)
         for array in rows.arrays:
             is_dictionary = isinstance(array, pa.DictionaryArray)
-            values.add(array.dictionary_decode() if is_dictionary else array)
+            values.add(decoded(array) if is_dictionary else array)
         for row in range(len(ranges)):
             stored = {name: ranges[name][row] for name in ranges.column_names}
             are_right = stored["num_rows"].as_py() == rows.fragment.num_rows

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Set
+from types import NoneType
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.arrays import is_view
 from zonebloom.errors import FilterError
 from zonebloom.predicates.arrow import to_predicate, translate_arrow
 from zonebloom.predicates.arrow_form import referenced_columns
@@ -31,9 +34,10 @@ from zonebloom.predicates.ast import (
     flattened,
     unknowns,
 )
-from zonebloom.predicates.expression import balanced, from_predicate
+from zonebloom.predicates.expression import balanced, compared_as, from_predicate
 from zonebloom.predicates.sql import to_predicate as sql_to_predicate
 from zonebloom.predicates.sql_literals import is_uuid_of_bytes
+from zonebloom.user_values import to_arrow, to_scalar
 from zonebloom.values.columns import leaf_type
 
 __all__ = [
@@ -102,7 +106,7 @@ def _translated(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predi
     if isinstance(filter, pc.Expression):
         expression = filter
     elif isinstance(filter, (list, tuple)):
-        expression = _from_dnf(_as_stored(filter, schema))
+        expression = _from_dnf(filter, schema)
     elif isinstance(filter, Predicate):
         flat = _flat(filter)
         return _written(flat, schema), flat
@@ -140,19 +144,36 @@ def _flat(predicate: Predicate) -> Predicate:
     return flat
 
 
-def _as_stored(filter: Any, schema: pa.Schema) -> Any:
-    """DNF tuples with UUIDs as the 16 bytes, and whole numbers as the uint64, of their columns."""
+def _with_exact_values(filter: Any, schema: pa.Schema) -> Any:
+    """Convert the values of DNF tuples to Arrow, because PyArrow cuts nanoseconds.
+
+    UUIDs become their 16 bytes, and whole numbers the uint64 of their column.
+    """
     if isinstance(filter, tuple) and len(filter) == 3 and isinstance(filter[0], str):
         name, operator, value = filter
-        several = isinstance(value, list | tuple | set | frozenset)
         column = leaf_type(schema, (name,))
-        values = [_bytes_of_uuid(each, column) for each in (value if several else [value])]
-        if column == pa.uint64():
-            values = _as_uint64(values)
-        return name, operator, values if several or not len(values) else values[0]
+        if operator not in ("in", "not in"):
+            return name, operator, _exact_value(value, column)
+        if isinstance(value, list | tuple | Set):
+            value = [_bytes_of_uuid(item, column) for item in value]
+            value = _as_uint64(value) if column == pa.uint64() else value
+        values = to_arrow(value, f"the values beside {name!r}")
+        return name, operator, values.cast(compared_as(values.type))
     if isinstance(filter, list | tuple):
-        return [_as_stored(each, schema) for each in filter]
+        return [_with_exact_values(term, schema) for term in filter]
     return filter
+
+
+def _exact_value(value: Any, column: pa.DataType | None) -> Any:
+    value = _bytes_of_uuid(value, column)
+    if column == pa.uint64():
+        values = _as_uint64([value])
+        return values[0] if len(values) else value
+    # PyArrow converts these exactly, and without importing pandas.
+    if isinstance(value, bool | int | float | str | bytes | NoneType):
+        return value
+    scalar = to_scalar(value, "the value of a comparison")
+    return scalar.cast(compared_as(scalar.type)) if is_view(scalar.type) else scalar
 
 
 def _bytes_of_uuid(value: Any, column: pa.DataType | None) -> Any:
@@ -173,11 +194,12 @@ def _as_uint64(values: list[Any]) -> Any:
     return pa.array([each for each in values if each is None or 0 <= each < 2**64], pa.uint64())
 
 
-def _from_dnf(filter: list[Any] | tuple[Any, ...]) -> pc.Expression:
+def _from_dnf(dnf: list[Any] | tuple[Any, ...], schema: pa.Schema) -> pc.Expression:
     # Imported late: pyarrow.parquet brings much that no other filter needs.
     from pyarrow.parquet import filters_to_expression
 
     try:
+        filter = _with_exact_values(dnf, schema)
         rows = [filter] if filter and isinstance(filter[0][0], str) else filter
         # Of many terms PyArrow makes a chain as deep as it is long.
         ends = [
@@ -191,8 +213,10 @@ def _from_dnf(filter: list[Any] | tuple[Any, ...]) -> pc.Expression:
             for terms in rows
         ]
         expression = balanced(ends, is_or=True) if ends else filters_to_expression(list(rows))
+    except FilterError:
+        raise
     except Exception as error:  # noqa: BLE001 - PyArrow raises many kinds
-        raise FilterError(f"{filter!r} is no PyArrow DNF ({error}); write {_ACCEPTED}") from None
+        raise FilterError(f"{dnf!r} is no PyArrow DNF ({error}); write {_ACCEPTED}") from None
     if not isinstance(expression, pc.Expression):
-        raise FilterError(f"{filter!r} is no PyArrow DNF; write {_ACCEPTED}")
+        raise FilterError(f"{dnf!r} is no PyArrow DNF; write {_ACCEPTED}")
     return expression

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from zonebloom.arrays import decoded
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.predicates.arrow_form import (
@@ -174,7 +175,7 @@ class _Reader:
         column = _column(node.args[0], "only a column looked up in a set is answered")
         values = self._options(node)["value_set"].values
         if isinstance(values, pa.DictionaryArray):
-            values = values.dictionary_decode()
+            values = decoded(values)
         # enum NullMatchingBehavior { MATCH, SKIP, EMIT_NULL, INCONCLUSIVE }: only under MATCH is
         # a null row ever in the set, and only if the set holds a null.
         matching = self._option(node, "null_matching_behavior")

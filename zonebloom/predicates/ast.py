@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.errors import InvalidArgument
+from zonebloom.user_values import to_arrow, to_scalar
 
 ColumnPath: TypeAlias = tuple[str, ...]
 
@@ -42,12 +43,21 @@ FLIPPED: dict[str, Any] = {
 }
 
 
+def _make_scalar(leaf: Equals | Compares) -> None:
+    """Convert the value of a leaf that users made of a Python value."""
+    if not isinstance(leaf.value, pa.Scalar):
+        object.__setattr__(leaf, "value", to_scalar(leaf.value, "the value of a comparison"))
+
+
 @dataclass(frozen=True, slots=True)
 class Equals:
     """The column holds exactly this value; the value is never null."""
 
     column: ColumnPath
     value: pa.Scalar
+
+    def __post_init__(self) -> None:
+        _make_scalar(self)
 
     def __str__(self) -> str:
         return f"{column_text(self.column)} = {value_text(self.value)}"
@@ -62,6 +72,8 @@ class IsIn:
     null_matches: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.values, pa.Array):
+            object.__setattr__(self, "values", to_arrow(self.values, "the values of IsIn"))
         if self.values.null_count:
             raise InvalidArgument(
                 "the values of IsIn hold a null; drop it, and give null_matches=True if null rows "
@@ -93,6 +105,9 @@ class Compares:
     column: ColumnPath
     operator: Literal["<", "<=", ">", ">="]
     value: pa.Scalar
+
+    def __post_init__(self) -> None:
+        _make_scalar(self)
 
     def __str__(self) -> str:
         return f"{column_text(self.column)} {self.operator} {value_text(self.value)}"

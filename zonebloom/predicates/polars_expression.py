@@ -31,6 +31,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zonebloom.arrays import decoded
 from zonebloom.predicates import ast
 from zonebloom.values.columns import resolve
 from zonebloom.values.literal import Literal, Unanswerable, to_stored
@@ -392,7 +393,7 @@ def _set(node: Any) -> pa.Array:
         case _:
             raise Unanswerable("only a set of literals is answered by a Bloom filter")
     if pt.is_dictionary(column.type):
-        column = column.dictionary_decode()
+        column = decoded(column)
     # There are few kernels for views.
     if pt.is_string_view(column.type):
         return column.cast(pa.large_string())

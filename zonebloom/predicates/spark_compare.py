@@ -20,9 +20,11 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import ast
 from zonebloom.predicates.expression import compared_as
 from zonebloom.predicates.sql_literals import among, compared, timestamp
+from zonebloom.user_values import to_scalar
 from zonebloom.values.columns import find_leaf, resolve
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, nearest, to_stored
 from zonebloom.values.types import family, plain
@@ -71,8 +73,8 @@ def of_python(value: object) -> Literal:
     if value is None:
         return Literal("null")
     try:
-        literal = Literal.of(pa.scalar(bytes(value) if isinstance(value, bytearray) else value))
-    except (pa.ArrowException, OverflowError):
+        literal = Literal.of(to_scalar(value, "a literal"))
+    except InvalidArgument:
         literal = None
     if literal is None or isinstance(literal.value, float):
         raise Unanswerable(f"a {type(value).__name__} literal is not followed")

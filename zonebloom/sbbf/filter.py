@@ -15,6 +15,7 @@ from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header, encode_header
 from zonebloom.sbbf.sizing import estimated_fpp, fold, size_for, validate_target
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
+from zonebloom.user_values import to_arrow
 
 # So many are checked while the processor's cache holds their hashes.
 _HASHED = 1 << 15
@@ -141,8 +142,8 @@ class Sbbf(Shown):
 
         Parameters
         ----------
-        values : pyarrow Array or ChunkedArray, or an iterable ``pyarrow.array`` accepts
-            Of an indexable type: bytes are hashed at the array's own type, so int32 and
+        values : pyarrow Array or ChunkedArray, or another array, series or iterable
+            Values of an indexable type. Bytes are hashed at the array's own type, so int32 and
             int64 arrays are different values.
 
         Raises
@@ -285,7 +286,7 @@ def _chunks(values: Any) -> list[pa.Array]:
         return [values]
     if isinstance(values, pa.ChunkedArray):
         return values.chunks
-    return _chunks(arguments.array(values, "values"))
+    return [to_arrow(values, "values")]
 
 
 def _hashes(values: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.arrays import array_of, from_numpy, to_numpy
+from zonebloom.arrays import array_of, decoded, from_numpy, to_numpy
 from zonebloom.predicates.ast import ColumnPath
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.values.literal import Literal, Unanswerable, to_stored
@@ -109,7 +109,7 @@ def plain(values: Any) -> Any:
     while isinstance(values, pa.ExtensionArray):
         values = values.storage
     if isinstance(values, pa.DictionaryArray):
-        values = values.dictionary_decode()
+        values = decoded(values)
     if values.type != plain_type(values.type):
         values = values.cast(plain_type(values.type))
     if pa.types.is_floating(values.type):

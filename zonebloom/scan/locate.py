@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
@@ -33,6 +34,7 @@ from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column
 from zonebloom.storage.source import Source
 from zonebloom.threads import cores, in_order, in_parts
+from zonebloom.user_values import is_data_frame
 from zonebloom.values.types import hash_domain
 
 _SCHEMA = pa.schema(
@@ -120,14 +122,28 @@ class Located:
 
 
 def key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
-    """Of a table of keys, or a dictionary of arrays, the columns of some names."""
-    if not isinstance(keys, pa.Table | pa.RecordBatch | Mapping):
-        raise arguments.refusal(keys, "keys", f"give a pyarrow Table with {', '.join(names)}")
-    held = keys if isinstance(keys, Mapping) else keys.schema.names
-    missing = [name for name in names if name not in held]
-    if missing:
-        raise InvalidArgument(f"keys hold no column {missing[0]!r}; they need {', '.join(names)}")
+    """Return the columns of some names of a table of keys, or of a dictionary of arrays."""
+    if is_data_frame(keys):
+        available = list(keys.columns)
+    elif isinstance(keys, Mapping):
+        available = list(keys)
+    else:
+        keys = _arrow_table(keys, names)
+        available = keys.schema.names
+    for name in names:
+        if available.count(name) != 1:
+            trouble = "several columns" if name in available else "no column"
+            raise InvalidArgument(f"keys hold {trouble} {name!r}; they need {', '.join(names)}")
     return [keys[name] for name in names]
+
+
+def _arrow_table(keys: Any, names: Sequence[str]) -> pa.Table:
+    with suppress(pa.ArrowException, TypeError, ValueError):
+        if isinstance(keys, pa.Table):
+            return keys
+        if isinstance(keys, pa.RecordBatch) or hasattr(keys, "__arrow_c_stream__"):
+            return pa.table(keys)
+    raise arguments.refusal(keys, "keys", f"give a pyarrow Table with {', '.join(names)}")
 
 
 def locate(

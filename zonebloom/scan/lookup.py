@@ -58,7 +58,7 @@ class Keys:
 
     Parameters
     ----------
-    given : pyarrow Array or ChunkedArray, or a sequence
+    given : array, series or iterable
     column : Column
     nulls : bool
         Whether null is a key where it is among those given.
