@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import pickle
 import sys
 import traceback
 from collections.abc import Callable
@@ -541,3 +542,20 @@ def test_a_missing_package_is_one_message(ds: zb.Dataset, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "lance.file", None)
     found = refused(lambda: ds.index_to_lance("name_idx", "x.lance"), "zonebloom[lance]")
     assert isinstance(found, errors.MissingDependency)
+
+
+def test_type_errors_name_the_public_class(ds: zb.Dataset) -> None:
+    calls: dict[str, Callable[..., Any]] = {
+        "Dataset.lookup": ds.lookup,
+        "Dataset.to_table": lambda: ds.to_table(**{"nope": 1}),  # pyright: ignore[reportArgumentType]
+        "Dataset.advise": lambda: ds.advise(*range(3)),  # pyright: ignore[reportArgumentType, reportCallIssue]
+        "Dataset.drop_index": ds.drop_index,
+    }
+    for name, call in calls.items():
+        with pytest.raises(TypeError, match=rf"^{name}\(\) "):
+            call()
+    method = zb.Dataset.lookup
+    assert pickle.loads(pickle.dumps(method)) is method
+    for member in vars(zb.Dataset.__mro__[1]).values():
+        if inspect.isfunction(member):
+            assert member.__qualname__ == f"Dataset.{member.__name__}"

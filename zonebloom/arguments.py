@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -139,3 +140,21 @@ def whole_numbers(
     if int(numbers.max()) > most:
         raise InvalidArgument(f"{parameter} holds {int(numbers.max())}; the most is {most}")
     return numbers
+
+
+def with_methods_of(*bases: type) -> Callable[[type[Kind]], type[Kind]]:
+    """Make a public class the owner of the methods of its internal bases.
+
+    Python's TypeErrors then name the class that users know: `Dataset.lookup() missing ...`.
+    """
+
+    def decorate(cls: type[Kind]) -> type[Kind]:
+        for base in bases:
+            for method in vars(base).values():
+                if isinstance(method, FunctionType):
+                    # Both are set, because pickle finds a function by the two.
+                    method.__qualname__ = f"{cls.__name__}.{method.__name__}"
+                    method.__module__ = cls.__module__
+        return cls
+
+    return decorate

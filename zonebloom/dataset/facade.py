@@ -23,7 +23,9 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import RETENTION, Vacuumed, vacuum
 from zonebloom.dataset.engine import engine_of
 from zonebloom.dataset.indices import IndexedDataset
+from zonebloom.dataset.keys import KeyedDataset
 from zonebloom.dataset.pickled import PickledDataset
+from zonebloom.dataset.reading import ReadableDataset
 from zonebloom.display import Rows
 from zonebloom.errors import (
     CatalogError,
@@ -154,6 +156,7 @@ class DatasetOptimizer:
         return Rows(refreshed, REFRESHED_HEADERS, refreshed_cells, NO_INDEX)
 
 
+@arguments.with_methods_of(ReadableDataset, KeyedDataset, IndexedDataset)
 class Dataset(IndexedDataset):
     """Files with their indices; made by `dataset`.
 

@@ -41,6 +41,7 @@ from zonebloom.storage.sealed import Encryption
 __all__ = ["BFIndexConfig", "IndexManager"]
 
 
+@arguments.with_methods_of(Actions)
 class IndexManager(Actions):
     """Manages indices over Parquet files that Spark reads.
 
