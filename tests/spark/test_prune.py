@@ -506,6 +506,30 @@ def test_spark_still_refuses_to_overwrite_what_is_read(spark, tmp_path):
                 assert spark.table(name).where("id = 450").count() == 2
 
 
+def test_spark_refuses_to_overwrite_a_table_that_a_pruned_frame_reads(spark, tmp_path):
+    path = write(tmp_path / "t")
+    with spark_table(spark, "kept", path) as name:
+        later = "id >= 2000"
+        plain = spark.table(name)
+        zs.table(spark, name).createOrReplaceTempView("pruned_view")
+        frames = [
+            plain.where(later),
+            zs.table(spark, name).where(later),
+            zs.prune(plain.where(later)),
+            spark.sql(f"SELECT l.* FROM pruned_view l JOIN pruned_view USING (id) WHERE l.{later}"),
+            zs.prune(plain).where(later).union(zs.prune(plain.limit(3))).distinct(),
+        ]
+        for frame in frames:
+            writer = frame.write.mode("overwrite")
+            for overwrite in (writer.saveAsTable, writer.insertInto):
+                with pytest.raises(PySparkException, match=r"UNSUPPORTED_OVERWRITE\.TABLE"):
+                    overwrite(name)
+        assert spark.table(name).count() == FILES * ROWS
+        pruned = zs.table(spark, name).where("id = 450")
+        assert len(pruned.collect()) == 1 and files_read(pruned) == [1]
+        spark.catalog.dropTempView("pruned_view")
+
+
 def test_no_file_left(lake):
     pruned = check(lake.where("id = 99999"), 0)
     assert pruned.count() == 0
@@ -534,12 +558,54 @@ def test_a_cached_pruned_frame_is_not_taken_for_the_whole(spark, folder, lake):
         only_files.unpersist()
 
 
-def test_cached_frames_are_left_alone(lake):
+def test_a_cached_frame_and_a_pruned_one_answer_only_for_the_same_rows(spark, folder, lake):
+    whole, part = zs.prune(lake).cache(), zs.prune(lake).where("id IN (450, 2000)").cache()
+    try:
+        assert (whole.count(), part.count()) == (FILES * ROWS, 2)
+        fresh = spark.read.parquet(folder)
+        assert fresh.count() == zs.prune(fresh).count() == FILES * ROWS
+        for key in (450, 451):
+            for frame in (fresh, zs.prune(fresh), whole):
+                assert [row.id for row in frame.where(f"id = {key}").collect()] == [key]
+    finally:
+        whole.unpersist()
+        part.unpersist()
+    again = zs.prune(spark.read.parquet(folder)).where("id = 451")
+    assert len(again.collect()) == 1 and files_read(again) == [1]
+
+
+def test_a_cached_pruned_frame_follows_its_table(spark, tmp_path):
+    # Spark truncates managed tables alone, and those lie in the folder of their database.
+    spark.sql(f"CREATE DATABASE changing LOCATION '{tmp_path}'")
+    changes = [
+        ("parts", "INSERT INTO {} VALUES (100, 9)", 36),
+        ("parts", "ALTER TABLE {} DROP PARTITION (part = 2)", 26),
+        ("parts", "INSERT OVERWRITE {} PARTITION (part = 4) VALUES (200)", 17),
+        ("whole", "TRUNCATE TABLE {}", 0),
+    ]
+    made = spark.range(0, 50, 1, 1).selectExpr("id", "CAST(id DIV 10 AS INT) AS part")
+    try:
+        made.write.partitionBy("part").saveAsTable("changing.parts")
+        made.write.saveAsTable("changing.whole")
+        for name, change, num_rows in changes:
+            table_name = f"changing.{name}"
+            frame = zs.table(spark, table_name).where("id >= 15").cache()
+            frame.count()
+            spark.sql(change.format(table_name))
+            assert frame.count() == num_rows, change
+            assert spark.table(table_name).where("id >= 15").count() == num_rows, change
+            frame.unpersist()
+    finally:
+        spark.sql("DROP DATABASE changing CASCADE")
+
+
+def test_a_cached_frame_answers_for_a_pruned_one(lake):
     cached = lake.where("odd = 0").cache()
     try:
         assert cached.count() == FILES * ROWS // 2
         frame = cached.where("id = 450")
-        assert zs.prune(frame) is frame
+        pruned = zs.prune(frame)
+        assert rows(pruned) == rows(frame) and files_read(pruned) == []
         (relation,) = zs.prune_plan(frame).relations
         assert relation.reasons == {Reason.CACHED}
         assert relation.name.startswith("file:/")

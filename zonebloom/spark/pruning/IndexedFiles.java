@@ -33,6 +33,8 @@ public final class IndexedFiles implements FileIndex {
   private final BiFunction choose;
   private final SparkContext context;
   private final Map scans = new ConcurrentHashMap();
+  // False until the plan that is rewritten holds this listing in all of its nodes.
+  private boolean isPlaced = false;
 
   IndexedFiles(FileIndex inner, BiFunction choose, SparkContext context) {
     this.inner = inner;
@@ -69,10 +71,19 @@ public final class IndexedFiles implements FileIndex {
   public StructType partitionSchema() { return inner.partitionSchema(); }
   public scala.Option metadataOpsTimeNs() { return inner.metadataOpsTimeNs(); }
 
-  // What is left out holds no row of a scan: for caches and reused exchanges the files are equal.
+  void place() { isPlaced = true; }
+
+  /**
+   * An indexed listing equals the plain one, because a scan of either gives the same rows. Spark
+   * compares relations to refuse an overwrite of a table that is read, to drop cached frames and
+   * to reuse exchanges. While a plan is rewritten the two differ: TreeNode.withNewChildren keeps
+   * the old children if the new ones are equal.
+   */
   public boolean equals(Object other) {
-    return other instanceof IndexedFiles && inner.equals(((IndexedFiles) other).inner);
+    if (other instanceof IndexedFiles) return inner.equals(((IndexedFiles) other).inner);
+    return isPlaced && inner.equals(other);
   }
+
   public int hashCode() { return inner.hashCode(); }
 }
 
@@ -268,12 +279,10 @@ final class Filters {
 
 /** What Python does with plans. */
 public final class Plans {
-  /** A plan whose relations of Parquet files are indexed, but those that caches answer for. */
-  public LogicalPlan indexed(LogicalPlan plan, LogicalPlan withCachedData, BiFunction choose) {
-    Map cached = new HashMap();
-    count(plan, 1, cached);
-    count(withCachedData, -1, cached);
-    return (LogicalPlan) plan.transformUpWithSubqueries(new Indexing(choose, cached));
+  /** Return the plan with an index behind its relations of Parquet files, null if it has none. */
+  public LogicalPlan indexed(LogicalPlan plan, BiFunction choose) {
+    LogicalPlan indexed = Indexing.apply(plan, choose);
+    return indexed == plan ? null : indexed;
   }
 
   /** Has each query of a session ask, or none where there is nobody to be asked. */
@@ -324,19 +333,6 @@ public final class Plans {
     fields[0] = relation;
     return node.makeCopy(fields);
   }
-
-  private static void count(LogicalPlan plan, int step, Map counts) {
-    if (Indexing.isIndexable(plan)) {
-      Integer before = (Integer) counts.get(Indexing.key(plan));
-      counts.put(Indexing.key(plan), (before == null ? 0 : before.intValue()) + step);
-    }
-    for (Object child : CollectionConverters.asJava(plan.children())) {
-      count((LogicalPlan) child, step, counts);
-    }
-    for (Object inner : CollectionConverters.asJava(plan.subqueries())) {
-      count((LogicalPlan) inner, step, counts);
-    }
-  }
 }
 
 /** Indexes the relations of each plan that a session optimizes. */
@@ -348,26 +344,25 @@ public final class IndexRule extends Rule {
   }
 
   public TreeNode apply(TreeNode plan) {
-    Indexing indexing = new Indexing(choose, Collections.EMPTY_MAP);
-    return (TreeNode) ((LogicalPlan) plan).transformUpWithSubqueries(indexing);
+    return Indexing.apply((LogicalPlan) plan, choose);
   }
 }
 
-/** Puts an index behind the listing of a relation, unless it is counted as cached. */
+/** Puts an index behind the listing of each relation of Parquet files. */
 final class Indexing extends scala.runtime.AbstractPartialFunction {
   private final BiFunction choose;
-  private final Map cached;
+  private final List added = new ArrayList();
 
-  Indexing(BiFunction choose, Map cached) {
+  private Indexing(BiFunction choose) {
     this.choose = choose;
-    this.cached = cached;
   }
 
-  static boolean isIndexable(LogicalPlan plan) {
-    return plan instanceof LogicalRelation
-        && !plan.isStreaming()
-        && !plan.output().isEmpty()
-        && isParquet(((LogicalRelation) plan).relation());
+  /** Return the plan with indexed relations, or the same object if there is nothing to index. */
+  static LogicalPlan apply(LogicalPlan plan, BiFunction choose) {
+    Indexing indexing = new Indexing(choose);
+    LogicalPlan indexed = (LogicalPlan) plan.transformUpWithSubqueries(indexing);
+    for (Object files : indexing.added) ((IndexedFiles) files).place();
+    return indexing.added.isEmpty() ? plan : indexed;
   }
 
   /** Whether a relation is one of Parquet files that Spark itself lists. */
@@ -378,24 +373,23 @@ final class Indexing extends scala.runtime.AbstractPartialFunction {
         && ((HadoopFsRelation) relation).fileFormat().getClass() == ParquetFileFormat.class;
   }
 
-  /** What tells an occurrence of a relation from most others. */
-  static Object key(LogicalPlan plan) {
-    return ((Attribute) plan.output().head()).exprId();
-  }
-
   public boolean isDefinedAt(Object plan) {
-    if (!isIndexable((LogicalPlan) plan)) return false;
-    Object count = cached.get(key((LogicalPlan) plan));
-    return count == null || ((Integer) count).intValue() == 0;
+    return plan instanceof LogicalRelation
+        && !((LogicalRelation) plan).isStreaming()
+        && !((LogicalRelation) plan).output().isEmpty()
+        && isParquet(((LogicalRelation) plan).relation());
   }
 
   public Object applyOrElse(Object plan, scala.Function1 otherwise) {
     if (!isDefinedAt(plan)) return otherwise.apply(plan);
     LogicalRelation node = (LogicalRelation) plan;
     HadoopFsRelation relation = (HadoopFsRelation) node.relation();
+    SparkContext context = relation.sparkSession().sparkContext();
+    IndexedFiles files = new IndexedFiles(relation.location(), choose, context);
+    added.add(files);
     return Plans.over(
         relation.copy(
-            new IndexedFiles(relation.location(), choose, relation.sparkSession().sparkContext()),
+            files,
             relation.partitionSchema(),
             relation.dataSchema(),
             relation.bucketSpec(),

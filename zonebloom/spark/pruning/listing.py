@@ -153,9 +153,8 @@ def with_index(df: DataFrame, lookup: Callable[[], Lookup]) -> DataFrame:
         return df
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-    execution = frame._jdf.queryExecution()
-    plan = plans.indexed(execution.analyzed(), execution.withCachedData(), _Chooser(lookup, spark))
-    if plan.fastEquals(execution.analyzed()):
+    plan = plans.indexed(frame._jdf.queryExecution().analyzed(), _Chooser(lookup, spark))
+    if plan is None:
         return df
     plans.tell(spark._jsparkSession)
     rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)

@@ -43,9 +43,11 @@ def prune(
     not read; Spark's own reader reads the others, under whatever projection, join, aggregate,
     window, union or limit stands above. Files the index does not know as they are then are read.
 
-    Left as they are: relations of other formats, streams, Python and other V2 data sources, and
-    what a cached frame answers. ``explain`` names the index and the files kept with each scan:
-    ``FileScan parquet (zonebloom: 1 of 3 files by id_idx)``, and why not fewer.
+    Relations of other formats, streams and Python or other V2 data sources stay as they are. A
+    cached frame still answers for its rows. Spark sees the frame read the same tables as ``df``:
+    it refuses to overwrite them, and drops the cached frame when they change. ``explain`` names
+    the index and the files kept with each scan: ``FileScan parquet (zonebloom: 1 of 3 files by
+    id_idx)``, and why not fewer.
 
     Parameters
     ----------
