@@ -23,6 +23,7 @@ HOUSE = [
     "progress",
     "threads",
     "lent",
+    "notices",
     "version",
     "sbbf",
     "values",

@@ -6,10 +6,12 @@ The oracle reads the same files with Spark's own pushdown off, which would lose 
 from __future__ import annotations
 
 import datetime
+import gc
 import io
 import os
 import random
 import shutil
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -29,6 +31,8 @@ from spark_data import files_read, settings
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, StaleIndexWarning
+from zonebloom.spark.pruning import listing
+from zonebloom.spark.pruning.indexed_files import IndexedFiles
 from zonebloom.spark.pruning.lookup import Answer, Lookup
 from zonebloom.spark.pruning.pruned import Reason
 
@@ -742,6 +746,42 @@ def test_index_dir(spark, tmp_path):
     check(frame, 1, index_dir=str(tmp_path / "elsewhere"))
 
 
+def test_indices_lie_in_several_folders_and_beside_the_data(spark, tmp_path):
+    places = {"one": tmp_path / "indices 1", "two": tmp_path / "indices 2", "three": None}
+    for name, place in places.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        for number in range(3):
+            pq.write_table(table(number), folder / f"{number}.parquet")
+        index(folder, index_dir=None if place is None else str(place))
+    # This index answers for another column than the one in the given folder.
+    index(tmp_path / "one", ["name"])
+    given = [f"file:{places['one']}/", places["two"]]
+    for name in places:
+        frame = spark.read.parquet(str(tmp_path / name))
+        check(frame.where("id = 450"), 1, index_dir=given)
+        check(frame.where("name = 'n450'"), 1 if name == "one" else 3, index_dir=iter(given))
+
+
+def test_an_index_dir_without_an_index_is_warned_of(spark, tmp_path):
+    path = write(tmp_path / "t")
+    frame = spark.read.parquet(path).where("id = 450")
+    wrong = str(tmp_path / "indicse")
+    message = f"index_dir {wrong} is not used: there is no index in it"
+    with (
+        pytest.warns(IndexNotUsedWarning, match=message) as caught,
+        enabled(spark, index_dir=wrong),
+    ):
+        # The index beside the data is still used.
+        assert frame.alias("again").count() == 1
+    assert [warning.filename for warning in caught] == [__file__]
+    assert rows(zs.prune(frame, index_dir=[wrong])) == rows(frame)
+    plan = zs.prune_plan(frame, index_dir=[wrong])
+    assert plan.relations[0].kept_files == 1 and message in str(plan)
+    with pytest.raises(InvalidArgument, match="an item of index_dir is 5"):
+        zs.enable(spark, index_dir=[path, 5])
+
+
 def test_files_that_changed_are_kept(spark, tmp_path):
     path = write(tmp_path / "t")
     before = spark.read.parquet(path)
@@ -860,6 +900,34 @@ def test_last_scans_say_what_was_read(spark, folder, lake):
     assert [each.kept_files for each in told] == [each.metrics["numFiles"] for each in told]
 
 
+def test_last_scans_tell_of_the_scan_itself(spark, tmp_path):
+    path = write(tmp_path / "t")
+    other = str(tmp_path / "other")
+    zb.dataset(path, index_dir=other).create_scalar_index("id", name="other_idx", spark=False)
+    # All frames put the same question: Spark's ids of the columns are the same in them.
+    whole = spark.read.parquet(path)
+
+    def run(frame):
+        frame = frame.where("id = 450")
+        assert len(frame.collect()) == 1
+        return frame
+
+    with enabled(spark):
+        beside = run(whole)
+    with enabled(spark, index_dir=other):
+        elsewhere = run(whole)
+    frames = [beside, elsewhere, run(whole), run(zs.prune(whole))]
+    zb.dataset(path).drop_index("id_idx")
+    frames.append(run(zs.prune(whole)))
+    relations = [zs.last_scans(frame).relations[0] for frame in frames]
+    names = [relation.indices for relation in relations]
+    assert names == [("id_idx",), ("other_idx",), (), ("id_idx",), ()]
+    num_files = [relation.metrics["numFiles"] for relation in relations]
+    assert num_files == [1, 1, FILES, 1, FILES]
+    assert relations[2].reasons == {Reason.NOT_ASKED}
+    assert relations[4].reasons == {Reason.NO_INDEX_ON_COLUMN}
+
+
 def test_table_takes_names_and_paths(spark, tmp_path):
     write(tmp_path / "files")
     index(tmp_path / "files", index_dir=str(tmp_path / "indices"))
@@ -886,6 +954,80 @@ def test_each_cause_is_said_once_a_session(spark, tmp_path):
     other = spark.newSession()
     with enabled(other), pytest.warns(StaleIndexWarning):
         assert other.sql(query.format(tmp_path, 8)).count() == 1
+
+
+def test_a_warning_that_is_an_error_does_not_fail_a_query(spark, tmp_path):
+    path = write(tmp_path / "t")
+    pq.write_table(table(9), tmp_path / "t" / "3.parquet")
+    frame = zs.prune(spark.read.parquet(path)).where("id IN (450, 3601)")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sorted(row.id for row in frame.collect()) == [450, 3601]
+    assert files_read(frame) == [FILES]
+    (relation,) = zs.last_scans(frame).relations
+    assert relation.reasons == {Reason.INDEX_DAMAGED} and "StaleIndexWarning" in str(relation)
+
+
+@pytest.mark.parametrize("step", ["read", "ask", "keeps"])
+def test_an_error_of_the_index_means_that_all_files_are_read(spark, lake, monkeypatch, step):
+    def fail(*_):
+        raise LookupError("out of order")
+
+    owner = {"read": listing.Scan, "ask": IndexedFiles, "keeps": Answer}[step]
+    monkeypatch.setattr(owner, "__init__" if step == "read" else step, fail)
+    with enabled(spark), warnings.catch_warnings():
+        warnings.simplefilter("ignore", IndexNotUsedWarning)
+        frame = lake.where("id = 450").alias(step)
+        found = frame.collect()
+    monkeypatch.undo()
+    assert [row.id for row in found] == [450] and files_read(frame) == [FILES]
+    (relation,) = zs.last_scans(frame).relations
+    assert relation.reasons == {Reason.INDEX_DAMAGED} and "out of order" in str(relation)
+
+
+def test_an_index_that_does_not_answer_in_time_is_not_waited_for(spark, lake, monkeypatch):
+    is_released, has_answered = threading.Event(), threading.Event()
+    ask = IndexedFiles.ask
+
+    def ask_late(*arguments):
+        assert is_released.wait(60)
+        return ask(*arguments)
+
+    def hear(_, warning, *__):
+        warned.append(str(warning))
+        has_answered.set()
+
+    warned = []
+    monkeypatch.setattr(listing, "MAX_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(IndexedFiles, "ask", ask_late)
+    monkeypatch.setattr(listing, "say_once", hear)
+    with enabled(spark):
+        frame = lake.where("id = 450").alias("late")
+        assert [row.id for row in frame.collect()] == [450]
+        assert files_read(frame) == [FILES]
+        is_released.set()
+        assert has_answered.wait(60)
+    assert any("later than" in text for text in warned)
+    text = "the index gave no answer within 0.2 s"
+    assert text in str(zs.last_scans(frame)) and text in explained(frame)
+
+
+def test_queries_ask_at_the_same_time_and_change_nothing_of_the_process(spark, lake, monkeypatch):
+    both = threading.Barrier(2, timeout=60)
+    ask, filters = IndexedFiles.ask, warnings.filters
+    states = []
+
+    def ask_together(*arguments):
+        both.wait()
+        states.append((gc.isenabled(), warnings.filters is filters))
+        return ask(*arguments)
+
+    monkeypatch.setattr(IndexedFiles, "ask", ask_together)
+    frames = [zs.prune(lake).where(f"id = {key}") for key in (450, 2000)]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(map(len, pool.map(lambda frame: frame.collect(), frames))) == [1, 1]
+    assert [files_read(frame) for frame in frames] == [[1], [1]]
+    assert states == [(True, True)] * 2
 
 
 def test_an_index_that_an_overwrite_deletes_is_missed(spark, tmp_path):

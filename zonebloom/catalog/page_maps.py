@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -13,6 +12,7 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import PAGE_MAP_FILE, PageMapEntry
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
+from zonebloom.notices import warn
 from zonebloom.storage.parquet.layout import FilePages
 from zonebloom.storage.parquet.pagemap import PageMap, merged_page_map
 
@@ -51,7 +51,7 @@ class PageMaps:
             return page_map.file(known.fragment_id, known.identity.size, known.num_rows)
         except CorruptIndex as error:
             self._loaded[entry.segment] = None
-            warnings.warn(f"{error}. Footers are read instead", IndexNotUsedWarning, stacklevel=2)
+            warn(IndexNotUsedWarning(f"{error}. Footers are read instead"))
             return None
 
 

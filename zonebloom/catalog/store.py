@@ -21,7 +21,6 @@ import json
 import os
 import posixpath
 import uuid
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -63,6 +62,7 @@ from zonebloom.errors import (
     EncryptedIndex,
     IndexNotUsedWarning,
 )
+from zonebloom.notices import warn
 from zonebloom.storage.files import OutputStream, is_local
 from zonebloom.storage.listing import INDEX_FOLDER
 from zonebloom.storage.sealed import Encryption, Seal, SealingStream, sealed
@@ -163,7 +163,7 @@ class Catalog:
         except CatalogError as error:
             if for_writing:
                 raise
-            warnings.warn(f"{error}. The data is read instead", IndexNotUsedWarning, stacklevel=3)
+            warn(IndexNotUsedWarning(f"{error}. The data is read instead"))
             return Version()
         if not numbers and was_read and not for_writing:
             self._say_gone()
@@ -174,8 +174,7 @@ class Catalog:
             except EncryptedIndex as error:
                 if for_writing:
                     raise
-                text = f"{error}. The data is read instead"
-                warnings.warn(text, IndexNotUsedWarning, stacklevel=3)
+                warn(IndexNotUsedWarning(f"{error}. The data is read instead"))
                 return Version(locked=str(error))
             except CorruptIndex as error:
                 # A commit on top of what is older would hide what is newer.
@@ -186,7 +185,7 @@ class Catalog:
                     # A vacuum deleted it since: there is a newer one.
                     numbers = now_there[::-1]
                     continue
-                warnings.warn(str(error), IndexNotUsedWarning, stacklevel=3)
+                warn(IndexNotUsedWarning(str(error)))
         return Version()
 
     def newest_number(self) -> int:
@@ -205,12 +204,12 @@ class Catalog:
         if name == INDEX_FOLDER and _is_folder(self.filesystem, beside):
             self._last = None
             _read_before.discard(os.path.abspath(self.folder))
-            warnings.warn(
-                f"the index in {self.folder} is gone since it was last read, as when Spark "
-                "overwrites a folder with the index in it; the data is read instead: build the "
-                "index again, and give an index_dir where data is overwritten",
-                IndexNotUsedWarning,
-                stacklevel=4,
+            warn(
+                IndexNotUsedWarning(
+                    f"the index in {self.folder} is gone since it was last read, as when Spark "
+                    "overwrites a folder with the index in it; the data is read instead: build the "
+                    "index again, and give an index_dir where data is overwritten"
+                )
             )
 
     def commit(self, change: Callable[[Version], Version]) -> Version:

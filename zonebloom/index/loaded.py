@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,6 +17,7 @@ from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.rows import read_table, write_rows
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.table import Table, WrittenTable
+from zonebloom.notices import warn
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.files import is_local
 from zonebloom.threads import REMOTE_THREADS
@@ -135,4 +135,4 @@ class LoadedIndex:
 
 
 def _warn(name: str, error: CorruptIndex, instead: str) -> None:
-    warnings.warn(f"index {name!r}: {error}. {instead}", IndexNotUsedWarning, stacklevel=3)
+    warn(IndexNotUsedWarning(f"index {name!r}: {error}. {instead}"))

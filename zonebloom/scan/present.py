@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import posixpath
-import warnings
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ from zonebloom.errors import (
     StaleIndex,
     StaleIndexWarning,
 )
+from zonebloom.notices import warn
 from zonebloom.storage.files import FileIdentity, reading, without_short_reads
 from zonebloom.storage.source import Source
 
@@ -109,7 +109,7 @@ class PresentFiles:
                     f'stale="read" to read {them} whole'
                 )
             message = f"{text} the index and {verb} read whole: {shown}; {step}"
-            warnings.warn(message, StaleIndexWarning, stacklevel=6)
+            warn(StaleIndexWarning(message))
 
     def _may_be_unchanged(self, file: PresentFragment) -> bool:
         """Return whether adopt_index() may find that a file is as it was indexed."""
@@ -129,11 +129,8 @@ class PresentFiles:
             )
         if self._missed != vanished:
             self._missed = vanished
-            warnings.warn(
-                f"{gone} opened and left out; call ds.refresh() or open it again",
-                MissingFilesWarning,
-                stacklevel=6,
-            )
+            message = f"{gone} opened and left out; call ds.refresh() or open it again"
+            warn(MissingFilesWarning(message))
 
     def _new_id(self, key: str, identity: FileIdentity) -> int:
         """The id of an unindexed file, never another's later: rows may be asked for by it."""

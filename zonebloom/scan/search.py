@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -13,6 +12,7 @@ import pyarrow as pa
 from zonebloom.errors import IndexNotUsedWarning
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.view import IndexView
+from zonebloom.notices import warn
 from zonebloom.predicates.ast import (
     Compares,
     Constant,
@@ -164,7 +164,7 @@ class Searcher:
                 f"it is {leaf} now; build it again"
             )
         if reason:
-            warnings.warn(reason, IndexNotUsedWarning, stacklevel=2)
+            warn(IndexNotUsedWarning(reason))
             return reason
         return index
 

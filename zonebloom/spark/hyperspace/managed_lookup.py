@@ -66,7 +66,11 @@ class ManagedLookup(Lookup):
         return any(_is_over(record, [root]) for record in self._records)
 
     def _indexed(
-        self, place: tuple[str, str], filesystem: pafs.FileSystem, files: ListedFiles
+        self,
+        place: tuple[str, str],
+        filesystem: pafs.FileSystem,
+        files: ListedFiles,
+        columns: frozenset[str],
     ) -> Iterator[IndexedFiles]:
         """The files as each catalog with indices to use has them."""
         usable: dict[str, set[str]] = {}

@@ -3,7 +3,7 @@ package zonebloom;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.security.MessageDigest;
 import java.util.*;
-import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.*;
 import java.util.function.BiFunction;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.catalyst.expressions.*;
@@ -22,7 +22,6 @@ import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
-import py4j.Py4JNetworkException;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
@@ -30,37 +29,56 @@ import scala.jdk.javaapi.CollectionConverters;
 public final class IndexedFiles implements FileIndex {
   private static final int MOST_SCANS = 8;
   public final FileIndex inner;
-  private final BiFunction choose;
+  private final Chooser chooser;
   private final SparkContext context;
-  private final Map scans = new ConcurrentHashMap();
+  // Scans by query and filters: one that is planned and then runs is chosen once.
+  private final Map scans;
+  // The scan that listed files last.
+  private volatile Scan last = null;
   // False until the plan that is rewritten holds this listing in all of its nodes.
   private boolean isPlaced = false;
 
-  IndexedFiles(FileIndex inner, BiFunction choose, SparkContext context) {
+  IndexedFiles(FileIndex inner, Chooser chooser, SparkContext context) {
+    this(inner, chooser, context, new ConcurrentHashMap());
+  }
+
+  private IndexedFiles(FileIndex inner, Chooser chooser, SparkContext context, Map scans) {
     this.inner = inner;
-    this.choose = choose;
+    this.chooser = chooser;
     this.context = context;
+    this.scans = scans;
+  }
+
+  /** Return the same listing for one leaf of a physical plan, which then has its own answer. */
+  IndexedFiles forOneLeaf() {
+    IndexedFiles files = new IndexedFiles(inner, chooser, context, scans);
+    files.place();
+    return files;
+  }
+
+  /** Return what the index answered when files were listed last, null if it was not asked. */
+  String lastAnswer() {
+    Scan scan = last;
+    return scan == null ? null : scan.answer();
   }
 
   public Seq listFiles(Seq partitionFilters, Seq dataFilters) {
     if (dataFilters.isEmpty()) return inner.listFiles(partitionFilters, dataFilters);
-    return scan(partitionFilters, dataFilters).directories;
+    return scan(partitionFilters, dataFilters).directories();
   }
 
-  /** A scan as it is chosen: once a query that runs, anew where it was planned before. */
+  /** Choose the files of a scan: once in a query that runs, and again if it was planned before. */
   Scan scan(Seq partitionFilters, Seq dataFilters) {
     Object query = context.getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
     List asked = Arrays.asList(new Object[] {query, partitionFilters, dataFilters});
     Scan scan = query == null ? null : (Scan) scans.get(asked);
-    if (scan != null) return scan;
-    scan = new Scan(inner, inner.listFiles(partitionFilters, dataFilters), dataFilters);
-    try {
-      scan.text = (String) choose.apply(scan.question(), scan);
-    } catch (Py4JNetworkException error) {
-      // Python has ended, and Spark has not.
+    if (scan == null) {
+      scan = new Scan(inner, inner.listFiles(partitionFilters, dataFilters), dataFilters);
+      chooser.choose(scan);
+      if (scans.size() >= MOST_SCANS) scans.clear();
+      if (query != null) scans.put(asked, scan);
     }
-    if (scans.size() == MOST_SCANS) scans.clear();
-    if (query != null) scans.put(asked, scan);
+    last = scan;
     return scan;
   }
 
@@ -87,18 +105,101 @@ public final class IndexedFiles implements FileIndex {
   public int hashCode() { return inner.hashCode(); }
 }
 
+/** Asks Python for the files of scans, for a limited time. All files are read if it fails. */
+final class Chooser {
+  private static final ExecutorService THREADS = Executors.newCachedThreadPool(new Daemons());
+  private final BiFunction choose;
+  private final double seconds;
+
+  Chooser(BiFunction choose, double seconds) {
+    this.choose = choose;
+    this.seconds = seconds;
+  }
+
+  void choose(Scan scan) {
+    try {
+      Future answer = THREADS.submit(new Call(choose, scan.question(), scan));
+      scan.close((String) answer.get((long) (seconds * 1000), TimeUnit.MILLISECONDS));
+    } catch (TimeoutException error) {
+      scan.fail("the index gave no answer within " + seconds + " s");
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+      scan.fail("the query was interrupted");
+    } catch (ExecutionException error) {
+      scan.fail("the index was not asked: " + error.getCause());
+    } catch (Exception error) {
+      scan.fail("the index was not asked: " + error);
+    }
+  }
+}
+
+/** One call of the function that chooses files. */
+final class Call implements Callable {
+  private final BiFunction choose;
+  private final String question;
+  private final Scan scan;
+
+  Call(BiFunction choose, String question, Scan scan) {
+    this.choose = choose;
+    this.question = question;
+    this.scan = scan;
+  }
+
+  public Object call() { return choose.apply(question, scan); }
+}
+
+/** Makes threads that do not keep the JVM running. */
+final class Daemons implements ThreadFactory {
+  public Thread newThread(Runnable task) {
+    Thread thread = new Thread(task, "zonebloom");
+    thread.setDaemon(true);
+    return thread;
+  }
+}
+
 /** One listing of files for a scan, as Python asks about it, and chooses of it. */
 public final class Scan {
   private static final ObjectMapper JSON = new ObjectMapper();
   private final FileIndex index;
   private final Seq filters;
-  Seq directories;
-  String text = "";
+  private final Seq listedDirectories;
+  private Seq directories;
+  private String answer = null;
+  private boolean isClosed = false;
 
   Scan(FileIndex index, Seq directories, Seq filters) {
     this.index = index;
+    this.listedDirectories = directories;
     this.directories = directories;
     this.filters = filters;
+  }
+
+  synchronized Seq directories() { return directories; }
+
+  synchronized String answer() { return answer; }
+
+  /** Return what the name of the scan says of the answer, as explain() shows it. */
+  String summary() {
+    try {
+      return " (" + JSON.readTree(answer()).get("summary").asText() + ")";
+    } catch (Exception error) {
+      return "";
+    }
+  }
+
+  /** Take an answer of Python, after which the chosen files do not change any more. */
+  synchronized void close(String answer) {
+    this.answer = answer;
+    isClosed = true;
+  }
+
+  /** Read all files, for a reason. */
+  synchronized void fail(String reason) {
+    Map problem = new HashMap();
+    problem.put("summary", "zonebloom: all files; " + reason);
+    problem.put("problem", reason);
+    close(JSON.valueToTree(problem).toString());
+    directories = listedDirectories;
   }
 
   /** Root paths, columns whose values come from paths, and the filters, all of which hold. */
@@ -132,7 +233,7 @@ public final class Scan {
     List folders = new ArrayList();
     String folder = null;
     List[] columns = null;
-    for (Object directory : CollectionConverters.asJava(directories)) {
+    for (Object directory : CollectionConverters.asJava(listedDirectories)) {
       for (Object each : CollectionConverters.asJava(((PartitionDirectory) directory).files())) {
         FileStatusWithMetadata file = (FileStatusWithMetadata) each;
         String path = file.getPath().toString();
@@ -150,11 +251,12 @@ public final class Scan {
     return folders;
   }
 
-  /** Keep the files whose place in a text has no 0. */
-  public void keep(String marks) {
+  /** Keep the files whose place in a text has no 0. Return false if it is too late for that. */
+  public synchronized boolean keep(String marks) {
+    if (isClosed) return false;
     List result = new ArrayList();
     int at = 0;
-    for (Object each : CollectionConverters.asJava(directories)) {
+    for (Object each : CollectionConverters.asJava(listedDirectories)) {
       PartitionDirectory directory = (PartitionDirectory) each;
       List files = new ArrayList();
       for (Object file : CollectionConverters.asJava(directory.files())) {
@@ -163,6 +265,7 @@ public final class Scan {
       result.add(directory.copy(directory.values(), CollectionConverters.asScala(files).toSeq()));
     }
     directories = CollectionConverters.asScala(result).toSeq();
+    return true;
   }
 }
 
@@ -280,18 +383,18 @@ final class Filters {
 /** What Python does with plans. */
 public final class Plans {
   /** Return the plan with an index behind its relations of Parquet files, null if it has none. */
-  public LogicalPlan indexed(LogicalPlan plan, BiFunction choose) {
-    LogicalPlan indexed = Indexing.apply(plan, choose);
+  public LogicalPlan indexed(LogicalPlan plan, BiFunction choose, double seconds) {
+    LogicalPlan indexed = Indexing.apply(plan, new Chooser(choose, seconds));
     return indexed == plan ? null : indexed;
   }
 
   /** Has each query of a session ask, or none where there is nobody to be asked. */
-  public void enable(SparkSession session, BiFunction choose) {
+  public void enable(SparkSession session, BiFunction choose, double seconds) {
     List rules = new ArrayList();
     for (Object rule : CollectionConverters.asJava(session.experimental().extraOptimizations())) {
       if (!(rule instanceof IndexRule)) rules.add(rule);
     }
-    if (choose != null) rules.add(new IndexRule(choose));
+    if (choose != null) rules.add(new IndexRule(new Chooser(choose, seconds)));
     session.experimental().extraOptimizations_$eq(CollectionConverters.asScala(rules).toSeq());
   }
 
@@ -317,6 +420,12 @@ public final class Plans {
     return new Scan(files, all, scan.dataFilters());
   }
 
+  /** Return what an index answered for a leaf of a physical plan, null if none was asked. */
+  public String answer(Object node) {
+    FileIndex files = ((FileSourceScanExec) node).relation().location();
+    return files instanceof IndexedFiles ? ((IndexedFiles) files).lastAnswer() : null;
+  }
+
   /** Filters that are known before the query runs, as what a subquery answers is not. */
   static Seq known(Seq filters) {
     List known = new ArrayList();
@@ -337,29 +446,29 @@ public final class Plans {
 
 /** Indexes the relations of each plan that a session optimizes. */
 public final class IndexRule extends Rule {
-  private final BiFunction choose;
+  private final Chooser chooser;
 
-  IndexRule(BiFunction choose) {
-    this.choose = choose;
+  IndexRule(Chooser chooser) {
+    this.chooser = chooser;
   }
 
   public TreeNode apply(TreeNode plan) {
-    return Indexing.apply((LogicalPlan) plan, choose);
+    return Indexing.apply((LogicalPlan) plan, chooser);
   }
 }
 
 /** Puts an index behind the listing of each relation of Parquet files. */
 final class Indexing extends scala.runtime.AbstractPartialFunction {
-  private final BiFunction choose;
+  private final Chooser chooser;
   private final List added = new ArrayList();
 
-  private Indexing(BiFunction choose) {
-    this.choose = choose;
+  private Indexing(Chooser chooser) {
+    this.chooser = chooser;
   }
 
   /** Return the plan with indexed relations, or the same object if there is nothing to index. */
-  static LogicalPlan apply(LogicalPlan plan, BiFunction choose) {
-    Indexing indexing = new Indexing(choose);
+  static LogicalPlan apply(LogicalPlan plan, Chooser chooser) {
+    Indexing indexing = new Indexing(chooser);
     LogicalPlan indexed = (LogicalPlan) plan.transformUpWithSubqueries(indexing);
     for (Object files : indexing.added) ((IndexedFiles) files).place();
     return indexing.added.isEmpty() ? plan : indexed;
@@ -385,7 +494,7 @@ final class Indexing extends scala.runtime.AbstractPartialFunction {
     LogicalRelation node = (LogicalRelation) plan;
     HadoopFsRelation relation = (HadoopFsRelation) node.relation();
     SparkContext context = relation.sparkSession().sparkContext();
-    IndexedFiles files = new IndexedFiles(relation.location(), choose, context);
+    IndexedFiles files = new IndexedFiles(relation.location(), chooser, context);
     added.add(files);
     return Plans.over(
         relation.copy(
@@ -423,9 +532,9 @@ final class Telling extends scala.runtime.AbstractPartialFunction {
     FileSourceScanExec scan = (FileSourceScanExec) plan;
     Seq filters = Plans.known(scan.dataFilters());
     if (filters.isEmpty()) return scan;
-    IndexedFiles files = (IndexedFiles) scan.relation().location();
-    String text = files.scan(Plans.known(scan.partitionFilters()), filters).text;
-    return Plans.over(new ToldRelation(scan.relation(), text), scan);
+    IndexedFiles files = ((IndexedFiles) scan.relation().location()).forOneLeaf();
+    String text = files.scan(Plans.known(scan.partitionFilters()), filters).summary();
+    return Plans.over(new ToldRelation(scan.relation(), files, text), scan);
   }
 }
 
@@ -433,9 +542,9 @@ final class Telling extends scala.runtime.AbstractPartialFunction {
 final class ToldRelation extends HadoopFsRelation {
   private final String text;
 
-  ToldRelation(HadoopFsRelation relation, String text) {
+  ToldRelation(HadoopFsRelation relation, IndexedFiles files, String text) {
     super(
-        relation.location(),
+        files,
         relation.partitionSchema(),
         relation.dataSchema(),
         relation.bucketSpec(),

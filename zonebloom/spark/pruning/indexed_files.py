@@ -64,6 +64,11 @@ class IndexedFiles:
         self._planner = Planner(self._source, catalog, version)
         self._present: _Present | None = None
 
+    def has_index_on(self, columns: frozenset[str]) -> bool:
+        """Return whether there is an index on one of some columns, given in small letters."""
+        indices = self._planner.version.indices.values()
+        return any(entry.column[0].lower() in columns for entry in indices)
+
     def ask(self, question: Question) -> Answer:
         """Say which of these files hold no row of the condition."""
         asked = without_rebased(question.predicate(self._source.schema))

@@ -1,5 +1,5 @@
-"""How Spark comes to list files through `IndexedFiles.java`, in one frame or in all of a session:
-that asks an index by the filters each scan has.
+"""Install the file index of `IndexedFiles.java` in a frame or in a session, and answer its
+requests: which files may hold rows that pass the filters of a scan.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any
@@ -18,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom import arguments
 from zonebloom.errors import EngineError, IndexNotUsedWarning, ZoneBloomWarning
+from zonebloom.notices import warn
 from zonebloom.predicates import ast
 from zonebloom.predicates.catalyst import Catalyst, Node
 from zonebloom.spark.pruning.answer import Answer, Question, unusable
@@ -31,16 +31,21 @@ from zonebloom.spark.types import type_name
 _said: set[tuple[str, ...]] = set()
 # By roots, the files that were listed there last.
 _listings = Recent()
-# What was answered when queries were planned, by the text of the question.
-_answered = Recent()
+# Spark reads all files of a scan for which the index gives no answer in this time.
+MAX_ANSWER_SECONDS = 60.0
+
+
+_TOO_LATE = (
+    f"an index answered later than {MAX_ANSWER_SECONDS:.0f} s after it was asked, so Spark read "
+    "all files of that scan"
+)
 
 
 class Scan:
     """One scan of Parquet files: what Spark asks of their listing."""
 
-    def __init__(self, scan: Any, text: str | None = None):
-        self.text: str = text or scan.question()
-        self._question = json.loads(self.text)
+    def __init__(self, scan: Any, question: str | None = None):
+        self._question = json.loads(question or scan.question())
         self.roots: list[str] = self._question["roots"]
         self._scan = scan
 
@@ -86,30 +91,41 @@ def say_once(spark: Any, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -
     said = session_id(spark), *roots, str(warning)
     if said not in _said:
         _said.add(said)
-        warnings.warn(warning, stacklevel=4)
+        warn(warning)
 
 
 class _Chooser:
-    """Chooses files, as a function that the JVM calls for each scan."""
+    """Chooses files, as a function that the JVM calls for each scan, on a thread of its own."""
 
     def __init__(self, lookup: Callable[[], Lookup], spark: SparkSession):
         self._lookup = lookup
         self._spark = spark
 
     def apply(self, question: str, java_scan: Any) -> str:
-        """Mark each file by a digit as kept or not, and say so."""
-        scan = Scan(java_scan, question)
+        """Choose the files that Spark reads for a scan. Return a description for `last_answer`."""
+        try:
+            return self._choose(Scan(java_scan, question), java_scan)
+        except Exception as error:  # noqa: BLE001 - whatever it is, Spark reads all files
+            # A warning is an exception too where the process turns warnings into errors.
+            answer = unusable(f"files are not chosen by an index: {error!r}")
+            return _to_json(told((), answer, 0, 0))
+
+    def _choose(self, scan: Scan, java_scan: Any) -> str:
         answer = scan.ask(self._lookup)
         for warning in answer.warnings:
             say_once(self._spark, warning, scan.roots)
         # How many files Spark had to choose from is known where they were looked at.
         num_files = num_kept = len(scan.files) if answer.predicates else 0
+        marks = ""
         if answer.excluded.size:
             is_kept = answer.keeps(scan.files)
             num_kept = int(is_kept.sum())
-            java_scan.keep(np.where(is_kept, b"1", b"0").tobytes().decode())
-        relation = _answered[scan.text] = told(scan.roots, answer, num_files, num_kept)
-        return f" ({relation.summary})"
+            marks = np.where(is_kept, b"1", b"0").tobytes().decode()
+        description = _to_json(told(scan.roots, answer, num_files, num_kept))
+        # Nothing may fail after this call, which has Spark leave files out.
+        if marks and not java_scan.keep(marks):
+            say_once(self._spark, IndexNotUsedWarning(_TOO_LATE), scan.roots)
+        return description
 
     class Java:
         """The interface that py4j gives it."""
@@ -153,7 +169,8 @@ def with_index(df: DataFrame, lookup: Callable[[], Lookup]) -> DataFrame:
         return df
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-    plan = plans.indexed(frame._jdf.queryExecution().analyzed(), _Chooser(lookup, spark))
+    analyzed, chooser = frame._jdf.queryExecution().analyzed(), _Chooser(lookup, spark)
+    plan = plans.indexed(analyzed, chooser, MAX_ANSWER_SECONDS)
     if plan is None:
         return df
     plans.tell(spark._jsparkSession)
@@ -170,13 +187,49 @@ def set_rule(spark: SparkSession, lookup: Callable[[], Lookup] | None) -> None:
         if lookup is not None:
             say_once(spark, IndexNotUsedWarning(str(error)))
         return
-    plans.enable(session._jsparkSession, lookup and _Chooser(lookup, spark))
+    chooser = lookup and _Chooser(lookup, spark)
+    plans.enable(session._jsparkSession, chooser, MAX_ANSWER_SECONDS)
     plans.tell(session._jsparkSession)
 
 
-def last_answer(scan: Scan) -> PrunedRelation | None:
-    """What was said when this was last asked."""
-    return _answered.get(scan.text)
+def last_answer(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRelation | None:
+    """Return what an index did to a leaf of a physical plan, None if no index was asked for it.
+
+    The leaf itself holds the answer in the JVM, so another session, frame or index cannot give it.
+    """
+    text = plans.answer(node)
+    if text is None:
+        return None
+    description = json.loads(text)
+    if "problem" in description:
+        return told(roots, unusable(description["problem"]), 0, 0)
+    return PrunedRelation(
+        _name_of(roots),
+        tuple(roots),
+        description["filter"],
+        description["num_files"],
+        kept_files=description["kept_files"],
+        indices=tuple(description["indices"]),
+        notes=tuple(Note(Reason[reason], text) for reason, text in description["notes"]),
+    )
+
+
+def _to_json(relation: PrunedRelation) -> str:
+    return json.dumps(
+        {
+            "summary": relation.summary,
+            "filter": relation.filter,
+            "num_files": relation.num_files,
+            "kept_files": relation.kept_files,
+            "indices": relation.indices,
+            "notes": [(note.reason.name, note.text) for note in relation.notes],
+        }
+    )
+
+
+def _name_of(roots: Sequence[str]) -> str:
+    more = f" and {len(roots) - 1:,} more" if len(roots) > 1 else ""
+    return roots[0] + more if roots else ""
 
 
 def told(
@@ -186,9 +239,8 @@ def told(
     notes = answer.notes
     if not notes and not answer.excluded.size:
         notes = (Note(Reason.ALL_FILES_KEPT),)
-    name = roots[0] + (f" and {len(roots) - 1:,} more" if len(roots) > 1 else "") if roots else ""
     return PrunedRelation(
-        name,
+        _name_of(roots),
         tuple(roots),
         " OR ".join(answer.predicates) or None,
         num_files,

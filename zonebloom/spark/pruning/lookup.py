@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
+import os
 import posixpath
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from operator import is_
@@ -16,13 +14,15 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom import arguments
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     IndexNotUsedWarning,
+    InvalidArgument,
     SourceError,
     ZoneBloomError,
-    ZoneBloomWarning,
 )
+from zonebloom.notices import collected_warnings, warn
 from zonebloom.spark.pruning.answer import Answer, Question, merged, no_index, unusable
 from zonebloom.spark.pruning.indexed_files import IndexedFiles, known_keys
 from zonebloom.spark.pruning.listed import ListedFiles
@@ -37,30 +37,22 @@ T = TypeVar("T")
 
 # Roots, catalogs and listings of which something is kept.
 _MOST_KEPT = 64
-# Warnings are caught for a whole process.
-_CATCHING = threading.Lock()
+# One folder of indices, or several.
+IndexDirs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
 
 
 class Recent(dict[Any, Any]):
-    """What was looked up last; what is older goes."""
+    """The entries that were added last. Threads may add entries at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)
-        if len(self) > _MOST_KEPT:
-            self.pop(next(iter(self)), None)
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Of a hundred thousand files half a million objects are made, and all stay: looking for
-    garbage among them takes a third of the time."""
-    is_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_enabled:
-            gc.enable()
+        with self._lock:
+            super().__setitem__(key, value)
+            if len(self) > _MOST_KEPT:
+                self.pop(next(iter(self)))
 
 
 class Lookup:
@@ -72,20 +64,19 @@ class Lookup:
     def __init__(
         self,
         spark: Any,
-        index_dir: str | None = None,
+        index_dir: IndexDirs = None,
         encryption: Encryption | None = None,
         cache: Recent | None = None,
     ):
         self._spark = spark
-        self._index_dir = None if index_dir is None else plain_path(index_dir).rstrip("/")
+        self._index_dirs = _index_dirs(index_dir)
         self._encryption = encryption
         self._cache = Recent() if cache is None else cache
 
     def ask(self, question: Question) -> Answer:
         """Answer a question; the files are listed only where there may be an index of them."""
         roots = question.roots
-        with _CATCHING, _uncollected(), warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ZoneBloomWarning)
+        with collected_warnings() as issued:
             if not any(map(self._may_know, roots)):
                 answers = [no_index(f"there is no index in {roots[0]} or above")] if roots else []
             elif len(roots) == 1 and not self._may_know(roots[0], question.columns):
@@ -95,17 +86,28 @@ class Lookup:
                 files = question.files()
                 groups = self._made(tuple(roots), (files,), lambda: files.by_root(roots))
                 answers = [self._ask_root(root, below, question) for root, below in groups]
-        own = {str(w.message): w.message for w in caught if isinstance(w.message, ZoneBloomWarning)}
+        by_text = {str(warning): warning for warning in issued}
         damage = [
             Note(Reason.INDEX_DAMAGED, text)
-            for text, warning in own.items()
+            for text, warning in by_text.items()
             if isinstance(warning, IndexNotUsedWarning)
         ]
-        # pyarrow's own are none of ours to keep back.
-        for w in caught:
-            if not isinstance(w.message, ZoneBloomWarning):
-                warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
-        return merged([*answers, Answer(notes=tuple(damage), warnings=tuple(own.values()))])
+        return merged([*answers, Answer(notes=tuple(damage), warnings=tuple(by_text.values()))])
+
+    def missing_dirs(self) -> Iterator[IndexNotUsedWarning]:
+        """Yield a warning for each index_dir without an index, for it may be mistyped."""
+        for index_dir in self._index_dirs:
+            reason = "there is no index in it"
+            try:
+                filesystem, folder = open_place(self._spark, index_dir)
+                if Catalog(filesystem, folder).newest_number():
+                    continue
+            except (ZoneBloomError, OSError, pa.ArrowException) as error:
+                reason = str(error)
+            yield IndexNotUsedWarning(
+                f"index_dir {index_dir} is not used: {reason}; correct the path, or build an "
+                "index there"
+            )
 
     def _may_know(self, root: str, columns: frozenset[str] = frozenset()) -> bool:
         """Whether there may be an index of files below a root, on one of some columns if given."""
@@ -122,8 +124,16 @@ class Lookup:
 
     def _folders(self, filesystem: pafs.FileSystem, base: str) -> list[str]:
         """Of the indices that may know files below a place, the nearest first."""
-        given = self._index_dir
-        return [path_in(filesystem, given)] if given else _folders(filesystem, base)
+        folders = [*self._given_folders(filesystem), *_folders(filesystem, base)]
+        return list(dict.fromkeys(folders))
+
+    def _given_folders(self, filesystem: pafs.FileSystem) -> Iterator[str]:
+        for index_dir in self._index_dirs:
+            try:
+                yield path_in(filesystem, index_dir)
+            except InvalidArgument:
+                # The index lies in another file system, so it knows none of these files.
+                continue
 
     def _made(self, place: Any, of: tuple[Any, ...], make: Callable[[], T]) -> T:
         """What was made of objects, for as long as the same are given again."""
@@ -138,24 +148,37 @@ class Lookup:
         except SourceError as error:
             return no_index(f"no index is looked for: {error}")
         try:
-            indexed = self._indexed((root, base), filesystem, files)
+            indexed = self._indexed((root, base), filesystem, files, question.columns)
             answers = [files.ask(question) for files in indexed]
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return unusable(f"the index of {root} is not used: {error}")
         return merged(answers) if answers else no_index(f"no index knows files of {root}")
 
     def _indexed(
-        self, place: tuple[str, str], filesystem: pafs.FileSystem, files: ListedFiles
+        self,
+        place: tuple[str, str],
+        filesystem: pafs.FileSystem,
+        files: ListedFiles,
+        columns: frozenset[str],
     ) -> Iterator[IndexedFiles]:
-        """The files as the nearest catalog that knows some of them has them.
+        """Yield the files as one catalog knows them, if any knows some of them.
 
-        A place is a root as Spark has it, and as the file system does.
+        The first catalog with an index on one of the columns is used, otherwise the first one. A
+        place is a root as Spark names it, and as the file system does.
         """
+        first = None
         for folder in self._folders(filesystem, place[1]):
-            indexed = self._open(place, self._catalog(filesystem, folder), files)
-            if indexed is not None:
+            try:
+                indexed = self._open(place, self._catalog(filesystem, folder), files)
+            except (ZoneBloomError, OSError, pa.ArrowException) as error:
+                warn(IndexNotUsedWarning(f"the index in {folder} is not used: {error}"))
+                continue
+            if indexed is not None and indexed.has_index_on(columns):
                 yield indexed
                 return
+            first = first or indexed
+        if first is not None:
+            yield first
 
     def _catalog(self, filesystem: pafs.FileSystem, folder: str) -> Catalog:
         """One for all queries: it remembers what it read."""
@@ -185,6 +208,17 @@ class Lookup:
             return IndexedFiles(catalog, replace(version, indices=allowed), paths, keys, files)
 
         return self._made((place, catalog.folder, names), (version, files), opened)
+
+
+def _index_dirs(value: IndexDirs) -> tuple[str, ...]:
+    """Return the folders of indices that a caller gives, without slashes at their ends."""
+    if value is None or isinstance(value, str | os.PathLike):
+        paths = [] if value is None else [arguments.path(value, "index_dir")]
+    elif isinstance(value, Iterable):
+        paths = [arguments.path(path, "an item of index_dir") for path in value]
+    else:
+        raise arguments.refusal(value, "index_dir", "give a path, or a list of paths")
+    return tuple(plain_path(path).rstrip("/") for path in paths)
 
 
 def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:

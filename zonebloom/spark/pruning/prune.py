@@ -17,12 +17,13 @@ from zonebloom.spark.pruning.listing import (
     Scan,
     last_answer,
     plans_of,
+    say_once,
     session_of,
     set_rule,
     told,
     with_index,
 )
-from zonebloom.spark.pruning.lookup import Lookup
+from zonebloom.spark.pruning.lookup import IndexDirs, Lookup
 from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.spark.relation import items, node_name
 from zonebloom.storage.paths import absolute_path
@@ -33,15 +34,20 @@ _METRICS = ("numFiles", "filesSize", "numOutputRows", "scanTime")
 
 
 def prune(
-    df: DataFrame, *, index_dir: str | None = None, encryption: Encryption | None = None
+    df: DataFrame, *, index_dir: IndexDirs = None, encryption: Encryption | None = None
 ) -> DataFrame:
     """Have a frame, and what is made of it, leave out the files that its filters exclude.
 
-    For each scan of Parquet files (``spark.read.parquet``, a table, a view of one) the index of
-    the files, beside them, in a folder above, or in ``index_dir``, is asked by the filters that
-    Spark brings down to that scan, when the query is planned. Files in which no row can match are
-    not read; Spark's own reader reads the others, under whatever projection, join, aggregate,
-    window, union or limit stands above. Files the index does not know as they are then are read.
+    When a query is planned, each scan of Parquet files (``spark.read.parquet``, a table, a view
+    of one) asks an index by the filters that Spark pushes down to it: an index in ``index_dir``,
+    beside the files or in a folder above them. Spark does not read files in which no row can
+    match. Its own reader reads the others, under whatever projection, join, aggregate, window,
+    union or limit stands above. Files that the index does not know as they are now are read, and
+    all files are read if the index gives no answer, fails, or takes longer than a minute.
+
+    The rows do not change, but fewer files make fewer partitions. Results that depend on the
+    partitions change with them: ``sample(seed=...)``, ``randomSplit`` and ``rand()`` over a
+    filter, and ``spark_partition_id()``.
 
     Relations of other formats, streams and Python or other V2 data sources stay as they are. A
     cached frame still answers for its rows. Spark sees the frame read the same tables as ``df``:
@@ -53,8 +59,9 @@ def prune(
     ----------
     df : DataFrame
         Of a classic session; its filters may come later.
-    index_dir : str, optional
-        Folder of the index, when it is not beside the data; in the same file system.
+    index_dir : path or list of paths, optional
+        Folders of indices, in the same file system as the data. The first one with an index of
+        the files on a filtered column is asked, and after them the index beside the data.
     encryption : Encryption, optional
         Keys of an encrypted index, as `zonebloom.dataset` takes them; they stay in this process.
 
@@ -71,8 +78,8 @@ def prune(
     Warns
     -----
     IndexNotUsedWarning
-        Where the session gives no access to plans; when a query is planned, of an index that is
-        there and cannot be used.
+        If the session gives no access to plans, or an index_dir holds no index. When a query is
+        planned, if an index is there and cannot be used.
     StaleIndexWarning
         When a query is planned, of files that are not as they were indexed.
 
@@ -83,11 +90,13 @@ def prune(
     [Row(customer='C042')]
     """
     lookup = Lookup(session_of(df), index_dir, encryption)
+    for warning in lookup.missing_dirs():
+        say_once(session_of(df), warning)
     return with_index(df, lambda: lookup)
 
 
 def prune_plan(
-    df: DataFrame, *, index_dir: str | None = None, encryption: Encryption | None = None
+    df: DataFrame, *, index_dir: IndexDirs = None, encryption: Encryption | None = None
 ) -> PrunePlan:
     """Say which files `prune` leaves out of a frame, and why it leaves out no more.
 
@@ -101,30 +110,37 @@ def prune_plan(
         indices: id_idx
         files: 1 of 3 kept, 9.5 kB of 28.6 kB
     """
-    return plan_of(df, Lookup(session_of(df), index_dir, encryption))
+    lookup = Lookup(session_of(df), index_dir, encryption)
+    plan = plan_of(df, lookup)
+    missing = (Note(Reason.NO_INDEX, str(warning)) for warning in lookup.missing_dirs())
+    return replace(plan, notes=(*plan.notes, *missing))
 
 
 def enable(
-    spark: SparkSession, *, index_dir: str | None = None, encryption: Encryption | None = None
+    spark: SparkSession, *, index_dir: IndexDirs = None, encryption: Encryption | None = None
 ) -> None:
     """Have each query of a session leave out the files that its filters exclude.
 
-    As `prune` for every frame, view and SQL text of the session, until `disable`. ``explain()``
-    says of each scan what `last_scans` says once it ran: the index, the files kept and why no less.
+    It does what `prune` does, for every frame, view and SQL text of the session, until `disable`.
+    ``explain()`` says of each scan what `last_scans` says once it ran: the index, the files kept
+    and why no fewer. As with `prune`, ``sample(seed=...)`` and ``rand()`` over a filter depend on
+    the number of partitions, which is smaller when fewer files are read.
 
     Parameters
     ----------
     spark : SparkSession
         Classic; other sessions of the application are switched by themselves.
-    index_dir : str, optional
-        Folder of the indices, when they are not beside the data.
+    index_dir : path or list of paths, optional
+        Folders of indices that are not beside the data, as `prune` takes them. The indices beside
+        the data are still used.
     encryption : Encryption, optional
         As `prune` takes it; indices that are not encrypted are then not used.
 
     Warns
     -----
     IndexNotUsedWarning
-        Where the session gives no access to plans: it reads everything, as before.
+        If the session gives no access to plans, and then reads everything, as before; if an
+        index_dir holds no index.
 
     Examples
     --------
@@ -136,6 +152,8 @@ def enable(
     >>> zs.disable(spark)
     """
     lookup = Lookup(spark, index_dir, encryption)
+    for warning in lookup.missing_dirs():
+        say_once(spark, warning)
     set_rule(spark, lambda: lookup)
 
 
@@ -143,7 +161,7 @@ def table(
     spark: SparkSession,
     name: str | os.PathLike[str],
     *,
-    index_dir: str | None = None,
+    index_dir: IndexDirs = None,
     encryption: Encryption | None = None,
 ) -> DataFrame:
     """A table, a view or a path of Parquet files as a frame that skips files, as `prune` has it.
@@ -244,7 +262,8 @@ def _relation(plans: Any, node: Any, lookup: Lookup | None) -> PrunedRelation:
     scan = Scan(listing)
     if lookup is None:
         not_asked = told(scan.roots, Answer(notes=(Note(Reason.NOT_ASKED),)), 0, 0)
-        return replace(last_answer(scan) or not_asked, metrics=_metrics(node))
+        answer = last_answer(plans, node, scan.roots)
+        return replace(answer or not_asked, metrics=_metrics(node))
     answer = scan.ask(lambda: lookup)
     kept = scan.files.take(np.flatnonzero(answer.keeps(scan.files)))
     return told(
