@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,10 +31,10 @@ from zonebloom.opened import Opened
 from zonebloom.ranges import OFFSET_BITS
 from zonebloom.sbbf.hashing import hash_array, value_type
 from zonebloom.sbbf.sizing import false_positive_probability, folded_size
-from zonebloom.scan.binding import no_column, require_column
+from zonebloom.scan.binding import no_column
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import Request
-from zonebloom.storage.columns import Column, ColumnsReader, TableColumns, columns_reader
+from zonebloom.storage.columns import Column, Run, columns_reader
 from zonebloom.storage.files import ReadCounter, counted
 from zonebloom.storage.memory import TableSource
 from zonebloom.threads import cores
@@ -49,8 +51,12 @@ _FEWEST_ZONES = 10
 _ROWS = 1 << 19
 # Of a dataset of more files, the rows of so many are counted and the others' estimated.
 _FILES = 64
-# Columns held in memory at a time.
-_COLUMNS = 16
+# Sampled values held in memory at a time, at least those of a few columns.
+_CELLS = 1 << 23
+_FEWEST_COLUMNS = 16
+# To read one column of some formats takes as long as to read the whole file. Of those formats, so
+# many columns are timed, and the others are taken to be as quick.
+_MOST_WHOLE_READS = 64
 # Keys of a zone that are compared with the ranges of others.
 _KEYS = 256
 _PACE_ROWS = 1 << 17
@@ -68,16 +74,16 @@ def advise(
     """Say what an index on each column would cost and save, from a sample."""
     started = time.perf_counter()
     parameters = ZoneParameters(number_of_items, probability)
-    names = opened.source.schema.names
+    schema = opened.source.schema
+    known = Counter(schema.names)
+    names = list(known)
     if columns is not None:
         names = [columns] if isinstance(columns, str) else arguments.names(columns, "columns")
-    candidates = [each for name in names for each in _leaves(opened.source.schema, name)]
+    candidates = [leaf for name in names for leaf in _leaves(schema, known, name)]
     sample = _Sample(opened.source, opened.planner, parameters)
-    refused = {each: _refusal(each, opened.source) for each in candidates}
-    measured = {}
-    wanted = [each for each in candidates if refused[each] is None]
-    for start in range(0, len(wanted), _COLUMNS):
-        measured.update(sample.measure(wanted[start : start + _COLUMNS]))
+    from_paths = opened.source.partition_columns()
+    refused = {each: _refusal(each, known, from_paths) for each in candidates}
+    measured = sample.measure([each for each in candidates if refused[each] is None])
     advices = [
         measured.get(each)
         or Advice(each.name, str(each.type), *(refused[each] or ("", "")), *sample.size)
@@ -93,16 +99,16 @@ def advise(
     )
 
 
-def _leaves(schema: pa.Schema, name: str) -> Iterator[Column]:
-    """A column, or the leaves of a struct."""
-    path = column_path(schema, name)
-    if len(path) == 1:
-        require_column(name, schema)
+def _leaves(schema: pa.Schema, known: Counter[str], name: str) -> Iterator[Column]:
+    """Yield the column of a name, or the leaves of a struct."""
+    path = (name,) if name in known else column_path(schema, name)
+    if len(path) == 1 and path[0] not in known:
+        raise ColumnNotFound(no_column(name, schema))
     leaf = leaf_type(schema, path)
     if leaf is None:
-        if schema.names.count(path[0]) < 2:
+        if known[path[0]] < 2:
             raise ColumnNotFound(no_column(name, schema))
-        # Of several columns of one name none can be meant.
+        # The name does not tell several columns apart, so the advice is about the first.
         leaf = schema.field(schema.names.index(path[0])).type
     yield from _below(path, leaf)
 
@@ -115,11 +121,11 @@ def _below(path: tuple[str, ...], kind: pa.DataType) -> Iterator[Column]:
         yield Column(path, kind)
 
 
-def _refusal(column: Column, source: Source) -> tuple[str, str] | None:
-    """Verdict and reason on a column that cannot be indexed, None for one that can."""
-    if source.schema.names.count(column.path[0]) > 1:
+def _refusal(column: Column, known: Counter[str], from_paths: set[str]) -> tuple[str, str] | None:
+    """Return the verdict and the reason if a column cannot be indexed, else None."""
+    if known[column.path[0]] > 1:
         return _not_indexable("there are several columns of its name")
-    if column.path[0] in source.partition_columns():
+    if column.path[0] in from_paths:
         return FROM_PATHS, "the paths of the files give it, and a scan passes over files by it"
     why = why_not_indexable(column.type, column.name)
     return None if why is None else _not_indexable(why)
@@ -147,6 +153,7 @@ class _Sample:
         self._planner = planner
         self._parameters = parameters
         self.counter = ReadCounter()
+        self._trained_types: set[pa.DataType] = set()
         self._parquet = source.format.default_extname == "parquet"
         self.zones = self._draw()
 
@@ -188,19 +195,39 @@ class _Sample:
         return self.num_rows, self.num_zones
 
     def measure(self, columns: Sequence[Column]) -> dict[Column, Advice]:
+        """Judge columns by their values in the sampled zones."""
         advices: dict[Column, Advice] = {}
-        paces: dict[Column, _Pace] = {}
-        for column in columns:
+        paces = self._paces(columns, _MOST_WHOLE_READS)
+        size = max(_FEWEST_COLUMNS, _CELLS // max(1, sum(z.stop - z.start for z in self.zones)))
+        for start in range(0, len(columns), size):
+            part = columns[start : start + size]
             try:
-                paces[column] = self._pace(column)
-            except (SchemaMismatch, FragmentUnreadable) as error:
-                advices[column] = Advice(
-                    column.name, str(column.type), *_not_indexable(str(error)), *self.size
-                )
-        if paces:
-            table = self._read(list(dict.fromkeys(column.path[0] for column in paces)))
-            for column, pace in paces.items():
-                values = table.column(column.path[0])
+                advices.update(self._measure(part, paces))
+            except (SchemaMismatch, FragmentUnreadable):
+                # A column that was not read alone so far may hide the others of this part.
+                unread = [column for column in part if column not in paces]
+                if not unread:
+                    raise
+                advices.update(self._measure(part, {**paces, **self._paces(unread)}))
+        return advices
+
+    def _measure(
+        self, columns: Sequence[Column], paces: Mapping[Column, _Pace | str]
+    ) -> dict[Column, Advice]:
+        advices: dict[Column, Advice] = {}
+        readable: dict[Column, _Pace] = {}
+        for column in columns:
+            pace = paces.get(column) or _mean_pace(paces.values())
+            if isinstance(pace, str):
+                refusal = _not_indexable(pace)
+                advices[column] = Advice(column.name, str(column.type), *refusal, *self.size)
+            else:
+                readable[column] = pace
+        if readable:
+            table = self._read(list(dict.fromkeys(column.path[0] for column in readable)))
+            chunks = dict(zip(table.column_names, table.columns, strict=True))
+            for column, pace in readable.items():
+                values = chunks[column.path[0]]
                 if len(column.path) > 1:
                     values = pc.struct_field(values, list(column.path[1:]))  # pyright: ignore[reportAttributeAccessIssue]
                 advices[column] = self._judge(column, values, pace)
@@ -220,13 +247,59 @@ class _Sample:
         batches = [batch.select(names) for batch in execution.batches(plan.fragments)]
         return pa.Table.from_batches(batches).select(names)
 
-    def _pace(self, column: Column) -> _Pace:
+    def _paces(
+        self, columns: Sequence[Column], most_whole_reads: int | None = None
+    ) -> dict[Column, _Pace | str]:
+        """Measure the pace of each column read alone, or return why it cannot be read.
+
+        Of files that are read as a whole, only the first columns are measured.
+        """
         if not self.zones:
-            return _Pace(0.0, 0.0)
+            return dict.fromkeys(columns, _Pace(0.0, 0.0))
+        paces: dict[Column, _Pace | str] = {}
         fragment = self.zones[0].fragment.fragment
         files = counted(self._source.filesystem, self.counter)
-        reader = columns_reader(self._source, fragment, [column], files)
-        return _measure_pace(reader, self._parameters)
+        reader = columns_reader(self._source, fragment, columns, files)
+        try:
+            run = reader.runs(split=True)[0]
+            is_whole = run.row_groups is None and not isinstance(self._source, TableSource)
+            most = most_whole_reads if is_whole else None
+            for column, batches in itertools.islice(reader.read_apart(run), most):
+                try:
+                    paces[column] = self._pace(run, batches)
+                except (SchemaMismatch, FragmentUnreadable) as error:
+                    paces[column] = str(error)
+        except FragmentUnreadable as error:
+            # The file cannot be opened, so none of its columns can be read.
+            paces.update({column: str(error) for column in columns if column not in paces})
+        return paces
+
+    def _pace(self, run: Run, batches: Iterator[list[pa.Array]]) -> _Pace:
+        seconds, rows, array = 0.0, 0, pa.nulls(0, pa.int64())
+        # The first batch reads the dictionary. The second, where there is one, is the usual pace.
+        for _ in range(2):
+            started = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                break
+            (array,) = batch
+            rows = len(array)
+            seconds = time.perf_counter() - started
+        read = seconds / max(rows, 1)
+        groups = len(run.row_groups or ())
+        array = array.slice(0, _PACE_ROWS)
+        if array.type not in self._trained_types:
+            # The first call for a type loads or compiles kernels.
+            self._train(array.slice(0, 1))
+            self._trained_types.add(array.type)
+        started = time.perf_counter()
+        self._train(array)
+        trained = (time.perf_counter() - started) / max(len(array), 1)
+        return _Pace(read + trained, (run.num_rows or 0) / groups if groups else 0.0)
+
+    def _train(self, array: pa.Array) -> None:
+        for _ in train([array], self._parameters, len(array)):
+            pass
 
     def _judge(self, column: Column, values: pa.ChunkedArray, pace: _Pace) -> Advice:
         parts = self._cut(values)
@@ -236,7 +309,8 @@ class _Sample:
         limit = round(self.num_rows * (1 - null_share))
         distinct = estimate_distinct(overlap, positions, self.num_zones, limit)
         per_zone = float(overlap.distinct.mean()) if parts else 0.0
-        fpp = self._false_positives(overlap)
+        sizes = _filter_sizes(overlap, self._parameters)
+        fpp = _false_positives(overlap, sizes)
         holding = zones_holding(
             overlap.rows / np.maximum(overlap.sizes, 1)[:, None],
             overlap.sizes,
@@ -259,8 +333,8 @@ class _Sample:
             null_share=float(null_share),
             distinct=distinct,
             distinct_per_zone=per_zone,
-            index_bytes=self._index_bytes(overlap, self._parameters),
-            index_bytes_exact=self._index_bytes(overlap, exact),
+            index_bytes=self._index_bytes(sizes),
+            index_bytes_exact=self._index_bytes(_filter_sizes(overlap, exact)),
             index_bytes_unfolded=self.num_zones * (self._parameters.filter_bytes + _ROW_BYTES),
             build_seconds=pace.seconds * self.num_rows / cores(),
             zones_with_index=holding + fpp * (self.num_zones - holding),
@@ -280,15 +354,16 @@ class _Sample:
         starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).tolist()
         return [values.slice(start, size) for start, size in zip(starts, sizes, strict=False)]
 
-    def _false_positives(self, overlap: Overlaps) -> float:
-        sizes = _filter_sizes(overlap, self._parameters)
-        pairs = zip(overlap.distinct, sizes, strict=True)
-        probabilities = [false_positive_probability(int(count), size) for count, size in pairs]
-        return float(np.mean(probabilities)) if probabilities else 0.0
+    def _index_bytes(self, filter_sizes: Sequence[int]) -> int:
+        if not filter_sizes:
+            return 0
+        return round(self.num_zones * (float(np.mean(filter_sizes)) + _ROW_BYTES))
 
-    def _index_bytes(self, overlap: Overlaps, parameters: ZoneParameters) -> int:
-        sizes = _filter_sizes(overlap, parameters)
-        return round(self.num_zones * (float(np.mean(sizes)) + _ROW_BYTES)) if sizes else 0
+
+def _false_positives(overlap: Overlaps, filter_sizes: Sequence[int]) -> float:
+    pairs = zip(overlap.distinct, filter_sizes, strict=True)
+    probabilities = [false_positive_probability(int(count), size) for count, size in pairs]
+    return float(np.mean(probabilities)) if probabilities else 0.0
 
 
 def _filter_sizes(overlap: Overlaps, parameters: ZoneParameters) -> list[int]:
@@ -311,30 +386,13 @@ class _Pace:
     row_group_rows: float
 
 
-def _measure_pace(reader: ColumnsReader | TableColumns, parameters: ZoneParameters) -> _Pace:
-    run = reader.runs(split=True)[0]
-    arrays = reader.read(run)
-    seconds, rows, array = 0.0, 0, pa.nulls(0, pa.int64())
-    # The first batch opens the file and reads the dictionary: where there is a second, it counts.
-    for _ in range(2):
-        started = time.perf_counter()
-        batch = next(arrays, None)
-        if batch is None:
-            break
-        (array,) = batch
-        rows = len(array)
-        seconds = time.perf_counter() - started
-    read = seconds / max(rows, 1)
-    groups = len(run.row_groups or ())
-    array = array.slice(0, _PACE_ROWS)
-    # Kernels are loaded, or compiled, by their first call.
-    for _ in train([array.slice(0, 1)], parameters):
-        pass
-    started = time.perf_counter()
-    for _ in train([array], parameters):
-        pass
-    trained = (time.perf_counter() - started) / max(len(array), 1)
-    return _Pace(read + trained, (run.num_rows or 0) / groups if groups else 0.0)
+def _mean_pace(paces: Iterable[_Pace | str]) -> _Pace:
+    known = [pace for pace in paces if isinstance(pace, _Pace)]
+    count = max(len(known), 1)
+    return _Pace(
+        sum(pace.seconds for pace in known) / count,
+        sum(pace.row_group_rows for pace in known) / count,
+    )
 
 
 def _hashes(values: pa.ChunkedArray) -> np.ndarray:

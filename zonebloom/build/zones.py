@@ -27,17 +27,21 @@ def hashed(array: pa.Array) -> Iterator[Hashes]:
 
 
 class ZoneTrainer:
-    """Builds the zones of one fragment from the hashes of its rows."""
+    """Builder of the zones of one fragment from the hashes of its rows.
 
-    def __init__(self, parameters: ZoneParameters):
+    Give the number of rows where it is known: a short fragment then needs a small buffer only.
+    """
+
+    def __init__(self, parameters: ZoneParameters, num_rows: int | None = None):
         self._items = parameters.number_of_items
         self._words = parameters.filter_bytes // 4
         self._capacity = max(1, _BUFFER_BYTES // parameters.filter_bytes)
+        if num_rows is not None:
+            self._capacity = min(self._capacity, max(1, -(-num_rows // self._items)))
         self._base = 0
-        self._clear()
-
-    def _clear(self) -> None:
         self._rows = 0
+
+    def _begin_buffer(self) -> None:
         self._filters = np.zeros((self._capacity, self._words), dtype=np.uint32)
         self._has_null = np.zeros(self._capacity, dtype=bool)
 
@@ -47,6 +51,8 @@ class ZoneTrainer:
 
         at = 0
         while at < hashes.values.size:
+            if not self._rows:
+                self._begin_buffer()
             room = self._capacity * self._items - self._rows
             values = hashes.values[at : at + room]
             blocks.insert_zones(
@@ -72,11 +78,13 @@ class ZoneTrainer:
         lengths[-1] = self._rows - (count - 1) * self._items
         yield Zones(starts, lengths, self._has_null[:count], self._filters[:count])
         self._base += count
-        self._clear()
+        self._rows = 0
 
 
-def train(arrays: Iterable[pa.Array], parameters: ZoneParameters) -> Iterator[Zones]:
-    trainer = ZoneTrainer(parameters)
+def train(
+    arrays: Iterable[pa.Array], parameters: ZoneParameters, num_rows: int | None = None
+) -> Iterator[Zones]:
+    trainer = ZoneTrainer(parameters, num_rows)
     for array in arrays:
         for hashes in hashed(array):
             yield from trainer.add(hashes)

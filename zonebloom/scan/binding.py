@@ -116,8 +116,11 @@ def check_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]
     if isinstance(columns, str) and columns not in schema.names:
         advice = f"give a list of names, and a condition as filter={arguments.shown(columns)}"
     names = arguments.names(columns, "columns", advice)
+    # A schema builds its list of names anew at each call.
+    known = set(schema.names)
     for name in names:
-        require_column(name, schema)
+        if name not in known:
+            raise ColumnNotFound(no_column(name, schema))
     return names
 
 

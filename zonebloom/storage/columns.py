@@ -153,34 +153,70 @@ class ColumnsReader:
             yield batch.columns
 
     def _row_groups(self, run: Run) -> Iterator[list[pa.Array]]:
+        file = self._opened()
+        yield from self._batches(file, file.schema_arrow, run, self._columns)
+
+    def read_apart(self, run: Run) -> Iterator[tuple[Column, Iterator[list[pa.Array]]]]:
+        """Yield each column with an iterator over its batches alone.
+
+        The file is opened once, because to open a file takes time for all its columns. Finish
+        with a column's iterator before the next column is asked for.
+        """
+        file = None
+        for column in self._columns:
+            if run.row_groups is None:
+                yield column, self._alone(column).read(run)
+                continue
+            if file is None:
+                with reading(self._path, _ADVICE):
+                    file = self._opened()
+                    fields = file.schema_arrow
+            yield column, self._read_alone(self._batches(file, fields, run, [column]), column)
+
+    def _alone(self, column: Column) -> ColumnsReader:
+        how = self._schema, self._names, self._defaults
+        return ColumnsReader(self._format, self._filesystem, self._path, [column], *how)
+
+    def _read_alone(
+        self, batches: Iterator[list[pa.Array]], column: Column
+    ) -> Iterator[list[pa.Array]]:
+        with reading(self._path, _ADVICE):
+            for (values,) in batches:
+                yield [self._as_dataset_type(values, column)]
+
+    def _opened(self) -> pq.ParquetFile:
         import pyarrow.parquet as pq
 
-        file = pq.ParquetFile(
+        return pq.ParquetFile(
             self._filesystem.open_input_file(self._path),
             metadata=self._metadata,
             buffer_size=_READ_BYTES,
             pre_buffer=False,
         )
-        stored = [self._is_stored(file.schema_arrow, column) for column in self._columns]
+
+    def _batches(
+        self, file: pq.ParquetFile, fields: pa.Schema, run: Run, columns: Sequence[Column]
+    ) -> Iterator[list[pa.Array]]:
+        stored = [self._is_stored(fields, column) for column in columns]
         batches = file.iter_batches(
             batch_size=_BATCH_ROWS,
             row_groups=list(run.row_groups or ()),
-            columns=[c.name for c, there in zip(self._columns, stored, strict=True) if there],
+            columns=[c.name for c, there in zip(columns, stored, strict=True) if there],
             use_threads=False,
         )
         for batch in batches:
             yield [
-                # As a scan sees a fragment without the column, or without the leaf.
+                # A scan sees a fragment without the column, or without the leaf, in the same way.
                 leaf_of(batch.column(column.path[0]), column.path)
                 if there
                 else missing_column(column.type, batch.num_rows, self._defaults.get(column.name))
-                for column, there in zip(self._columns, stored, strict=True)
+                for column, there in zip(columns, stored, strict=True)
             ]
 
     def _is_stored(self, schema: pa.Schema, column: Column) -> bool:
         fields: pa.Schema | pa.StructType = schema
         for name in column.path[:-1]:
-            if name not in fields.names:
+            if not fields.get_all_field_indices(name):
                 return False
             inner = fields.field(name).type
             if not isinstance(inner, pa.StructType):
@@ -189,7 +225,7 @@ class ColumnsReader:
                     f"{column.name!r} in it; rewrite the file, or leave it out"
                 )
             fields = inner
-        return column.path[-1] in fields.names
+        return bool(fields.get_all_field_indices(column.path[-1]))
 
     def _as_dataset_type(self, values: pa.Array, column: Column) -> pa.Array:
         if values.type == column.type:
@@ -212,6 +248,11 @@ class TableColumns:
         names = list(dict.fromkeys(column.path[0] for column in self._columns))
         for batch in self._table.select(names).to_batches():
             yield [leaf_of(batch.column(column.path[0]), column.path) for column in self._columns]
+
+    def read_apart(self, run: Run) -> Iterator[tuple[Column, Iterator[list[pa.Array]]]]:
+        """Yield each column with an iterator over its batches alone."""
+        for column in self._columns:
+            yield column, TableColumns(self._table, [column]).read(run)
 
 
 def columns_reader(

@@ -130,7 +130,7 @@ class LeafReader:
     def _taken(
         self, table: PageTable, columns: Sequence[int], ranges: RowRanges, rows: np.ndarray
     ) -> list[pa.Array | None]:
-        """The values of some leaves at some rows; None where they are undecodable."""
+        """Return the values of some leaves at some rows, with None for undecodable leaves."""
         part = table.part(tuple(columns))
         numbers, bounds = part.pages_with(ranges.starts, ranges.stops)
         placed = part.placed(numbers)
@@ -142,8 +142,13 @@ class LeafReader:
         except Undecodable:
             if len(columns) == 1:
                 return [None]
-        # By itself each: they are many, or one of them is undecodable.
-        return [self._taken(table, [column], ranges, rows)[0] for column in columns]
+        # The pages are many, or a leaf is undecodable. Thousands of leaves are read in a few parts.
+        half = len(columns) // 2
+        return [
+            values
+            for part_of_columns in (columns[:half], columns[half:])
+            for values in self._taken(table, part_of_columns, ranges, rows)
+        ]
 
     def _take_in_batches(self, table: PageTable, numbers: np.ndarray, rows: np.ndarray) -> pa.Array:
         """The values of a leaf at some rows, out of pages that are opened some at a time."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.predicates.ast import ColumnPath
-from zonebloom.storage.parquet.layout import Chunk, FileSchema, Pages
+from zonebloom.storage.parquet.layout import Chunk, FileSchema, Leaf, Pages
 from zonebloom.storage.parquet.synthetic import synthetic_file
 
 if TYPE_CHECKING:
@@ -77,14 +77,13 @@ class LeafChunk(NamedTuple):
 
 
 def _leaf_type(
-    file: FileSchema, number: int, metadata: pq.FileMetaData, schema: pa.Schema
+    leaf: Leaf, described: pq.ColumnSchema, read_as: pa.Schema, stored_as: pa.Schema
 ) -> LeafType | None:
-    """A leaf that kernels decode as a schema has it; None for one left to pyarrow."""
-    described, leaf = metadata.schema.column(number), file.leaves[number]
-    wanted = _type_at(schema, leaf.field, leaf.path)
+    """Return how kernels decode a leaf, or None if pyarrow has to decode it."""
+    wanted = _type_at(read_as, leaf.field, leaf.path)
     if described.max_repetition_level or wanted is None:
         return None
-    stored = _type_at(metadata.schema.to_arrow_schema(), leaf.field, leaf.path)
+    stored = _type_at(stored_as, leaf.field, leaf.path)
     physical_type = _PHYSICAL_TYPES.index(described.physical_type)
     width = described.length if physical_type == FIXED else _WIDTHS.get(physical_type, 0)
     if stored is None or not _is_decodable(_plain(wanted), stored, physical_type, width):
@@ -105,14 +104,19 @@ def _type_at(schema: pa.Schema, field: int, path: ColumnPath) -> pa.DataType | N
 
 @lru_cache(maxsize=256)
 def schema_leaves(schema: FileSchema) -> list[LeafType | None]:
-    """The leaves of a file as kernels decode them; None for those left to pyarrow."""
+    """Return how kernels decode each leaf of a file, with None for leaves that pyarrow decodes."""
     import pyarrow.parquet as pq
 
     fields = tuple(range(len(schema.names)))
     try:
         file = pq.ParquetFile(pa.BufferReader(synthetic_file(schema, fields, [], 0)))
-        leaves = range(len(schema.leaves))
-        return [_leaf_type(schema, leaf, file.metadata, file.schema_arrow) for leaf in leaves]
+        # pyarrow builds a new schema of all columns at each of these calls.
+        parquet_schema, read_as = file.schema, file.schema_arrow
+        stored_as = parquet_schema.to_arrow_schema()
+        return [
+            _leaf_type(leaf, parquet_schema.column(number), read_as, stored_as)
+            for number, leaf in enumerate(schema.leaves)
+        ]
     except (pa.ArrowException, OSError, ValueError):
         # PyArrow says what is wrong with it when it reads.
         return [None] * len(schema.leaves)

@@ -128,13 +128,14 @@ class PageMap:
 
 
 def _mapped_pages(table: pa.Table, rows: list[int], file_bytes: int) -> FilePages:
-    """Pages as the map says."""
+    """Return the pages of a file as the rows of a map describe them."""
     schema = _parsed_head(table["head"][rows[0]].as_py())
-    groups, counts = [], []
+    lists = {name: _lists(table, name) for name in ("chunks", "starts", "sizes", "first_rows")}
+    groups, counts, ends = [], [], []
     first_row = 0
     for row in rows:
         num_rows = table["num_rows"][row].as_py()
-        ints = _numbers(table, "chunks", row)
+        ints = _numbers(lists["chunks"], row)
         if table["first_row"][row].as_py() != first_row or num_rows < 0:
             raise ValueError("its row groups do not follow one another")
         if ints.size != _CHUNK_INTS * len(schema.leaves):
@@ -142,15 +143,16 @@ def _mapped_pages(table: pa.Table, rows: list[int], file_bytes: int) -> FilePage
         described = ints.reshape(-1, _CHUNK_INTS)
         groups.append(RowGroup(first_row, num_rows, _chunks(described, file_bytes)))
         counts.append(described[:, 7])
+        ends.append(np.cumsum(described[:, 7]))
         first_row += num_rows
 
     def locate(row_group: int, leaf: int) -> Pages | None:
         count, row = int(counts[row_group][leaf]), rows[row_group]
         if not count:
             return None
-        first = int(counts[row_group][:leaf].sum())
+        first = int(ends[row_group][leaf]) - count
         starts, sizes, first_rows = (
-            _numbers(table, name, row)[first : first + count]
+            _numbers(lists[name], row)[first : first + count]
             for name in ("starts", "sizes", "first_rows")
         )
         group = groups[row_group]
@@ -161,10 +163,16 @@ def _mapped_pages(table: pa.Table, rows: list[int], file_bytes: int) -> FilePage
     return FilePages(schema, tuple(groups), locate)
 
 
-def _numbers(table: pa.Table, name: str, row: int) -> np.ndarray:
+def _lists(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the offsets and the values of a column of lists."""
     lists = table[name].chunk(0)
-    offsets = np.frombuffer(lists.buffers()[1], dtype=np.int32)[lists.offset + row :]
-    return to_numpy(lists.values)[offsets[0] : offsets[1]]
+    offsets = np.frombuffer(lists.buffers()[1], dtype=np.int32)[lists.offset :]
+    return offsets, to_numpy(lists.values)
+
+
+def _numbers(lists: tuple[np.ndarray, np.ndarray], row: int) -> np.ndarray:
+    offsets, values = lists
+    return values[offsets[row] : offsets[row + 1]]
 
 
 def _chunks(described: np.ndarray, file_bytes: int) -> tuple[Chunk, ...]:
