@@ -89,7 +89,7 @@ def form(node):
 
 
 def by_sqlglot(text):
-    return ast.flattened(sql._Translator(text, SCHEMA).condition(sql._parse(text)))
+    return ast.flattened(sql._Translator(text, SCHEMA).condition(sql._parse(text, SCHEMA.names)))
 
 
 @given(conditions())

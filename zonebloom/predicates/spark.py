@@ -82,11 +82,13 @@ class _Unparsed(Exception):
 
 
 def _parse(text: str) -> Any:
-    import sqlglot
+    from sqlglot import exp
+    from sqlglot.dialects.dialect import Dialect
     from sqlglot.errors import SqlglotError
 
     try:
-        found = sqlglot.parse(text, dialect="spark")
+        # Not as a statement: sqlglot logs a warning about statements that it does not know.
+        found = Dialect.get_or_raise("spark").parse_into(exp.Condition, text)
     except SqlglotError as error:
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise _Unparsed(f"it cannot be parsed: {line}") from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, ClassVar, NoReturn
 
@@ -22,6 +23,7 @@ from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, sql_literals
 from zonebloom.predicates.ast import Constant, Predicate
 from zonebloom.predicates.expression import COMPARE, comparable, compared_as, from_predicate, write
+from zonebloom.predicates.sql_keywords import quote_columns
 from zonebloom.predicates.sql_literals import among, compared
 from zonebloom.predicates.sql_simple import parse_simple
 from zonebloom.predicates.sql_tree import ELSEWHERE, ONLY_LITERALS, Operand, Side, Walker
@@ -61,7 +63,7 @@ def to_predicate(text: str, schema: pa.Schema) -> Predicate:
         with suppress(FilterError):
             return ast.flattened(_Translator(text, schema).condition(simple))
     try:
-        return ast.flattened(_Translator(text, schema).condition(_parse(text)))
+        return ast.flattened(_Translator(text, schema).condition(_parse(text, schema.names)))
     except RecursionError:
         raise FilterError(
             "cannot read the filter: it is nested too deeply; write a chain of OR or AND without "
@@ -80,19 +82,39 @@ def _dialect() -> Any:
         class Tokenizer(Plain):
             IDENTIFIERS: ClassVar = ['"', "`"]
             HEX_STRINGS: ClassVar = [("x'", "'"), ("X'", "'")]
+            # No word begins a statement whose rest is one string: a column may have its name.
+            COMMANDS: ClassVar = set()
 
     return ZoneBloom
 
 
-def _parse(text: str) -> Any:
-    import sqlglot
-    from sqlglot.errors import ParseError, SqlglotError
+_STATEMENTS = """
+SELECT WITH FROM VALUES TABLE SHOW DESCRIBE DESC EXPLAIN INSERT UPDATE DELETE MERGE CREATE ALTER
+DROP TRUNCATE SET USE CALL EXECUTE
+"""
+_STATEMENT_WORDS = frozenset(_STATEMENTS.split())
 
+
+def _parse(text: str, names: Collection[str] = ()) -> Any:
+    from sqlglot import exp
+    from sqlglot.errors import ParseError, SqlglotError
+    from sqlglot.tokens import TokenType
+
+    tokens: list[Any] = []
     try:
-        statements = sqlglot.parse(text, dialect=_dialect())
+        # Not as a statement: sqlglot takes "set = 5" for one, and logs a warning.
+        dialect = _dialect()()
+        tokens = quote_columns(dialect.tokenize(text), names, TokenType.IDENTIFIER)
+        statements = dialect.parser().parse_into(exp.Condition, tokens, text)
     except ParseError as error:
         if not error.errors:
             raise FilterError(f"cannot read the filter: {error}\n  {text}") from None
+        if tokens and tokens[0].text.upper() in _STATEMENT_WORDS:
+            first_line = _caret(text, tokens[0].line - 1, 0, len(tokens[0].text))
+            raise FilterError(
+                "cannot read the filter: a filter is a condition, not a query.\n"
+                f"{first_line}\nWrite the part behind WHERE."
+            ) from None
         first = error.errors[0]
         line, mark = first.get("line") or 1, first.get("highlight") or "?"
         what = str(first.get("description", "not SQL")).split("<")[0].strip()
