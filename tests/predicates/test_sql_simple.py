@@ -14,6 +14,7 @@ from sqlglot.tokens import Tokenizer, TokenType
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, sql
 from zonebloom.predicates.sql_simple import Node, parse_simple
+from zonebloom.predicates.sql_tree import Walker
 
 TYPES = {
     "i": pa.int32(),
@@ -145,6 +146,39 @@ def test_every_type_beside_every_kind_of_literal(column, literal):
                 sql.to_predicate(text, SCHEMA)
         else:
             assert sql.to_predicate(text, SCHEMA) == expected
+
+
+@given(
+    st.sampled_from([name for name, kind in TYPES.items() if kind != pa.null()]),
+    st.lists(
+        st.one_of(
+            st.integers(-(2**70), 2**70).map(str),
+            st.sampled_from(["0", "-0", "007", "9" * 41, "5.0", "1e3", "NULL", "-(5)", "- 5"]),
+            st.text("ab'%\\é", max_size=3).map(lambda text: "'" + text.replace("'", "''") + "'"),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+)
+def test_plain_lists_mean_what_their_literals_mean_one_by_one(column, literals):
+    text = f'"{column}" IN ({", ".join(literals)})'
+    translator = sql._Translator(text, SCHEMA)
+    node = sql._parse(text)
+    plain = translator._plain_in(node)
+    if plain is not None:
+        assert plain == Walker._in(translator, node)
+
+
+@pytest.mark.parametrize("column", ["i", "big", "s", "d"])
+def test_long_lists_are_read_as_plain_lists(column):
+    literals = [f"'k{at}'" if column in "sd" else str(at) for at in range(100)]
+    for text in (
+        f"{column} IN ({', '.join(literals)})",
+        f"{column} IN ({', '.join(literals)}, -1)",
+    ):
+        node = sql._parse(text)
+        plain = sql._Translator(text, SCHEMA)._plain_in(node)
+        assert (plain is None) is (column in "sd" and text.endswith("-1)"))
 
 
 def words():

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zonebloom import arguments
+from zonebloom.arrays import array_of
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, sql_literals
 from zonebloom.predicates.ast import Constant, Predicate
@@ -30,7 +31,7 @@ from zonebloom.predicates.sql_tree import ELSEWHERE, ONLY_LITERALS, Operand, Sid
 from zonebloom.values.columns import alike, resolve
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, to_stored
 from zonebloom.values.time_zones import TIME_ZONE_FUNCTIONS
-from zonebloom.values.types import TICKS, family, plain, time_zones_differ, widens
+from zonebloom.values.types import TICKS, bounds, family, plain, time_zones_differ, widens
 
 _ZONES = f"{ELSEWHERE}: {TIME_ZONE_FUNCTIONS}"
 _COMPARE = {"=": operator.eq, **COMPARE}
@@ -167,6 +168,31 @@ class _Translator(Walker):
         stored = self._stored(right, left.type, node)
         predicate = compared(left.path or (), compared_as(left.type), symbol, stored)
         return self._of(left, predicate, node)
+
+    def _in(self, node: Any) -> Predicate:
+        self.only(node, "this", "expressions")
+        found = self._plain_in(node)
+        return super()._in(node) if found is None else found
+
+    def _plain_in(self, node: Any) -> Predicate | None:
+        """Return a column's set of plain integers or strings, or None for any other list.
+
+        `among` gives the same predicate, but takes ten times as long for each literal.
+        """
+        value = self.operand(node.this)
+        if isinstance(value, Literal) or value.path is None or not node.expressions:
+            return None
+        type_ = compared_as(value.type)
+        if family(value.type) == "integer" and pt.is_integer(type_):
+            numbers = sql_literals.plain_integers(node.expressions)
+            if numbers is None:
+                return None
+            low, high = bounds(type_)
+            return ast.IsIn(value.path, array_of([n for n in numbers if low <= n <= high], type_))
+        if family(value.type) == "text":
+            if all(item.key == "literal" and item.is_string for item in node.expressions):
+                return ast.IsIn(value.path, array_of([i.this for i in node.expressions], type_))
+        return None
 
     def among(self, value: Side, items: list[Side], node: Any) -> Predicate:
         literals = [item for item in items if isinstance(item, Literal)]

@@ -25,6 +25,8 @@ from zonebloom.values.time_zones import time_zone_trouble
 from zonebloom.values.types import DAY, family, plain
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
+# Longer integers are beyond every column's range.
+_MOST_DIGITS = 40
 _MAX_EXPONENT = 400
 _NOT_FINITE = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
@@ -182,6 +184,24 @@ def number(text: str) -> Literal:
     if value and abs(value.adjusted()) > _MAX_EXPONENT:
         raise Unanswerable(f"{text} is out of every column's range", "write a smaller exponent")
     return Literal("number", Fraction(value))
+
+
+def plain_integers(nodes: Sequence[Any]) -> list[int] | None:
+    """Return the integers that literals are, or None if one of them is anything else.
+
+    The literals are nodes of sqlglot or of `sql_simple`.
+    """
+    numbers = []
+    for node in nodes:
+        is_negative = node.key == "neg"
+        literal = node.this if is_negative else node
+        if literal.key != "literal" or literal.is_string:
+            return None
+        text = literal.this
+        if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+            return None
+        numbers.append(-int(text) if is_negative else int(text))
+    return numbers
 
 
 def timestamp(text: str) -> Literal:
