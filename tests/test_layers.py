@@ -84,7 +84,7 @@ HOMES = {
     "py4j": ["spark/", "predicates.spark", "cli.engines"],
     "polars": ["polars", "predicates.polars", "predicates.polars_expression"],
     "lance": ["exchange.lance"],
-    "sqlglot": ["predicates.sql", "predicates.spark"],
+    "sqlglot": ["predicates.sql", "predicates.sql_keywords", "predicates.spark"],
     "substrait": ["predicates/"],
     "click": ["cli/"],
     "matplotlib": ["plots"],

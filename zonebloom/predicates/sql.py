@@ -99,13 +99,12 @@ _STATEMENT_WORDS = frozenset(_STATEMENTS.split())
 def _parse(text: str, names: Collection[str] = ()) -> Any:
     from sqlglot import exp
     from sqlglot.errors import ParseError, SqlglotError
-    from sqlglot.tokens import TokenType
 
     tokens: list[Any] = []
     try:
         # Not as a statement: sqlglot takes "set = 5" for one, and logs a warning.
         dialect = _dialect()()
-        tokens = quote_columns(dialect.tokenize(text), names, TokenType.IDENTIFIER)
+        tokens = quote_columns(dialect.tokenize(text), names)
         statements = dialect.parser().parse_into(exp.Condition, tokens, text)
     except ParseError as error:
         if not error.errors:
@@ -189,10 +188,10 @@ class _Translator(Walker):
                 return None
             low, high = bounds(type_)
             return ast.IsIn(value.path, array_of([n for n in numbers if low <= n <= high], type_))
-        if family(value.type) == "text":
-            if all(item.key == "literal" and item.is_string for item in node.expressions):
-                return ast.IsIn(value.path, array_of([i.this for i in node.expressions], type_))
-        return None
+        are_texts = all(item.key == "literal" and item.is_string for item in node.expressions)
+        if family(value.type) != "text" or not are_texts:
+            return None
+        return ast.IsIn(value.path, array_of([item.this for item in node.expressions], type_))
 
     def among(self, value: Side, items: list[Side], node: Any) -> Predicate:
         literals = [item for item in items if isinstance(item, Literal)]

@@ -27,17 +27,17 @@ _OPENERS = frozenset(_BEFORE_OPERANDS.split())
 _FOLLOWERS = frozenset(_AFTER_OPERANDS.split())
 
 
-def quote_columns(tokens: Sequence[Any], names: Collection[str], quoted: Any) -> list[Any]:
-    """Return the tokens of a condition, with `quoted` as the type of those that name columns.
+def quote_columns(tokens: Sequence[Any], names: Collection[str]) -> list[Any]:
+    """Return the tokens of a condition, those that name columns in quotes.
 
     Parameters
     ----------
     tokens : sequence of sqlglot.tokens.Token
     names : collection of str
         The columns of the schema.
-    quoted : sqlglot.tokens.TokenType
-        The type of a quoted name.
     """
+    from sqlglot.tokens import TokenType  # pyright: ignore[reportPrivateImportUsage]
+
     known = {name.lower() for name in names}
     texts = [_text(token) for token in tokens] + [""]
     out = []
@@ -60,7 +60,7 @@ def quote_columns(tokens: Sequence[Any], names: Collection[str], quoted: Any) ->
         is_part = text == "."
         if is_column:
             place = token.line, token.col, token.start, token.end
-            token = type(token)(quoted, token.text, *place, token.comments)
+            token = type(token)(TokenType.IDENTIFIER, token.text, *place, token.comments)
             begins_operand = False
         elif text != "NOT":
             # A NOT before an operand leaves its place to the operand.
