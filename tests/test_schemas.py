@@ -327,3 +327,23 @@ def test_a_source_with_a_schema_takes_no_other(tmp_path: Path) -> None:
     for source in (first(), pads.dataset(path)):
         with pytest.raises(zb.errors.InvalidArgument, match="schema of its own"):
             zb.dataset(source, schema="union")
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()], ids=str)
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_a_view_that_is_not_nullable_may_be_absent_from_a_file(tmp_path, kind, is_indexed):
+    schema = pa.schema([pa.field("v", kind, nullable=False), pa.field("id", pa.int64())])
+    values = pa.array(["a", "b", "c"]).cast(kind)
+    pq.write_table(pa.table([values, pa.array([0, 1, 2])], schema=schema), tmp_path / "0.parquet")
+    ids = pa.array(range(3, 200))
+    pq.write_table(pa.table({"id": ids}), tmp_path / "1.parquet")
+    ds = zb.dataset(tmp_path)
+    if is_indexed:
+        ds.create_scalar_index("id", spark=False)
+    text = "v = 'b'" if pa.types.is_string_view(kind) else "v = X'62'"
+    found = [(text, [1]), ("id = 5", [5]), ("v IS NULL", list(range(3, 200))), ("id = 2", [2])]
+    for filter, expected in [*found, ("id >= 1 AND id < 5", [1, 2, 3, 4])]:
+        assert ds.to_table(filter=filter)["id"].to_pylist() == expected
+    # Scattered rows are gathered, and not sliced.
+    odd = list(range(1, 200, 2))
+    assert ds.to_table(filter=f"id IN ({', '.join(map(str, odd))})")["id"].to_pylist() == odd

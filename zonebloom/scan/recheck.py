@@ -101,7 +101,7 @@ def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
         rows_only = pa.array([{}] * rows.size, pa.struct([]))
         return pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows_only)], schema)
     if holds_views(schema):
-        return table.cast(without_views(schema)).take(pa.array(rows)).cast(schema)
+        return _cast(_cast(table, without_views(schema)).take(pa.array(rows)), schema)
     return table.take(pa.array(rows))
 
 
@@ -110,11 +110,24 @@ def holds_views(schema: pa.Schema) -> bool:
     return any(_plain(field).type != field.type for field in schema)
 
 
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Cast each column to its type in a schema.
+
+    `pa.Table.cast` refuses nulls in a field that is not nullable. A file without the column
+    gives such nulls, although the schema of another file says that there are none.
+    """
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
 def _evaluate(table: pa.Table, expressions: list[pc.Expression], names: list[str]) -> pa.Table:
     from pyarrow import acero
 
     if holds_views(table.schema):
-        table = table.cast(without_views(table.schema))
+        table = _cast(table, without_views(table.schema))
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     projected = acero.Declaration("project", acero.ProjectNodeOptions(expressions, names))
     # One thread: for few rows that is quickest, and it keeps their order.
