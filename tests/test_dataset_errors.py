@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import build, listing, numbered, plain_dataset, write_files
+from pyarrow import csv
 
 import zonebloom as zb
 from zonebloom import errors
@@ -389,3 +390,17 @@ def test_index_dir_that_is_a_file(folder: Path, tmp_path: Path):
         build(ds, "id")
     assert listing(folder) == before
     assert (tmp_path / "taken").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+@pytest.mark.parametrize("is_pattern", [False, True])
+def test_a_file_name_that_is_not_utf_8_is_named(tmp_path, format, is_pattern):
+    table, last = pa.table({"id": [1]}), tmp_path / f"b.{format}"
+    for path in (tmp_path / f"a.{format}", last):
+        pq.write_table(table, path) if format == "parquet" else csv.write_csv(table, path)
+    try:
+        os.rename(last, os.fsencode(tmp_path) + b"/\xff")
+    except OSError:
+        pytest.skip("the file system takes only UTF-8")
+    with pytest.raises(errors.FragmentUnreadable, match=r"is not UTF-8.*rename it"):
+        zb.dataset(f"{tmp_path}/*" if is_pattern else tmp_path, format=format)

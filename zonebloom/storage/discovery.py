@@ -15,6 +15,7 @@ import pyarrow.fs as pafs
 
 from zonebloom import arguments
 from zonebloom.errors import (
+    FragmentUnreadable,
     InvalidArgument,
     NoFragments,
     SchemaMismatch,
@@ -61,7 +62,8 @@ def open_source(
     how = format if keys is None else keys.format
     files = _Files(how, as_arrow_filesystem(filesystem), _checked(partitioning), given)
     if is_path:
-        opened = files.at(arguments.path(source, "source"))
+        with _naming_undecodable_paths():
+            opened = files.at(arguments.path(source, "source"))
     elif isinstance(source, Sequence) and not isinstance(source, bytes):
         if not source:
             raise NoFragments("the list of files is empty; give at least one file")
@@ -75,6 +77,20 @@ def open_source(
     if schema is None:
         return replace(opened, types="first")
     return replace(opened, types="cast") if given is not None else _united(opened)
+
+
+@contextmanager
+def _naming_undecodable_paths() -> Iterator[None]:
+    """Name a file whose name is not UTF-8, in place of the codec's error."""
+    try:
+        yield
+    except UnicodeError as error:
+        if not isinstance(error, UnicodeDecodeError | UnicodeEncodeError):
+            raise
+        raise FragmentUnreadable(
+            f"the name of the file {error.object!a} is not UTF-8, and pyarrow reads no such file; "
+            "rename it, or move it out of the folder"
+        ) from None
 
 
 def is_dataset(source: Any) -> bool:

@@ -34,14 +34,18 @@ def fixed_folder(pattern: str) -> str:
 
 
 def matching_files(pattern: str) -> list[str]:
-    """Files that match an absolute pattern, sorted; unlike ``glob.glob``, closed folders raise, and
-    no wildcard is an index."""
+    """Return the files that match an absolute pattern, sorted.
+
+    Unlike ``glob.glob``, raise for folders that are closed and for names that are not UTF-8. No
+    wildcard matches an index."""
     drive, rest = os.path.splitdrive(pattern)
     parts = [part for part in rest.split(os.sep) if part]
     try:
-        return sorted(
-            {path for path in _matching(drive + os.sep, parts) if stat.S_ISREG(_mode(path))}
-        )
+        found = {path for path in _matching(drive + os.sep, parts) if stat.S_ISREG(_mode(path))}
+        for path in found:
+            # pyarrow opens no other names, and its own error does not say which name it is.
+            path.encode()
+        return sorted(found)
     except OSError as error:
         raise FragmentUnreadable(
             f"cannot look into {error.filename} for files that match {pattern}: {error.strerror}; "
