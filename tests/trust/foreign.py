@@ -46,7 +46,7 @@ def run_case(report: Report, number: int, folder: Path, most: int = ROUNDS) -> N
                 numbers.append(len(numbers))
                 write(data, numbers[-1])
             operation = rng.choice(OPERATIONS)
-            index_dir = index if index.name == "indices" else None
+            index_dir = str(index) if index.name == "indices" else None
             try:
                 report.tried[operation] += 1
                 _write(zb.dataset(data, index_dir=index_dir), operation, rng)

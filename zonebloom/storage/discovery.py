@@ -23,6 +23,7 @@ from zonebloom.errors import (
 )
 from zonebloom.storage.columns import union_type
 from zonebloom.storage.files import forget_listings, is_local, reading, require_parquet
+from zonebloom.storage.fsspec_files import FsspecHandler, with_os_errors
 from zonebloom.storage.listing import fixed_folder, is_pattern, matching_files
 from zonebloom.storage.object_store import StoreHandler, is_store, path_in
 from zonebloom.storage.parquet.keys import ParquetKeys
@@ -113,7 +114,7 @@ def open_files(paths: Sequence[str], filesystem: pafs.FileSystem) -> Source:
 
 def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
     if filesystem is None or isinstance(filesystem, pafs.FileSystem):
-        return filesystem
+        return None if filesystem is None else with_os_errors(filesystem)
     if is_store(filesystem):
         return pafs.PyFileSystem(StoreHandler(filesystem))
     if not hasattr(filesystem, "open") or not hasattr(filesystem, "info"):
@@ -121,7 +122,7 @@ def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
             f"filesystem is a {type(filesystem).__name__}; give one of pyarrow.fs or fsspec, "
             "or a store of obstore"
         )
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+    return pafs.PyFileSystem(FsspecHandler(filesystem))
 
 
 def _checked(partitioning: Any) -> Partitioning:
@@ -417,4 +418,5 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
         Fragment(path, posixpath.relpath(path, root), each.partition_expression)
         for path, each in zip(paths, fragments, strict=True)
     )
-    return Source(dataset.schema, dataset.format, dataset.filesystem, root, files)
+    filesystem = with_os_errors(dataset.filesystem)
+    return Source(dataset.schema, dataset.format, filesystem, root, files)
