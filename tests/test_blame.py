@@ -71,7 +71,7 @@ def test_types_with_a_union_are_said_to_have_one(tmp_path):
     ds = zb.dataset(folder, schema="union")
     ds.create_scalar_index("id", spark=False)
     assert [ds.count_rows(f"id = {i}") for i in (-1, 3, 7, 10)] == [0, 1, 1, 0]
-    # Where no type holds both, or the dataset has the union already, it is no advice.
+    # The union is no advice where no type holds both, or where the dataset has it already.
     write(tmp_path / "other", a=TEXT, b=INT64)
     with pytest.raises(SchemaMismatch, match="rewrite the file, or read other columns"):
         zb.dataset(str(tmp_path / "other")).create_scalar_index("id", spark=False)

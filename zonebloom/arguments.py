@@ -48,8 +48,8 @@ def choices(name: str, known: Iterable[str], introduction: str) -> str:
 
     names = list(known)
     # Names that differ in case alone are the closest.
-    by_lower = {each.lower(): each for each in names}
-    close = [by_lower[each] for each in difflib.get_close_matches(name.lower(), by_lower, 3)]
+    by_lower = {known_name.lower(): known_name for known_name in names}
+    close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, 3)]
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     more = ", ..." if len(names) > _SHOWN_NAMES else ""
     return f"{hint}{introduction} {', '.join(names[:_SHOWN_NAMES]) or 'none'}{more}"

@@ -73,7 +73,7 @@ class Delta:
         if change == "dropped":
             fields = [self._kept]
         elif change == "widened":
-            column = next(each for each in self._table.fields if each["name"] == "changed")
+            column = next(field for field in self._table.fields if field["name"] == "changed")
             fields = [self._kept, {**column, "type": "long"}]
         else:
             fields = [self._kept, self._table.field("changed", "long")]
@@ -184,7 +184,7 @@ def test_a_later_file_of_another_type(tmp_path):
         misfit, healthy = ds.optimize.optimize_indices(spark=False)
     assert (misfit.changed, misfit.fragments_added) == (False, 0)
     assert (healthy.changed, healthy.fragments_added) == (True, 1)
-    assert [each.num_fragments_indexed for each in ds.describe_indices()] == [1, 2]
+    assert [index.num_fragments_indexed for index in ds.describe_indices()] == [1, 2]
     assert ds.count_rows(f"kept = 'k{ROWS + 7}'") == 1
     with pytest.raises(SchemaMismatch, match=r"c\.parquet holds column 'changed' as string"):
         ds.optimize.optimize_indices(["changed_idx"], spark=False)

@@ -186,8 +186,8 @@ class Builder:
         refreshed = [
             not_refreshed(entry, problems[entry.name])
             if problems and entry.name in problems
-            else each.refreshed(version.indices[entry.name])
-            for (entry, _), each in zip(indices, work, strict=True)
+            else part.refreshed(version.indices[entry.name])
+            for (entry, _), part in zip(indices, work, strict=True)
         ]
         return version, refreshed
 
@@ -236,7 +236,7 @@ class Builder:
         with self._new_segments(prefix, base):
             trained = self._train_missing(prefix, work, engine, progress, problems)
             if problems:
-                fits = [each.spec.name not in problems for each in work]
+                fits = [part.spec.name not in problems for part in work]
                 work, trained = list(compress(work, fits)), list(compress(trained, fits))
             entries: dict[str, IndexEntry] = {}
             for number, (each, tasks) in enumerate(zip(work, trained, strict=True)):

@@ -148,11 +148,11 @@ class DatasetOptimizer:
         ds.opened = ds.opened.at(version)
         if retention is not None and any(each.changed for each in refreshed):
             _forget(ds, retention)
-        by_name = {each.name: each for each in [*refreshed, *misfits]}
+        by_name = {record.name: record for record in [*refreshed, *misfits]}
         refreshed = [by_name[entry.name] for entry in entries]
-        for each in refreshed:
-            if each.problem is not None:
-                warnings.warn(each.problem, StaleIndexWarning, stacklevel=2)
+        for record in refreshed:
+            if record.problem is not None:
+                warnings.warn(record.problem, StaleIndexWarning, stacklevel=2)
         return Rows(refreshed, REFRESHED_HEADERS, refreshed_cells, NO_INDEX)
 
 

@@ -51,8 +51,8 @@ def from_predicate(
     def resolve(path: ast.ColumnPath) -> tuple[pc.Expression, pa.DataType]:
         type_ = leaf_type(schema, path)
         if type_ is None:
-            known = arguments.choices(".".join(path), schema.names, "the columns are")
-            raise FilterError(f"there is no column {ast.column_text(path)}; {known}")
+            choices = arguments.choices(".".join(path), schema.names, "the columns are")
+            raise FilterError(f"there is no column {ast.column_text(path)}; {choices}")
         return pc.field(path[0]) if len(path) == 1 else pc.field(*path), type_
 
     return write(predicate, resolve, exact)

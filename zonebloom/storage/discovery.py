@@ -290,15 +290,15 @@ class _Files:
 
 def _folders_among(filesystem: pafs.FileSystem, paths: Sequence[str]) -> set[str]:
     """Return the paths that are folders."""
-    asked = list(paths)
+    candidates = list(paths)
     if not is_local(filesystem):
         # To ask a store about each of many files takes long, and files have an extension.
-        asked = [path for path in paths if "." not in posixpath.basename(path)]
-    with reading(asked[0] if asked else "", "make it readable", "look at"):
-        infos = filesystem.get_file_info([path.rstrip("/") or "/" for path in asked])
+        candidates = [path for path in paths if "." not in posixpath.basename(path)]
+    with reading(candidates[0] if candidates else "", "make it readable", "look at"):
+        infos = filesystem.get_file_info([path.rstrip("/") or "/" for path in candidates])
     return {
         path
-        for path, info in zip(asked, infos, strict=True)
+        for path, info in zip(candidates, infos, strict=True)
         if info.type == pafs.FileType.Directory
     }
 
@@ -371,11 +371,11 @@ def _no_union(
     *earlier, last = schemas
     for path, schema in zip(paths, earlier, strict=False):
         for field in schema:
-            for at in last.get_all_field_indices(field.name):
-                if union_type(field.type, last.types[at]) is None:
+            for position in last.get_all_field_indices(field.name):
+                if union_type(field.type, last.types[position]) is None:
                     return SchemaMismatch(
                         f"{path} holds column {field.name!r} as {field.type} and "
-                        f"{paths[len(earlier)]} as {last.types[at]}, which no type holds both of; "
+                        f"{paths[len(earlier)]} as {last.types[position]}, which no type holds both of; "
                         "rewrite one of them, leave it out, or give schema="
                     )
     return SchemaMismatch(

@@ -101,10 +101,10 @@ def require_parquet(filesystem: pafs.FileSystem, paths: Iterable[str]) -> None:
         if not _is_foreign(filesystem, path):
             continue
         pattern = f"{posixpath.dirname(path)}/**/*.parquet"
-        others = f'open the others by a pattern: "{pattern}"'
+        advice = f'open the others by a pattern: "{pattern}"'
         raise FragmentUnreadable(
             f"{path} is not a Parquet file; move it, or give it a name that begins with _ or ., or "
-            + (others if is_local(filesystem) else "name the files to use")
+            + (advice if is_local(filesystem) else "name the files to use")
         )
 
 

@@ -67,7 +67,7 @@ class Source:
     state: str = field(default="", kw_only=True)
     # Of encrypted files: what the pages, and PyArrow's scan where there is no format, are read by.
     parquet_keys: ParquetKeys | None = field(default=None, kw_only=True, repr=False)
-    # Whether folders of a list were listed, so that there may be other files later.
+    # True if folders of a list were listed, so that there may be other files later.
     is_listed: bool = field(default=False, kw_only=True)
     # Whether fragments are Parquet read with pyarrow's default options. Options such as columns
     # read as dictionaries change types; those are left to pyarrow.
