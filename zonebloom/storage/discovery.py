@@ -375,7 +375,7 @@ def _no_union(
                 if union_type(field.type, last.types[position]) is None:
                     return SchemaMismatch(
                         f"{path} holds column {field.name!r} as {field.type} and "
-                        f"{paths[len(earlier)]} as {last.types[position]}, which no type holds both of; "
+                        f"{paths[len(earlier)]} as {last.types[position]}, and no type holds both; "
                         "rewrite one of them, leave it out, or give schema="
                     )
     return SchemaMismatch(
