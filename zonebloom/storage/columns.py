@@ -108,7 +108,7 @@ class ColumnsReader:
         """
         num_rows = np.zeros(len(self._columns), dtype=np.int64)
         with reading(self._path, _ADVICE):
-            fragment = None if run.row_groups is not None else self._opened()
+            fragment = None if run.row_groups is not None else self._open_fragment()
             batches = self._row_groups(run) if fragment is None else self._fragment(fragment)
             while (batch := next(batches, None)) is not None:
                 # PyArrow may cut the columns of a batch at different rows if a read was short.
@@ -139,7 +139,7 @@ class ColumnsReader:
         is_signed = metadata.serialized_size != int.from_bytes(tail[:4], "little")
         return None if is_signed else metadata
 
-    def _opened(self) -> pads.Fragment:
+    def _open_fragment(self) -> pads.Fragment:
         return self._format.make_fragment(self._path, self._filesystem)
 
     def _fragment(self, fragment: pads.Fragment) -> Iterator[list[pa.Array]]:
@@ -153,7 +153,7 @@ class ColumnsReader:
             yield batch.columns
 
     def _row_groups(self, run: Run) -> Iterator[list[pa.Array]]:
-        file = self._opened()
+        file = self._open_file()
         yield from self._batches(file, file.schema_arrow, run, self._columns)
 
     def read_apart(self, run: Run) -> Iterator[tuple[Column, Iterator[list[pa.Array]]]]:
@@ -169,22 +169,26 @@ class ColumnsReader:
                 continue
             if file is None:
                 with reading(self._path, _ADVICE):
-                    file = self._opened()
+                    file = self._open_file()
                     fields = file.schema_arrow
-            yield column, self._read_alone(self._batches(file, fields, run, [column]), column)
+            batches = self._batches(file, fields, run, [column])
+            yield column, self._read_alone(batches, column, run.num_rows)
 
     def _alone(self, column: Column) -> ColumnsReader:
         how = self._schema, self._names, self._defaults
         return ColumnsReader(self._format, self._filesystem, self._path, [column], *how)
 
     def _read_alone(
-        self, batches: Iterator[list[pa.Array]], column: Column
+        self, batches: Iterator[list[pa.Array]], column: Column, num_stated: int | None
     ) -> Iterator[list[pa.Array]]:
+        num_rows = 0
         with reading(self._path, _ADVICE):
             for (values,) in batches:
+                num_rows += len(values)
                 yield [self._as_dataset_type(values, column)]
+            require_all_rows(self._path, num_rows, num_stated)
 
-    def _opened(self) -> pq.ParquetFile:
+    def _open_file(self) -> pq.ParquetFile:
         import pyarrow.parquet as pq
 
         return pq.ParquetFile(
