@@ -123,7 +123,7 @@ def indexed(paged: Path):
     dataset = zb.dataset(paged)
     dataset.create_scalar_index("id", spark=False)
     yield dataset
-    shutil.rmtree(paged / "_zonebloom")
+    shutil.rmtree(dataset.index_dir)
 
 
 @pytest.fixture(scope="session")

@@ -42,8 +42,8 @@ def read_column(lake: Path, column: str) -> None:
 
 @pytest.mark.parametrize("column", ["id", "uuid"])
 def test_build_in_process(versus, lake, lance_lake, column):
-    folder = lake / "_zonebloom"
     dataset = zb.dataset(lake)
+    folder = Path(dataset.index_dir)
 
     def ours() -> None:
         dataset.create_scalar_index(column, spark=False)

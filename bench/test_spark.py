@@ -24,7 +24,7 @@ def indexed16(lake16: Path):
     dataset = zb.dataset(lake16)
     dataset.create_scalar_index("id", spark=False, layout="sliced")
     yield dataset
-    shutil.rmtree(lake16 / "_zonebloom")
+    shutil.rmtree(dataset.index_dir)
 
 
 @pytest.mark.parametrize("columns", [["id"], ["id", "uuid"]], ids=["one", "two"])

@@ -25,7 +25,7 @@ def located(lake16: Path):
     dataset = zb.dataset(lake16)
     dataset.create_scalar_index("id", spark=False)
     yield zb.dataset(lake16)
-    shutil.rmtree(lake16 / "_zonebloom")
+    shutil.rmtree(dataset.index_dir)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from helpers import index_folder
 
 import zonebloom as zb
 from zonebloom.catalog.store import Catalog
@@ -74,10 +75,11 @@ def build(ds: zb.Dataset, column: str, **options: Any) -> None:
 
 
 def listing(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder with its bytes, and every folder."""
+    """Return the bytes of every file below a data folder and its index folder, and the folders."""
+    index = index_folder(folder)
     return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"<folder>"
-        for path in sorted(folder.rglob("*"))
+        os.path.relpath(path, folder): path.read_bytes() if path.is_file() else b"<folder>"
+        for path in sorted({*folder.rglob("*"), *index.rglob("*")})
     }
 
 

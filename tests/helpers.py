@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,9 +16,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import xxhash
 from reference import ReferenceSbbf
 
+from zonebloom.catalog.place import find_index, index_places
 from zonebloom.catalog.version_log import from_document, to_document
 
 THOROUGH = "ZONEBLOOM_THOROUGH"
@@ -121,6 +124,21 @@ def reference_filter(num_blocks: int, values: list[bytes | None]) -> bytes:
         if value is not None:
             filter.insert(value)
     return filter.to_bytes()
+
+
+def index_folder(data: str | os.PathLike[str]) -> Path:
+    """Return the folder of the index of a local data folder, which need not be there yet."""
+    where, root = pafs.LocalFileSystem(), os.path.abspath(data)
+    return Path(find_index(where, root) or index_places(where, root)[0])
+
+
+def copy_dataset(source: Path, target: Path, **options: Any) -> Path:
+    """Copy a data folder and its index folder, and return the copied data folder."""
+    shutil.copytree(source, target, **options)
+    index = index_folder(source)
+    if index.exists() and source not in index.parents:
+        shutil.copytree(index, index_places(pafs.LocalFileSystem(), os.path.abspath(target))[0])
+    return target
 
 
 def run_python(code: str, /, *arguments: object, **environment: str) -> str:

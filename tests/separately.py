@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
+from helpers import index_folder
 
 import zonebloom as zb
 from zonebloom.errors import EngineError
@@ -148,7 +149,7 @@ def check_without_the_package(spark, folder):
     ):
         with pytest.raises(EngineError, match=r"no module zonebloom\. .*send_package\(spark\)"):
             attempt()
-    assert not (folder / "lake" / "_zonebloom").exists()
+    assert not index_folder(folder / "lake").exists()
     with pytest.raises(EngineError, match=r"lacks zonebloom==[\d.]+\. .*send_package\(spark\)"):
         zb.spark.check_executors(spark)
 

@@ -15,6 +15,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import ShortReads, build, write_files
+from helpers import copy_dataset
 
 import zonebloom as zb
 from zonebloom.build.adopt import Adopted, adopt
@@ -42,10 +43,10 @@ def original(tmp_path: Path) -> Path:
 @pytest.fixture
 def copy(original: Path, tmp_path: Path) -> Path:
     """The files at another place, with the times of now."""
-    shutil.copytree(original, tmp_path / "copy", copy_function=shutil.copyfile)
-    for path in (tmp_path / "copy").glob("*.parquet"):
+    copied = copy_dataset(original, tmp_path / "copy", copy_function=shutil.copyfile)
+    for path in copied.glob("*.parquet"):
         os.utime(path, (10**9, 10**9))
-    return tmp_path / "copy"
+    return copied
 
 
 def paths(folder: Path) -> list[Path]:

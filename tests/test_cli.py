@@ -21,7 +21,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import ROOT
+from helpers import ROOT, index_folder
 from pyarrow import csv
 
 from zonebloom.cli import engines, text
@@ -100,7 +100,7 @@ def start(*arguments: str, path=str(ROOT), **options):
     "command",
     [
         *("adopt", "advise", "build", "completion", "count", "demo", "drop", "explain", "head"),
-        *("lookup", "ls", "refresh", "schema", "stats", "vacuum", "validate"),
+        *("lookup", "ls", "move-index", "refresh", "schema", "stats", "vacuum", "validate"),
     ],
 )
 def test_help_has_an_example_and_the_json_shape(run, command):
@@ -115,7 +115,7 @@ def test_help_lists_every_command(run):
     from zonebloom.cli.commands import zonebloom
 
     # Those of the test above.
-    assert len(zonebloom.commands) == 16
+    assert len(zonebloom.commands) == 17
     _, out, _ = run("--help")
     for name in zonebloom.commands:
         (line,) = (line for line in out.splitlines() if line.split()[:1] == [name])
@@ -352,7 +352,7 @@ def test_refresh_and_validate(run, indexed):
     assert (code, out.splitlines()[1].split()[3]) == (0, "16")
     code, _, err = run("validate", str(indexed), "--sample", "-1")
     assert (code, "neither all nor a number" in err) == (2, True)
-    named = [path for path in indexed.rglob("bloomfilter.arrow")]
+    named = list(index_folder(indexed).rglob("bloomfilter.arrow"))
     for path in named:
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
@@ -412,7 +412,7 @@ def test_refresh_repairs_what_is_damaged(data, run, damage):
         "id", number_of_items=1000, probability=0.01, global_filter=True, spark=False
     )
     assert run("build", str(data), "--column", "name", "--engine", "local")[0] == 0
-    for path in (data / "_zonebloom" / "segments").rglob(damage):
+    for path in (index_folder(data) / "segments").rglob(damage):
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
@@ -429,7 +429,7 @@ def test_refresh_repairs_what_is_damaged(data, run, damage):
 
 
 def test_a_damaged_version_is_said_and_mended(run, indexed):
-    versions = indexed / "_zonebloom" / "versions"
+    versions = index_folder(indexed) / "versions"
     assert run("build", str(indexed), "--column=name", "--engine=local")[0] == 0
     *_, newest = sorted(versions.glob("*.json"))
     newest.write_bytes(newest.read_bytes()[:-5])
@@ -454,12 +454,12 @@ def test_drop_and_vacuum(run, indexed):
     assert run("drop", str(indexed), "--name=no_idx")[0] == 1
     code, out, _ = run("drop", str(indexed), "--name=name_idx")
     assert (code, out) == (0, "dropped name_idx; left: id_idx\n")
-    assert len(list((indexed / "_zonebloom").rglob("bloomfilter.arrow"))) == 2
+    assert len(list(index_folder(indexed).rglob("bloomfilter.arrow"))) == 2
     code, out, _ = run("vacuum", str(indexed), "--older-than=0s", "--output=json")
     assert (code, json.loads(out)["num_segments"] > 0) == (0, True)
     assert json.loads(out)["foreign"] == []
     for number in range(12):
-        (indexed / "_zonebloom" / "segments" / f"theirs{number:02}").mkdir()
+        (index_folder(indexed) / "segments" / f"theirs{number:02}").mkdir()
     code, out, _ = run("vacuum", str(indexed), "--older-than=0s")
     assert code == 0
     assert out.splitlines()[1] == (
@@ -467,7 +467,7 @@ def test_drop_and_vacuum(run, indexed):
         f"{', '.join(f'segments/theirs{number:02}' for number in range(10))} and 2 more"
     )
     assert "theirs11" in run("vacuum", str(indexed), "--output=csv")[1]
-    assert len(list((indexed / "_zonebloom").rglob("bloomfilter.arrow"))) == 1
+    assert len(list(index_folder(indexed).rglob("bloomfilter.arrow"))) == 1
     assert run("vacuum", str(indexed), "--older-than=week")[0] == 2
     assert run("stats", str(indexed))[1].splitlines()[1].startswith("id_idx")
 
@@ -641,10 +641,23 @@ def test_stats_lists_filters_inside_the_files(run, tmp_path):
     assert (found["column"], found["num_files"], found["num_row_groups"]) == ("id", 2, 6)
 
 
+def test_an_index_is_moved_and_found(run, indexed, tmp_path):
+    elsewhere, default = str(tmp_path / "elsewhere"), str(index_folder(indexed))
+    code, out, _ = run("move-index", str(indexed), "--to", elsewhere, "--output=json")
+    moved = json.loads(out)
+    assert (code, moved["index_dir"], moved["foreign_files"]) == (0, elsewhere, [])
+    assert run("lookup", str(indexed), "id = 7", "--index-dir", elsewhere)[0] == 0
+    assert "id_idx" not in run("stats", str(indexed))[1]
+    code, out, _ = run("move-index", str(indexed), "--index-dir", elsewhere)
+    assert (code, out) == (0, f"moved {moved['num_files']} files of the index to {default}\n")
+    assert run("move-index", str(indexed))[1] == f"the index is in {default}\n"
+    assert "id_idx" in run("stats", str(indexed))[1]
+
+
 def test_index_dir(run, data, tmp_path):
     elsewhere = str(tmp_path / "elsewhere")
     run("build", str(data), "--column=id", "--engine=local", "--index-dir", elsewhere)
-    assert not (data / "_zonebloom").exists()
+    assert not index_folder(data).exists()
     _, out, _ = run("stats", str(data), "--index-dir", elsewhere)
     assert "id_idx" in out
 
@@ -741,14 +754,14 @@ def test_an_interrupted_build_leaves_no_part_and_the_next_one_works(run, tmp_pat
     keys = pa.array(range(4_000_000), pa.int64())
     pq.write_table(pa.table({"id": keys, "text": keys.cast(pa.string())}), folder / "0.parquet")
     process = start("build", str(folder), "--column=text", "--column=id", "--engine=local")
-    segments = folder / "_zonebloom" / "segments"
+    segments = index_folder(folder) / "segments"
     while process.poll() is None and not (segments.exists() and any(segments.iterdir())):
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert err.strip() == "interrupted; nothing is left half done"
-    assert not (folder / "_zonebloom").exists()
+    assert not index_folder(folder).exists()
     assert run("build", str(folder), "--column=id", "--engine=local")[0] == 0
     assert run("lookup", str(folder), "id = 3999999", "--columns=text")[1] == "text\n3999999\n"
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import build, listing, numbered, plain_dataset, write_files
+from helpers import index_folder
 from pyarrow import csv
 
 import zonebloom as zb
@@ -107,7 +108,7 @@ def test_bad_arguments_are_refused_before_anything_is_written(
     folder: Path, kind: type[Exception], words: list[str], arguments: tuple, options: dict
 ):
     assert_refused(zb.dataset(folder), folder, kind, words, *arguments, **options)
-    assert not (folder / "_zonebloom").exists()
+    assert not index_folder(folder).exists()
 
 
 @pytest.mark.parametrize(
@@ -309,7 +310,7 @@ def test_one_of_several_columns_failing_leaves_nothing(tmp_path: Path):
     ds = zb.dataset(tmp_path)
     with pytest.raises(errors.SchemaMismatch):
         ds.create_scalar_index(["row", "key"], spark=False)
-    assert not (tmp_path / "_zonebloom").exists()
+    assert not index_folder(tmp_path).exists()
 
 
 def test_failing_commit_leaves_no_segment(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -320,7 +321,7 @@ def test_failing_commit_leaves_no_segment(folder: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("zonebloom.catalog.store.Catalog.commit", fail)
     assert_refused(ds, folder, errors.CommitConflict, ["faster"], "id")
-    assert not (folder / "_zonebloom").exists()
+    assert not index_folder(folder).exists()
 
 
 def test_progress_is_told_rows_done_and_in_all(folder: Path):

@@ -30,7 +30,7 @@ from e2e_helpers import (
     unreadable,
     write_files,
 )
-from helpers import flipped_bits, rewrite_document
+from helpers import flipped_bits, index_folder, rewrite_document
 
 import zonebloom as zb
 from zonebloom import errors
@@ -369,7 +369,7 @@ def test_an_index_that_is_behind_is_refused_when_asked(folder: Path):
         with pytest.raises(errors.StaleIndex, match="changed since it was indexed"):
             ask()
     ds.optimize.optimize_indices(spark=False)
-    for table in (folder / "_zonebloom").rglob("bloomfilter.arrow"):
+    for table in index_folder(folder).rglob("bloomfilter.arrow"):
         table.write_bytes(table.read_bytes()[:-1])
     ds.refresh()
     for ask in ask_index:
@@ -588,8 +588,8 @@ def test_a_scan_of_a_path_lists_its_files_each_time(folder: Path):
 def shared() -> Iterator[Path]:
     """Two folders of files that another user may read, the way to them included."""
     with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        root.chmod(0o755)
+        Path(name).chmod(0o755)
+        root = Path(name) / "lake"
         for number, day in enumerate("ab"):
             write_files(root / f"day={day}", [part(number)])
         build(zb.dataset(root), "id", number_of_items=10)
@@ -627,7 +627,7 @@ def test_a_folder_that_may_not_be_entered_is_an_error_as_in_pyarrow(shared: Path
 
 
 def segment(folder: Path) -> Path:
-    (found,) = (folder / "_zonebloom" / "segments").glob("*/bloomfilter.arrow")
+    (found,) = (index_folder(folder) / "segments").glob("*/bloomfilter.arrow")
     return found
 
 
@@ -663,7 +663,7 @@ def test_damaged_segment_is_reported_and_its_fragments_scanned(folder: Path, dam
 
 
 def versions(folder: Path) -> list[Path]:
-    return sorted((folder / "_zonebloom" / "versions").glob("*.json"))
+    return sorted((index_folder(folder) / "versions").glob("*.json"))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"format_version": 1}', b"\xff"])
@@ -691,7 +691,7 @@ def test_damaged_newest_version_falls_back_to_the_one_before(folder: Path):
 
 
 def test_damaged_fragment_list_is_reported(folder: Path):
-    (listing,) = (folder / "_zonebloom" / "versions").glob("*.arrow")
+    (listing,) = (index_folder(folder) / "versions").glob("*.arrow")
     flip(listing, listing.stat().st_size // 2)
     with pytest.warns(IndexNotUsedWarning, match="checksum of its fragments"):
         ds = zb.dataset(folder)
@@ -700,7 +700,7 @@ def test_damaged_fragment_list_is_reported(folder: Path):
 
 @pytest.mark.parametrize("suffix", ["json", "arrow"])
 def test_flipped_bit_of_the_catalog_loses_no_row(folder: Path, suffix: str):
-    (path,) = (folder / "_zonebloom" / "versions").glob(f"*.{suffix}")
+    (path,) = (index_folder(folder) / "versions").glob(f"*.{suffix}")
     # A prime apart: every bit of a byte gets its turn.
     for damaged in islice(flipped_bits(path.read_bytes()), 0, None, 9):
         path.write_bytes(damaged)

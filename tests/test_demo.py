@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from helpers import ROOT
+from helpers import ROOT, index_folder
 
 from zonebloom.cli import demo, engines
 from zonebloom.cli import main as cli
@@ -149,4 +149,4 @@ sys.exit(main.main())
         "writing flights and places as Parquet",
         f"the data is kept in {tmp_path}",
     ]
-    assert (tmp_path / "flights" / "_zonebloom").is_dir()
+    assert index_folder(tmp_path / "flights").is_dir()

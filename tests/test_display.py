@@ -25,7 +25,7 @@ from zonebloom import display, results
 from zonebloom.display import NOWHERE, Figures, Strip, pictures_html, up_to
 from zonebloom.errors import StaleIndexWarning
 from zonebloom.ranges import RowRanges
-from zonebloom.results import Adopted, EmbeddedDescription, Refreshed, ScanStats
+from zonebloom.results import Adopted, EmbeddedDescription, MovedIndex, Refreshed, ScanStats
 from zonebloom.scan.plan import FileZones
 
 ROWS, ZONE, FILES = 1000, 100, 3
@@ -86,6 +86,7 @@ def shown(ds: zb.Dataset) -> dict[str, object]:
         "optimize_indices": zb.dataset(ds.files).optimize.optimize_indices([]),
         "one of them": Refreshed("id_idx", 1, 0, 2, 10, 4, "table"),
         "adopt_index": Adopted(3, ("a.parquet",)),
+        "move_index": MovedIndex("lake/_zonebloom/orders", 3, ()),
         "statistics of a scan": ScanStats(),
         "an index": ds.describe_indices()[0],
         "filters of files": EmbeddedDescription("id", 1, 2, 3),

@@ -21,6 +21,7 @@ from e2e_helpers import (
     touch_later,
     write_files,
 )
+from helpers import index_folder
 
 import zonebloom as zb
 from zonebloom.build.tasks import cut_tasks
@@ -107,7 +108,7 @@ def test_auto_slices_large_indices(folder, monkeypatch):
     ds = build(folder, "auto")
     assert ds.index_statistics("id_idx")["layout"] == "sliced"
     assert (
-        sorted(path.name for path in (folder / "_zonebloom").rglob("bloomfilter.*"))
+        sorted(path.name for path in index_folder(folder).rglob("bloomfilter.*"))
         == ["bloomfilter.sliced"] * 3
     )
 
@@ -238,7 +239,7 @@ def test_vacuum_after_a_change_of_layout(folder):
     assert same_tables(old.to_table(filter="id = 5"), ds.to_table(filter="id = 5"))
     freed = ds.vacuum(timedelta(0))
     assert freed.num_bytes > 0
-    names = sorted(path.name for path in (folder / "_zonebloom" / "segments").rglob("*.*"))
+    names = sorted(path.name for path in (index_folder(folder) / "segments").rglob("*.*"))
     assert names == ["bloomfilter.sliced", "pages.arrow", "ranges.arrow"]
     assert_equals_pyarrow(zb.dataset(folder), folder, "id = 5", pc.field("id") == 5)
     assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
@@ -254,7 +255,7 @@ def test_appends_write_a_zone_anew_as_often_as_the_index_doubles(folder, monkeyp
         doublings = (number + 1).bit_length()
         assert done.num_segments <= doublings
         # All that was ever written is there still.
-        tables = (folder / "_zonebloom").rglob("bloomfilter.arrow")
+        tables = index_folder(folder).rglob("bloomfilter.arrow")
         written = sum(path.stat().st_size for path in tables)
         assert written <= (1 + doublings) * ds.describe_indices()[0].num_bytes
     assert done.num_segments == 1
@@ -293,7 +294,7 @@ def test_refresh_of_a_column_of_another_type_is_refused(folder):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_damage_is_found_and_no_row_is_lost(folder, layout):
     build(folder, layout, ["id"])
-    (path,) = (folder / "_zonebloom").rglob("bloomfilter.*")
+    (path,) = index_folder(folder).rglob("bloomfilter.*")
     whole = path.read_bytes()
     rng = random.Random(3)
     noticed = 0
@@ -327,7 +328,7 @@ def test_tables_of_two_indices_exchanged_lose_no_row(tmp_path, layout):
     table = pa.table({"a": keys[:ROWS], "b": keys[ROWS:]})
     write_files(folder, [table])
     build(folder, layout, ["a", "b"], fold=False)
-    one, other = (folder / "_zonebloom").rglob("bloomfilter.*")
+    one, other = index_folder(folder).rglob("bloomfilter.*")
     assert one.stat().st_size == other.stat().st_size
     held = one.read_bytes()
     one.write_bytes(other.read_bytes())
@@ -344,7 +345,7 @@ def test_tables_of_two_indices_exchanged_lose_no_row(tmp_path, layout):
 
 def test_a_page_map_that_is_damaged_does_not_validate(folder):
     ds = build(folder, "sliced", ["id"])
-    (path,) = (folder / "_zonebloom").rglob("pages.arrow")
+    (path,) = index_folder(folder).rglob("pages.arrow")
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from helpers import THOROUGH
+from helpers import THOROUGH, index_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -242,7 +242,7 @@ def test_nothing_of_the_keys_or_the_files_is_in_clear(folder):
     plain = folder.parent / "plain"
     ds = zb.dataset(folder, index_dir=str(plain))
     ds.create_scalar_index(["id", "text"], number_of_items=100, spark=False)
-    for where, is_there in [(plain, True), (folder / "_zonebloom", False)]:
+    for where, is_there in [(plain, True), (index_folder(folder), False)]:
         stored = b"".join(path.read_bytes() for path in where.rglob("*") if path.is_file())
         for document in where.rglob("*.json"):
             content = json.loads(document.read_bytes())["content"]
@@ -260,7 +260,7 @@ def test_names_and_what_is_in_clear_say_nothing_of_what_is_inside(folder):
         pq.write_table(part(PARTS), each / f"part-{PARTS}.parquet")
         ds.optimize.optimize_indices(spark=False)
         ds.vacuum(timedelta(0))
-        index = each / "_zonebloom"
+        index = index_folder(each)
         paths = [path for path in index.rglob("*") if path.is_file()]
         names.append({name for path in paths for name in path.relative_to(index).parts})
         # A digest of what is inside would tell whoever guesses it that he is right.
@@ -309,7 +309,9 @@ def test_without_the_key_the_data_is_read_and_the_index_refused(folder, encrypti
     with pytest.warns(IndexNotUsedWarning, match=message):
         ds = zb.dataset(folder, encryption=encryption)
     assert_right(ds)
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    index = index_folder(folder)
+    before = {path: path.read_bytes() for path in index.rglob("*") if path.is_file()}
+    assert before
     asks = [
         lambda: ds.index_statistics("id_idx"),
         lambda: ds.validate_index("id_idx"),
@@ -327,7 +329,7 @@ def test_without_the_key_the_data_is_read_and_the_index_refused(folder, encrypti
     ):
         with pytest.warns(IndexNotUsedWarning), pytest.raises(EncryptedIndex, match=message):
             change()
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in index.rglob("*") if path.is_file()} == before
     with pytest.warns(IndexNotUsedWarning), pytest.raises(EncryptedIndex, match=message):
         zb.dataset(folder, encryption=encryption, stale="raise")
 
@@ -386,7 +388,7 @@ def test_an_index_that_is_not_encrypted_is_not_believed(folder):
 @pytest.mark.parametrize("layout", ["table", "sliced"])
 def test_parts_that_are_changed_or_exchanged_lose_no_row(folder, layout):
     build(folder, layout=layout)
-    index = folder / "_zonebloom"
+    index = index_folder(folder)
     rng = random.Random(4)
     whole = {path: path.read_bytes() for path in index.rglob("*") if path.is_file()}
     # Of another version of the same index.

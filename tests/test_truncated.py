@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import run_python
+from helpers import copy_dataset, run_python
 
 import zonebloom as zb
 
@@ -36,7 +35,8 @@ LOOKUPS = """
         assert ask(ds, 5) == "['text 5']"
         list(ds.key_ranges("id").to_pylist())
         held = ds.global_filter("id")
-        paths = sorted(path for path in (folder / str(size)).rglob(pattern) if path.is_file())
+        places = folder / str(size), Path(ds.index_dir)
+        paths = sorted(path for place in places for path in place.rglob(pattern) if path.is_file())
         assert paths
         for path in paths:
             os.truncate(path, min(size, path.stat().st_size))
@@ -53,7 +53,7 @@ LOOKUPS = """
 def said(folder: Path, format: str, pattern: str, sizes: list[int]) -> dict[tuple[int, int], str]:
     """What is said of each key where files were cut to each size, all in one process."""
     for size in sizes:
-        shutil.copytree(folder / "whole", folder / str(size))
+        copy_dataset(folder / "whole", folder / str(size))
     out = run_python(LOOKUPS, folder, format, pattern, ",".join(map(str, sizes)), *KEYS)
     lines = [line.split("|") for line in out.splitlines()]
     return {(int(size), int(key)): text for size, key, text in lines}

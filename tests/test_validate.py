@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import touch_later, write_files
-from helpers import PLAIN_TYPES, sample
+from helpers import PLAIN_TYPES, index_folder, sample
 
 import zonebloom as zb
 from zonebloom.catalog.model import TABLE_FILES, IndexEntry
@@ -313,7 +313,7 @@ def test_files_that_are_not_opened_are_as_they_were(folder: Path) -> None:
     build(folder)
     # As a copy would: the time is another, the file is not.
     touch_later(folder / "part-001.parquet")
-    one = zb.dataset([folder / "part-000.parquet"], index_dir=str(folder / "_zonebloom"))
+    one = zb.dataset([folder / "part-000.parquet"], index_dir=str(index_folder(folder)))
     done = one.validate_index("i", sample="all")
     assert (done.state, int(done), done.zones_read) == ("sound", ZONES, ZONES // FILES)
     pq.write_table(part(7), folder / "part-001.parquet")

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
-import posixpath
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from zonebloom import arguments
 from zonebloom.catalog.model import IndexEntry, Version
+from zonebloom.catalog.place import (
+    current_folder,
+    find_index,
+    index_places,
+    is_writable,
+    was_read,
+)
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     ColumnNotFound,
@@ -16,16 +23,18 @@ from zonebloom.errors import (
     IndexNotFound,
     InvalidArgument,
     SourceError,
+    ZoneBloomWarning,
 )
 from zonebloom.index.fit import indexed_column
+from zonebloom.notices import warn
 from zonebloom.predicates import Predicate, RowFilter, translate, unknowns
 from zonebloom.scan.binding import Binding, known_columns, require_column
 from zonebloom.scan.planner import Planner
 from zonebloom.storage.columns import Column
 from zonebloom.storage.files import is_local
-from zonebloom.storage.listing import INDEX_FOLDER
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.sealed import Encryption
+from zonebloom.storage.snapshot import SnapshotSource
 from zonebloom.storage.source import Source
 from zonebloom.values.columns import column_path, leaf_type
 from zonebloom.values.types import require_indexable
@@ -34,6 +43,10 @@ from zonebloom.values.types import require_indexable
 def beside(
     source: Source, index_dir: str | None, encryption: Encryption | None = None
 ) -> tuple[Source, Catalog]:
+    """Return the files of a dataset, and the catalog of their index, be it there already or new.
+
+    Every dataset finds its index here. The files get the keys by which the catalog knows them.
+    """
     if is_local(source.filesystem):
         source = source.with_absolute_paths()
     if index_dir is None and source.root in ("", "/"):
@@ -41,15 +54,41 @@ def beside(
             "the files share no folder but the root, so the index has no place beside them; "
             "give index_dir"
         )
-    folder = posixpath.join(source.root, INDEX_FOLDER)
-    if index_dir is not None:
-        own_folder = path_in(source.filesystem, index_dir)
-        if is_local(source.filesystem):
-            own_folder = os.path.abspath(own_folder)
-        if own_folder.rstrip("/") != folder:
-            # Several datasets may share the folder, so whole paths tell files of one name apart.
-            folder, source = own_folder, source.with_paths_as_keys()
-    return source, Catalog(source.filesystem, folder, encryption)
+    places = places_of(source)
+    if index_dir is None:
+        existing = find_index(source.filesystem, source.root, is_table(source))
+        for place in places[1:] if existing is None else ():
+            if was_read(source.filesystem, place):
+                # This warns that the index is gone. A new one gets the default place.
+                Catalog(source.filesystem, place).latest()
+        return source, Catalog(source.filesystem, existing or places[0], encryption)
+    folder = path_in(source.filesystem, index_dir)
+    if is_local(source.filesystem):
+        folder = os.path.abspath(folder)
+    folder = folder.rstrip("/")
+    default = _as_default(source, folder, places)
+    if default is None:
+        # Several datasets may share the folder, so whole paths tell files of one name apart.
+        source = source.with_paths_as_keys()
+    return source, Catalog(source.filesystem, default or folder, encryption)
+
+
+def is_table(source: Source) -> bool:
+    """Return whether the files are of a Delta or Iceberg table."""
+    return isinstance(source, SnapshotSource)
+
+
+def places_of(source: Source) -> tuple[str, ...]:
+    """Return the folders that may hold the index of a dataset by default, the best one first."""
+    return index_places(source.filesystem, source.root, is_table(source))
+
+
+def _as_default(source: Source, given: str, places: Sequence[str]) -> str | None:
+    """Return the default place that a folder is, however it is spelled, or None."""
+    if not is_local(source.filesystem):
+        return given if given in places else None
+    real = os.path.realpath(given)
+    return next((place for place in places if os.path.realpath(place) == real), None)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -83,9 +122,45 @@ class Opened:
     def at(self, version: Version) -> Opened:
         return Opened.of(self.source, self.catalog, version, self.planner.asks_embedded)
 
+    def newest(self) -> Opened:
+        """Return the same files with their newest index, which may have been moved."""
+        source, before = self.source, self.catalog
+        folder = current_folder(
+            source.filesystem, source.root, before.folder, in_table=is_table(source)
+        )
+        if folder == before.folder:
+            return self.at(before.latest())
+        catalog = Catalog(source.filesystem, folder, before.encryption)
+        return Opened.of(source, catalog, embedded_filters=self.planner.asks_embedded)
+
+    def settled(self) -> Opened:
+        """Return the dataset as a first index is built for it: in a folder that can be written.
+
+        Warns
+        -----
+        ZoneBloomWarning
+            When the index will lie inside the data folder, where it disturbs other readers.
+        """
+        source, catalog, places = self.source, self.catalog, places_of(self.source)
+        is_first = not self.version.number and not catalog.newest_number()
+        if not is_first or catalog.folder != places[0] or is_table(source):
+            return self
+        default, inside = places[0], places[-1]
+        if default == inside:
+            _warn_of_readers(source.root, inside, "the folder has no parent of its own to hold it")
+            return self
+        if is_writable(source.filesystem, default):
+            return self
+        _warn_of_readers(source.root, inside, f"{default} cannot be written")
+        catalog = Catalog(source.filesystem, inside, catalog.encryption)
+        return Opened.of(source, catalog, embedded_filters=self.planner.asks_embedded)
+
     def renewed(self, source: Source, catalog: Catalog) -> Opened:
         """The files there are now with their newest index; the same record if nothing changed."""
         if catalog.folder != self.catalog.folder:
+            if source.root == self.source.root:
+                # The index was moved.
+                return Opened.of(source, catalog, embedded_filters=self.planner.asks_embedded)
             raise SourceError(
                 f"the files lie below {source.root} by now, so their index would be in "
                 f"{catalog.folder}, and it is in {self.catalog.folder}; open the dataset again"
@@ -147,6 +222,17 @@ class Opened:
             is_applied = is_applied or isinstance(filter, str)
             self.binding.check_filter(expression, is_applied=is_applied)
         return expression, predicate
+
+
+def _warn_of_readers(root: str, index_folder: str, reason: str) -> None:
+    warn(
+        ZoneBloomWarning(
+            f"the index of {root} lies inside it, in {index_folder}, for {reason}. Readers that "
+            "take every file in the folder for data fail from now on: give Polars and DuckDB "
+            f"{root}/**/*.parquet. A Spark job that overwrites the folder deletes the index. To "
+            "avoid both, give an index_dir"
+        )
+    )
 
 
 def _renamed(version: Version, source: Source) -> Version:

@@ -13,6 +13,7 @@ from zonebloom.advise.judge import Advice, Advices
 from zonebloom.arrow_dataset import ArrowDataset
 from zonebloom.build.adopt import Adopted
 from zonebloom.build.builder import Refreshed
+from zonebloom.build.move import MovedIndex
 from zonebloom.catalog.vacuum import Vacuumed
 from zonebloom.dataset import DatasetOptimizer
 from zonebloom.display import Figures, Rows
@@ -33,6 +34,7 @@ __all__ = [
     "Figures",
     "GlobalFilter",
     "IndexDescription",
+    "MovedIndex",
     "PlanText",
     "Refreshed",
     "Rows",

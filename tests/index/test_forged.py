@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from helpers import rewrite_document
+from helpers import index_folder, rewrite_document
 
 import zonebloom as zb
 from zonebloom.catalog.versions import listed
@@ -37,7 +36,7 @@ def stored(tmp_path_factory) -> dict[str, bytes]:
         ids = np.arange(1000) + 1000 * number
         pq.write_table(pa.table({"id": ids}), folder / f"{number}.parquet")
     zb.dataset(folder).create_scalar_index("id", number_of_items=100, spark=False)
-    found = {name: list(Path(folder, "_zonebloom").rglob(name)) for name in READERS}
+    found = {name: list(index_folder(folder).rglob(name)) for name in READERS}
     return {name: paths[0].read_bytes() for name, paths in found.items()}
 
 
@@ -102,8 +101,8 @@ def test_a_batch_listed_many_times_is_refused(stored, name):
 def test_a_listing_of_fewer_rows_than_zones_loses_none(tmp_path, num_rows):
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
     zb.dataset(tmp_path).create_scalar_index("id", number_of_items=100, spark=False)
-    [path] = tmp_path.glob("_zonebloom/versions/*.arrow")
-    [version] = tmp_path.glob("_zonebloom/versions/*.json")
+    [path] = index_folder(tmp_path).glob("versions/*.arrow")
+    [version] = index_folder(tmp_path).glob("versions/*.json")
     table = pa.ipc.open_file(path.read_bytes()).read_all()
     at = table.schema.get_field_index("num_rows")
     rows = pa.array([num_rows], pa.int64())
@@ -125,7 +124,7 @@ def test_a_listing_of_fewer_rows_than_zones_loses_none(tmp_path, num_rows):
 def test_zones_of_another_length_than_the_index_has_lose_no_row(tmp_path):
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
     zb.dataset(tmp_path).create_scalar_index("id", number_of_items=100, spark=False)
-    [version] = tmp_path.glob("_zonebloom/versions/*.json")
+    [version] = index_folder(tmp_path).glob("versions/*.json")
 
     def change(content):
         content["indices"][0]["parameters"]["number_of_items"] = 101
@@ -153,7 +152,7 @@ def test_smaller_filters_than_a_tile_has_are_refused(tmp_path):
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
     options = {"layout": "sliced", "number_of_items": 100, "spark": False}
     zb.dataset(tmp_path).create_scalar_index("id", **options)
-    [path] = tmp_path.glob("_zonebloom/**/*.sliced")
+    [path] = index_folder(tmp_path).glob("**/*.sliced")
     data = path.read_bytes()
     size, _, version, rest, magic = TRAILER.unpack(data[-TRAILER.size :])
     _, directory = np.split(

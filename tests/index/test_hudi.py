@@ -14,6 +14,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 import xxhash
+from helpers import index_folder
 
 import zonebloom as zb
 from zonebloom.errors import ColumnNotFound, InvalidArgument
@@ -167,7 +168,7 @@ def test_files_of_another_dataset_are_not_flagged(tmp_path, is_apart):
         pq.write_table(columns(number * 1_000), data / f"{number}.parquet")
     zb.dataset(data, index_dir=folder).create_scalar_index("id", spark=False)
     paths = [str(data / f"{number}.parquet") for number in range(2)]
-    some = zb.dataset(paths, index_dir=folder or str(data / "_zonebloom"))
+    some = zb.dataset(paths, index_dir=folder or str(index_folder(data)))
     os.remove(data / "2.parquet" if is_apart else paths[1])
     made = export(some, "id").bloom_filters.to_pylist()
     flags = {row["key"]: row["BloomFilterMetadata"]["isDeleted"] for row in made}

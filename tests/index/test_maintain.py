@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from helpers import run_python, without_privileges
+from helpers import index_folder, run_python, without_privileges
 
 import zonebloom as zb
 from zonebloom.catalog.store import Catalog
@@ -39,7 +39,7 @@ def test_segments_replaced_or_dropped_are_deleted_and_lookups_still_work(lake):
     for column in ("id", "id", "x"):
         dataset.create_scalar_index(column, spark=False)
     dataset.drop_index("x_idx")
-    folder = lake / "_zonebloom"
+    folder = index_folder(lake)
     age(folder)
     # Of each build a segment and a page map; the last map is of all indices.
     assert len(list((folder / "segments").iterdir())) == 6
@@ -61,12 +61,12 @@ def test_what_is_young_is_kept(lake):
     dataset = zb.dataset(lake)
     dataset.create_scalar_index("id", spark=False)
     dataset.create_scalar_index("id", spark=False)
-    under_way = lake / "_zonebloom" / "segments" / "0123456789abcdef-0-0000-0"
+    under_way = index_folder(lake) / "segments" / "0123456789abcdef-0-0000-0"
     under_way.mkdir()
     (under_way / "bloomfilter.arrow").write_bytes(b"")
-    before = sorted(lake.rglob("*"))
+    before = sorted(index_folder(lake).rglob("*"))
     assert dataset.vacuum() == Vacuumed(0, 0, 0)
-    assert sorted(lake.rglob("*")) == before
+    assert sorted(index_folder(lake).rglob("*")) == before
 
 
 def test_reader_of_a_deleted_version_loses_no_row(lake):
@@ -75,7 +75,7 @@ def test_reader_of_a_deleted_version_loses_no_row(lake):
     writer = zb.dataset(lake)
     stale = zb.dataset(lake)
     writer.create_scalar_index("id", spark=False)
-    age(lake / "_zonebloom")
+    age(index_folder(lake))
     writer.vacuum(older_than=timedelta(minutes=1))
     with pytest.warns(IndexNotUsedWarning, match="cannot open"):
         assert stale.count_rows(filter="id = 19999") == 1
@@ -83,7 +83,7 @@ def test_reader_of_a_deleted_version_loses_no_row(lake):
 
 def test_a_version_is_kept_as_long_as_it_was_replaced_a_short_time_ago(lake):
     zb.dataset(lake).create_scalar_index("id", spark=False)
-    folder = lake / "_zonebloom"
+    folder = index_folder(lake)
     long_ago = time.time() - timedelta(days=30).total_seconds()
     for path in folder.rglob("*"):
         os.utime(path, (long_ago, long_ago))
@@ -111,8 +111,8 @@ def test_refreshes_forget_what_was_replaced_long_enough_ago(lake, options, num_v
         pq.write_table(pa.table({"id": [number], "x": [0]}), lake / f"late-{number}.parquet")
         ds = zb.dataset(lake)
         ds.optimize.optimize_indices(spark=False, **options)
-    segments = {path.name for path in (lake / "_zonebloom" / "segments").iterdir()}
-    assert len(list((lake / "_zonebloom" / "versions").glob("*.json"))) == num_versions
+    segments = {path.name for path in (index_folder(lake) / "segments").iterdir()}
+    assert len(list((index_folder(lake) / "versions").glob("*.json"))) == num_versions
     if num_versions == 1:
         assert segments == ds.opened.version.folders
     assert zb.dataset(lake).validate_index("id_idx", sample="all") == 6
@@ -123,7 +123,7 @@ class Vacuuming(threading.Thread):
 
     def __init__(self, lake: Path):
         super().__init__()
-        self._catalog = Catalog(pafs.LocalFileSystem(), str(lake / "_zonebloom"))
+        self._catalog = Catalog(pafs.LocalFileSystem(), str(index_folder(lake)))
         self._stopped = threading.Event()
         self.error: Exception | None = None
 
@@ -167,7 +167,7 @@ def test_a_build_beside_vacuums_without_grace_fails_or_is_whole(lake):
 def test_a_dataset_is_opened_while_folders_of_its_index_come_and_go(lake):
     zb.dataset(lake).create_scalar_index("x", spark=False)
     stopped = threading.Event()
-    passing = [lake / "_zonebloom" / "segments" / f"passing-{number}" for number in range(50)]
+    passing = [index_folder(lake) / "segments" / f"passing-{number}" for number in range(50)]
 
     def come_and_go() -> None:
         while not stopped.is_set():
@@ -214,7 +214,7 @@ def test_a_full_disk_is_named_with_what_to_do(lake, deed):
         # Deleting needs no room.
         assert found == ""
     else:
-        assert f"cannot write to {lake}/_zonebloom" in found
+        assert f"cannot write to {index_folder(lake)}" in found
         assert "make room there, or give another index_dir" in found
         assert found.rstrip().endswith("None True")
     assert zb.dataset(lake).validate_index("x_idx") == 3
@@ -222,20 +222,22 @@ def test_a_full_disk_is_named_with_what_to_do(lake, deed):
 
 @pytest.mark.parametrize("deed", ["drop_index", "vacuum"])
 def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(open_folder, deed):
-    pq.write_table(pa.table({"x": range(20_000)}), open_folder / "a.parquet")
+    data = open_folder / "data"
+    data.mkdir()
+    pq.write_table(pa.table({"x": range(20_000)}), data / "a.parquet")
     for _ in range(2):
-        zb.dataset(open_folder).create_scalar_index("x", spark=False)
+        zb.dataset(data).create_scalar_index("x", spark=False)
     for path in (open_folder, *open_folder.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    ds = zb.dataset(open_folder)
+    ds = zb.dataset(data)
     acts = {
         "drop_index": lambda: ds.drop_index("x_idx"),
         "vacuum": lambda: ds.vacuum(timedelta(0)),
     }
     with without_privileges(), pytest.raises(CatalogError, match="make it writable") as caught:
         acts[deed]()
-    assert str(open_folder / "_zonebloom") in str(caught.value)
-    assert zb.dataset(open_folder).validate_index("x_idx") == 3
+    assert str(index_folder(data)) in str(caught.value)
+    assert zb.dataset(data).validate_index("x_idx") == 3
 
 
 def test_a_catalog_that_cannot_be_listed_is_reported_and_the_data_read(open_folder):
@@ -254,7 +256,7 @@ def test_a_catalog_that_cannot_be_listed_is_reported_and_the_data_read(open_fold
 
 def test_vacuum_of_a_dataset_without_an_index_does_nothing(lake):
     assert zb.dataset(lake).vacuum().num_bytes == 0
-    assert not (lake / "_zonebloom").exists()
+    assert not index_folder(lake).exists()
 
 
 # Files and folders of others
@@ -269,7 +271,7 @@ def shared(lake: Path, tmp_path_factory) -> tuple[zb.Dataset, Path, Path]:
     (elsewhere / "bloomfilter.arrow").write_bytes(b"of others")
     ds = zb.dataset(lake)
     ds.create_scalar_index("id", spark=False)
-    return ds, lake / "_zonebloom", elsewhere
+    return ds, index_folder(lake), elsewhere
 
 
 def vacuum_leaves(ds: zb.Dataset, folder: Path, foreign: list[str]) -> None:
@@ -386,7 +388,7 @@ def test_a_refresh_leaves_others_alone_and_deletes_its_own(shared):
     foreign = ["segments/theirs", f"segments/{ORPHAN}"]
     before = everything_below(folder, foreign)
     ds.create_scalar_index("id", spark=False)
-    pq.write_table(pa.table({"id": [-1], "x": [0]}), folder.parent / "late.parquet")
+    pq.write_table(pa.table({"id": [-1], "x": [0]}), Path(ds.opened.source.root) / "late.parquet")
     ds.optimize.optimize_indices(spark=False, retention=timedelta(0))
     assert everything_below(folder, foreign) == before
     own = {path.name for path in (folder / "segments").iterdir()} - {"theirs", ORPHAN}

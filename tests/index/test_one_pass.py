@@ -12,6 +12,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import CountingFileSystem, array_of, raw_values, touch_later, write_files
+from helpers import index_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -187,7 +188,7 @@ def test_global_filter_holds_every_key_and_no_more(tmp_path, monkeypatch, task_b
         assert found.estimated_fpp == pytest.approx(0.02, abs=0.003)
     assert ds.validate_index("key_idx") == 3
     # Parts are gone once they are merged.
-    assert len(list((folder / "_zonebloom").rglob("global.sbbf"))) == 2
+    assert len(list(index_folder(folder).rglob("global.sbbf"))) == 2
 
 
 def test_global_filter_after_files_come_change_and_go(tmp_path: Path):
@@ -226,7 +227,7 @@ def test_global_filter_is_refused_early(tmp_path: Path):
     ]:
         with pytest.raises(errors.InvalidArgument, match=message):
             ds.create_scalar_index("key", spark=False, **options)
-    assert not (tmp_path / "_zonebloom").exists()
+    assert not index_folder(tmp_path).exists()
     ds.create_scalar_index("key", spark=False)
     assert ds.global_filter("key") is None
 
@@ -245,7 +246,7 @@ def test_damage_is_noticed(tmp_path: Path):
     ds = files_of(tmp_path, [[1, 2]], pa.int64())
     ds.create_scalar_index("key", spark=False, global_filter=True)
     for name in ("global.sbbf", "ranges.arrow"):
-        (path,) = (tmp_path / "_zonebloom").rglob(name)
+        (path,) = index_folder(tmp_path).rglob(name)
         good = path.read_bytes()
         path.write_bytes(bytes([good[0] ^ 1]) + good[1:])
         opened = zb.dataset(tmp_path)

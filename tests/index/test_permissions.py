@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import run_python
+from helpers import index_folder, run_python
 
 import zonebloom as zb
 from zonebloom.catalog.folder import create_file
@@ -76,7 +76,7 @@ def modes(folder: Path, files: bool) -> set[int]:
 def test_an_index_beside_the_data_takes_its_permissions(place, umask, mode):
     (place / "data").chmod(mode)
     build(place / "data")
-    index = place / "data" / "_zonebloom"
+    index = index_folder(place / "data")
     assert modes(index, files=False) == {mode & 0o2777}
     assert modes(index, files=True) == {mode & 0o644}
     assert stat.S_IMODE((place / "data").stat().st_mode) == mode
@@ -111,7 +111,7 @@ def test_what_root_builds_for_a_user_is_the_users(place, umask):
     os.chown(place / "data", NOBODY, NOBODY)
     (place / "data").chmod(0o700)
     build(place / "data")
-    index = place / "data" / "_zonebloom"
+    index = index_folder(place / "data")
     found = [each.stat() for each in (index, *index.rglob("*"))]
     assert {(each.st_uid, each.st_gid) for each in found} == {(NOBODY, NOBODY)}
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
+from helpers import index_folder
 
 import zonebloom as zb
 import zonebloom.build.tasks
@@ -33,7 +34,8 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def listing(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    """Return everything below a data folder, and below the folder of its index."""
+    return {str(path) for below in (folder, index_folder(folder)) for path in below.rglob("*")}
 
 
 @pytest.mark.parametrize("column", ["id", "name"])
@@ -135,20 +137,20 @@ def test_column_of_another_type_in_a_later_file_is_refused(spark, lake):
     pq.write_table(pa.table({"id": ["a"], "name": ["b"]}), lake / "2.parquet")
     with pytest.raises(SchemaMismatch, match=r"2\.parquet.*string.*int64"):
         dataset.create_scalar_index("id", spark=spark)
-    assert not (lake / "_zonebloom").exists()
+    assert not index_folder(lake).exists()
 
 
 def test_what_is_no_session_is_refused(lake):
     with pytest.raises(EngineError, match="give a SparkSession"):
         zb.dataset(lake).create_scalar_index("id", spark="local[2]")
-    assert not (lake / "_zonebloom").exists()
+    assert not index_folder(lake).exists()
 
 
 def test_failure_of_the_job_says_what_to_do(spark, lake, monkeypatch):
     monkeypatch.setattr("zonebloom.spark.jobs._attempt", _raise_missing)
     with pytest.raises(EngineError, match=r"no module numba\. Executors need"):
         zb.dataset(lake).create_scalar_index("id", spark=spark)
-    assert not (lake / "_zonebloom").exists()
+    assert not index_folder(lake).exists()
 
 
 def _raise_missing(rows, task):

@@ -12,6 +12,7 @@ import time
 
 import separately
 import watched
+from helpers import index_folder
 from separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
@@ -142,7 +143,7 @@ def attempts(spark, folder, kind):
 
 
 def kept(folder):
-    return {path.name for path in (folder / "lake" / "_zonebloom" / "segments").iterdir()}
+    return {path.name for path in (index_folder(folder / "lake") / "segments").iterdir()}
 
 
 def check_worker_killed_in_a_task(spark, folder):

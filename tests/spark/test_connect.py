@@ -7,6 +7,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 import separately
+from helpers import index_folder
 from separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
@@ -113,7 +114,7 @@ def check_errors_are_those_of_classic_sessions(spark, folder):
     (lake / "1.parquet").write_bytes(b"PAR1 this is not one PAR1")
     with pytest.raises(FragmentUnreadable, match=r"1\.parquet"):
         dataset.create_scalar_index("id", spark=spark)
-    assert not (lake / "_zonebloom").exists()
+    assert not index_folder(lake).exists()
     with pytest.raises(Exception, match=r"zonebloom\.errors\.InvalidArgument: there is no option"):
         spark.read.format("zonebloom").option("flter", "id = 3").load(str(lake)).collect()
 

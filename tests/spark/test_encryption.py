@@ -9,6 +9,7 @@ import pickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers import index_folder
 from pyarrow.parquet import encryption
 from pyspark.cloudpickle import dumps
 from spark_data import files_read, settings
@@ -177,7 +178,7 @@ def test_a_manager_indexes_no_encrypted_files_in_clear(spark, tmp_path):
         config = zs.BFIndexConfig("ids", ["id"])
         with pytest.raises(InvalidArgument, match="are encrypted"):
             zs.IndexManager(spark).create_index(str(lake), config)
-        assert not (tmp_path / "system").exists() and not (lake / "_zonebloom").exists()
+        assert not (tmp_path / "system").exists() and not index_folder(lake).exists()
         zs.IndexManager(spark, encryption=KEYS).create_index(str(lake), config)
     found = zb.dataset(lake, encryption=KEYS).scanner(["id"], "id = 42").to_table()
     assert found["id"].to_pylist() == [42]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import separately
+from helpers import index_folder
 from watched import Watched
 
 import zonebloom as zb
@@ -72,7 +73,7 @@ def message(spark, dataset, tmp_path) -> str:
     """What a build says, and what the check of executors says just so."""
     with pytest.raises(EngineError) as raised:
         dataset.create_scalar_index("id", spark=spark)
-    assert not (tmp_path / "lake" / "_zonebloom").exists()
+    assert not index_folder(tmp_path / "lake").exists()
     with pytest.raises(EngineError) as again:
         check_executors(spark)
     assert str(again.value) == str(raised.value)
@@ -131,7 +132,7 @@ def test_worker_that_dies(spark, tmp_path):
         dataset.create_scalar_index("id", spark=spark)
     # In local mode Spark tries once.
     assert len((tmp_path / "log").read_text().split()) == 1
-    assert not list((tmp_path / "lake" / "_zonebloom").rglob("*.arrow"))
+    assert not list(index_folder(tmp_path / "lake").rglob("*.arrow"))
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ def test_executors_with_another_version(spark, dataset, tmp_path, older, knows_o
     with workers_run(spark, script(tmp_path / "python", command)):
         with pytest.raises(EngineError, match=rf"{says}.*send_package\(spark\)"):
             dataset.create_scalar_index("id", spark=spark)
-        assert not (tmp_path / "lake" / "_zonebloom").exists()
+        assert not index_folder(tmp_path / "lake").exists()
         expected = rf"lacks zonebloom=={zb.__version__} \(it is 0\.0\.9\)"
         with pytest.raises(EngineError, match=expected):
             check_executors(spark)

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers import index_folder
+from spark_data import files_read
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -130,6 +132,20 @@ def assert_right(lake, covered):
 # The life of an index
 
 
+def test_an_index_that_was_moved_is_found(ids, spark, lake):
+    frame = spark.read.parquet(str(lake)).where("id = 142")
+    wanted = frame.collect()
+    for index_dir in (lake / "_zonebloom", None):
+        moved = zb.dataset(lake).move_index(index_dir)
+        row = ids.index("ids").first()
+        assert (row.indexLocation, row.state) == (moved.index_dir, "ACTIVE")
+        applied = ids.apply(frame)
+        assert applied.collect() == wanted and files_read(applied) == [1]
+        ids.refresh_index("ids", "incremental")
+        ids.refresh_index("ids")
+        assert zb.dataset(lake).index_dir == moved.index_dir
+
+
 def test_an_index_from_its_making_to_its_end(manager, spark, lake, tmp_path):
     frame = spark.read.parquet(str(lake))
     assert manager.indexes().collect() == []
@@ -139,7 +155,7 @@ def test_an_index_from_its_making_to_its_end(manager, spark, lake, tmp_path):
     row = manager.index("ids").first()
     assert (row.name, row.state, row.kind) == ("ids", "ACTIVE", "BloomFilter")
     assert row.indexedColumns == ["id", "Name"]
-    assert row.indexLocation == str(lake / "_zonebloom")
+    assert row.indexLocation == str(index_folder(lake))
     assert (row.expectedNumItems, row.fpp, row.sourcePath) == (5_000, 0.02, str(lake))
     assert (row.numSourceFiles, row.numAppendedFiles, row.numDeletedFiles) == (3, 0, 0)
     assert row.sizeSourceFiles == sum(each.stat().st_size for each in lake.glob("*.parquet"))
@@ -350,7 +366,7 @@ def test_a_build_that_fails_leaves_all_as_it_was(manager, spark, lake):
 def test_a_creation_whose_process_died(manager, spark, lake):
     """Its record is there, and no filter: tests of records kill it at every step."""
     path = str(lake)
-    wanted = Record("ids", State.ACTIVE, 0, path, f"{path}/_zonebloom", ("id", "Name"), 9, 0.1)
+    wanted = Record("ids", State.ACTIVE, 0, path, index_folder(path), ("id", "Name"), 9, 0.1)
     manager._records().put(wanted)
     frame = spark.read.parquet(path)
     assert state(manager) == "CREATING"
@@ -433,7 +449,7 @@ def test_columns_that_cannot_be_indexed(manager, spark, tmp_path, columns, error
     with pytest.raises(error, match=says):
         manager.create_index(frame, BFIndexConfig("ids", columns))
     assert manager.indexes().collect() == []
-    assert not (tmp_path / "parts" / "_zonebloom").exists()
+    assert not index_folder(tmp_path / "parts").exists()
 
 
 def test_a_leaf_and_names_as_the_session_compares_them(manager, spark, lake):
@@ -498,7 +514,7 @@ def test_frames_that_are_more_than_a_read(manager, spark, lake, tmp_path):
         manager.create_index(frame, {"name": "ids"})
     with pytest.raises(EngineError, match="give a SparkSession"):
         IndexManager("local[2]")
-    assert not (lake / "_zonebloom").exists()
+    assert not index_folder(lake).exists()
 
 
 def test_frames_and_paths_that_name_the_folder(spark, lake):
@@ -515,7 +531,7 @@ def test_frames_and_paths_that_name_the_folder(spark, lake):
     opened = [open_source(source, None, Access(spark)) for source in sources]
     assert [len(each.files) for each, _ in opened] == [3, 3, 3, 3, 3, 1]
     assert [path for _, path in opened] == [*[str(lake)] * 5, str(lake / "1.parquet")]
-    assert {each.index_dir for each, _ in opened} == {str(lake / "_zonebloom")}
+    assert {each.index_dir for each, _ in opened} == {str(index_folder(lake))}
 
 
 def test_partitions_and_a_folder_for_the_index(manager, spark, tmp_path):
@@ -526,7 +542,7 @@ def test_partitions_and_a_folder_for_the_index(manager, spark, tmp_path):
         write(folder, year)
     frame = spark.read.parquet(str(parts))
     manager.create_index(frame, BFIndexConfig("ids", ["id"]), index_dir=str(tmp_path / "aside"))
-    assert not (parts / "_zonebloom").exists()
+    assert not index_folder(parts).exists()
     row = manager.index("ids").first()
     assert row.indexLocation == str(tmp_path / "aside") and row.numSourceFiles == 2
     write(parts / "year=2024", 9)

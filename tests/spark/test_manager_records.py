@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from helpers import THOROUGH, flipped_bits, rewrite_document, run_python
+from helpers import THOROUGH, flipped_bits, index_folder, rewrite_document, run_python
 
 import zonebloom as zb
 from zonebloom.errors import (
@@ -174,7 +174,7 @@ def in_use(lake):
 
 
 def segments(lake):
-    folder = lake / "_zonebloom" / "segments"
+    folder = index_folder(lake) / "segments"
     return {each.name for each in folder.iterdir()} if folder.exists() else set()
 
 
@@ -446,7 +446,7 @@ def test_the_first_error_is_the_one_that_is_seen(lake, tmp_path):
 
 def undeletable(lake, name):
     """A file where a folder of a segment would be: it cannot be deleted as one."""
-    (lake / "_zonebloom" / "segments" / f"{name}-file").write_bytes(b"")
+    (index_folder(lake) / "segments" / f"{name}-file").write_bytes(b"")
 
 
 def test_a_vacuum_that_cannot_delete_segments_says_so_and_is_done(lake, tmp_path):

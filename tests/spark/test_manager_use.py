@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers import index_folder
 from spark_data import files_read
 
 import zonebloom as zb
@@ -365,7 +366,7 @@ def test_a_dataset_is_opened_once_while_files_and_version_stay(changing, spark, 
 def test_indices_that_are_lost_or_damaged(changing, spark, conf):
     manager, lake = changing
     frame = spark.read.parquet(str(lake)).where("id = 2003")
-    for table in (lake / "_zonebloom" / "segments").glob("*/bloomfilter.arrow"):
+    for table in (index_folder(lake) / "segments").glob("*/bloomfilter.arrow"):
         data = bytearray(table.read_bytes())
         data[len(data) // 2] ^= 0xFF
         table.write_bytes(data)

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import spark_data
+from helpers import index_folder
 from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as f
@@ -711,7 +712,7 @@ def test_several_folders_and_files(spark, tmp_path):
     check(spark.read.parquet(f"{one}/1.parquet", f"{two}/5.parquet").where("id = 450"), 1)
     check(spark.read.parquet(f"{one}/[01].parquet").where("id = 450"), 1)
     check(spark.read.parquet(f"{one}/1.parquet").where("id = 5"), 0)
-    shutil.rmtree(f"{two}/_zonebloom")
+    shutil.rmtree(index_folder(two))
     check(spark.read.parquet(one, two).where("id = 450"), 4)
 
 
@@ -738,7 +739,7 @@ def test_paths_that_overlap_are_read_as_spark_reads_them(spark, tmp_path, is_par
 
 def test_index_dir(spark, tmp_path):
     path = write(tmp_path / "t")
-    shutil.rmtree(f"{path}/_zonebloom")
+    shutil.rmtree(index_folder(path))
     index(path, index_dir=str(tmp_path / "elsewhere"))
     frame = spark.read.parquet(path).where("id = 450")
     check(frame, FILES)
@@ -803,7 +804,7 @@ def test_files_that_changed_are_kept(spark, tmp_path):
 def test_a_frame_follows_the_index(spark, tmp_path):
     """What is chosen is chosen when a query is planned, by the index there is then."""
     path = write(tmp_path / "t")
-    shutil.rmtree(f"{path}/_zonebloom")
+    shutil.rmtree(index_folder(path))
     indexed = zs.prune(spark.read.parquet(path))
 
     def read():
@@ -828,7 +829,7 @@ def test_a_frame_follows_the_index(spark, tmp_path):
 
 def test_damaged_index(spark, tmp_path):
     path = write(tmp_path / "t")
-    (segment,) = (tmp_path / "t" / "_zonebloom" / "segments").glob("*/bloomfilter.arrow")
+    (segment,) = (index_folder(tmp_path / "t") / "segments").glob("*/bloomfilter.arrow")
     segment.write_bytes(segment.read_bytes()[:-100] + b"x" * 100)
     frame = spark.read.parquet(path).where("id = 450")
     with pytest.warns(IndexNotUsedWarning, match="id_idx"):
@@ -1032,7 +1033,8 @@ def test_queries_ask_at_the_same_time_and_change_nothing_of_the_process(spark, l
 
 def test_an_index_that_an_overwrite_deletes_is_missed(spark, tmp_path):
     write(tmp_path)
-    index(tmp_path)
+    # Earlier releases put the index there.
+    zb.dataset(tmp_path).move_index(f"{tmp_path}/_zonebloom")
     path = str(tmp_path)
     assert zs.prune(spark.read.parquet(path)).where("id = 450").count() == 1
     spark.range(10).write.mode("overwrite").parquet(path)
@@ -1040,10 +1042,48 @@ def test_an_index_that_an_overwrite_deletes_is_missed(spark, tmp_path):
         with pytest.warns(IndexNotUsedWarning, match="is gone since it was last read"):
             assert spark.read.parquet(path).where("id = 5").count() == 1
         assert spark.read.parquet(path).where("id = 6").count() == 1
-    index(tmp_path)
+    index(tmp_path, index_dir=f"{path}/_zonebloom")
     spark.range(10).write.mode("overwrite").parquet(path)
     with pytest.warns(IndexNotUsedWarning, match="is gone since it was last read"):
         zb.dataset(path)
+
+
+def test_an_index_beside_the_data_outlives_an_overwrite(spark, tmp_path):
+    """Spark reads the same rows before and after each step; the index only lags behind."""
+    path = write(tmp_path / "t")
+    assert sorted(os.listdir(path)) == [f"{number}.parquet" for number in range(FILES)]
+    assert spark.read.parquet(path).count() == FILES * ROWS
+    check(spark.read.parquet(path).where("id = 450"), 1)
+    pq.write_table(table(FILES), tmp_path / "t" / f"{FILES}.parquet")
+    zb.dataset(path).optimize.optimize_indices(spark=False)
+    assert spark.read.parquet(path).count() == (FILES + 1) * ROWS
+    check(spark.read.parquet(path).where("id = 450"), 1)
+    spark.range(900, numPartitions=3).write.mode("overwrite").parquet(path)
+    assert index_folder(path).is_dir()
+    # The new files are unknown to the index, so all are read.
+    check(spark.read.parquet(path).where("id = 450"), 3)
+    with pytest.warns(StaleIndexWarning, match="3 of 3 files"):
+        assert zb.dataset(path).count_rows("id = 450") == 1
+    zb.dataset(path).optimize.optimize_indices(spark=False)
+    check(spark.read.parquet(path).where("id = 450"), 1)
+
+
+@pytest.mark.parametrize("place", ["beside", "inside"])
+def test_an_index_is_found_in_both_places_and_by_every_spelling(spark, tmp_path, place):
+    path = write(tmp_path / "lake" / "t")
+    if place == "inside":
+        zb.dataset(path).move_index(f"{path}/_zonebloom")
+    # A folder of the parent must not be taken for an index of the parent.
+    other = write(tmp_path / "lake" / "other", range(FILES, FILES + 2))
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    for spelling in (path, f"{path}/", str(link), f"{tmp_path}/lake/../lake/t", f"{path}/*"):
+        check(spark.read.parquet(spelling).where("id = 450"), 1)
+    check(spark.read.parquet(path, other).where("id IN (450, 2450)"), 2)
+    assert zs.scan(spark, path, filter="id = 450").count() == 1
+    assert "1 of 24 zones kept" in str(zs.plan(spark, path, filter="id = 450"))
+    index(tmp_path / "lake")
+    check(spark.read.parquet(path).where("id = 450"), 1)
 
 
 # The public way

@@ -96,7 +96,7 @@ def test_a_table_of_a_store_from_its_index_to_its_queries(spark, bucket, capfd):
     # By Spark's tasks, as the active session is set.
     ds = zb.dataset(path)
     ds.create_scalar_index("id", "BLOOMFILTER", spark=spark, global_filter=True)
-    assert s3.get_file_info(f"{name}/lake/_zonebloom").type == pafs.FileType.Directory
+    assert s3.get_file_info(f"{name}/_zonebloom/lake").type == pafs.FileType.Directory
 
     frames = [zs.scan(spark, path, filter="id = 7")]
     assert [row.id for row in frames[0].collect()] == [7]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from helpers import index_folder
 
 import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable, SourceError, StaleIndexWarning
@@ -243,16 +245,16 @@ def test_a_listing_kept_by_a_file_system_is_not_believed():
     store = Listing()
 
     def write(name, seed):
-        with store.open(f"/kept/{name}.parquet", "wb") as sink:
+        with store.open(f"/lake/kept/{name}.parquet", "wb") as sink:
             pq.write_table(raw(seed), sink, **PLAIN)
 
     write("a", 0)
-    dataset = zb.dataset("/kept", filesystem=store)
+    dataset = zb.dataset("/lake/kept", filesystem=store)
     dataset.create_scalar_index("id", number_of_items=100, spark=False)
     assert dataset.count_rows("id = 7") == 1
-    kept = store.info("/kept/a.parquet")
+    kept = store.info("/lake/kept/a.parquet")
     write("a", 1)
-    assert store.info("/kept/a.parquet") is kept
+    assert store.info("/lake/kept/a.parquet") is kept
     with pytest.warns(StaleIndexWarning, match="changed since it was indexed"):
         assert dataset.count_rows("id = 1007") == 1
     assert dataset.count_rows("id = 7") == 0
@@ -293,13 +295,18 @@ def test_an_index_travels_to_a_store_and_back(s3, tmp_path):
         pq.write_table(table(seed), here / f"part-{seed}.parquet")
     zb.dataset(here).create_scalar_index("id", number_of_items=1024, spark=False)
     local = pafs.LocalFileSystem()
-    pafs.copy_files(str(here), "lake/up", source_filesystem=local, destination_filesystem=s3)
+    places = [(str(here), "lake/up"), (str(index_folder(here)), "lake/_zonebloom/up")]
+    for source, target in places:
+        pafs.copy_files(source, target, source_filesystem=local, destination_filesystem=s3)
     there = zb.dataset("lake/up", filesystem=s3)
     assert [each.num_fragments_indexed for each in there.describe_indices()] == [0]
     assert there.adopt_index().num_files == 2
     assert there.count_rows("id = 70000") == 1
     assert len(there.search("id = 70000").at_most) == 1024
-    pafs.copy_files("lake/up", str(back), source_filesystem=s3, destination_filesystem=local)
+    places = [("lake/up", str(back)), ("lake/_zonebloom/up", str(index_folder(back)))]
+    for source, target in places:
+        os.makedirs(target)
+        pafs.copy_files(source, target, source_filesystem=s3, destination_filesystem=local)
     again = zb.dataset(back)
     assert again.adopt_index().num_files == 2
     assert again.validate_index("id_idx", sample="all").zones_read == 2 * -(-ROWS // 1024)

@@ -188,7 +188,7 @@ def test_a_server_of_plain_files_is_read_file_by_file():
     store = HTTPStore(f"http://127.0.0.1:{server.server_port}", **options)
     # It has no listing, and names no content: all is asked of each file.
     paths = [f"data/{number}.parquet" for number in range(20)]
-    with pytest.warns(IndexNotUsedWarning, match="data/_zonebloom cannot be listed"):
+    with pytest.warns(IndexNotUsedWarning, match="_zonebloom/data cannot be listed"):
         ds = zb.dataset(paths, filesystem=store)
     assert ds.count_rows("id = 7") == len(paths)
     assert ds.take([5])["id"][0] == table(0)["id"][5]

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
+from helpers import index_folder
 from trust.report import Report
 from trust.small import (
     FILTERS,
@@ -106,7 +107,7 @@ def run_case(report: Report, number: int, folder: Path, most: int | None = None)
                 zb.dataset(data).optimize.optimize_indices(spark=False)
                 # Files of older versions are nobody's.
                 write_anew(zb.dataset(data), "vacuum")
-            files = [each for each in sorted(data.glob("_zonebloom/**/*")) if each.is_file()]
+            files = [each for each in sorted(index_folder(data).rglob("*")) if each.is_file()]
         for path in files:
             alike = [each for each in files if each.suffix == path.suffix and each != path]
             same_name = [each for each in alike if each.name == path.name] or alike

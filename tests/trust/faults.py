@@ -101,8 +101,9 @@ class _Scenario:
     ):
         self.report, self.name, self.is_writer, self.kind = report, name, is_writer, kind
         self.layout = layout
-        self.start, self.folder = folder / "start", folder / "data"
-        self.calls = KINDS[kind](self.folder)
+        self.start, self.folder = folder / "start", folder / "work" / "data"
+        # The index lies beside the data folder.
+        self.calls = KINDS[kind](self.folder.parent)
         with quiet():
             prepare(self.start, layout)
             if is_writer:

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import xxhash
+from helpers import index_folder
 from trust.report import Report
 from trust.small import (
     FILTERS,
@@ -380,7 +381,7 @@ def run_case(report: Report, number: int, folder: Path, most: int = FORGERIES) -
     """An index of one layout, of which one value after another is forged."""
     rng = report.begin(number)
     layout, encryption = LAYOUTS[number % len(LAYOUTS)]
-    data, index, sound = folder / "data", folder / "data" / "_zonebloom", folder / "sound"
+    data, index, sound = folder / "data", index_folder(folder / "data"), folder / "sound"
 
     def opened() -> zb.Dataset:
         return zb.dataset(data, encryption=encryption)

@@ -42,7 +42,8 @@ PRELOADED += ["zonebloom.storage.pread_kernel"]
 
 def _write(folder: str, operation: str, is_inner: bool, at: int, found: str) -> None:
     """In a process of its own: write, and die at a call of that number if there is one."""
-    calls = (NativeCalls if is_inner else PythonCalls)(Path(folder))
+    # The index lies beside the data folder.
+    calls = (NativeCalls if is_inner else PythonCalls)(Path(folder).parent)
     with quiet():
         ds = zb.dataset(folder)
         Path(found).write_text("0 0")
@@ -81,7 +82,7 @@ def run_case(report: Report, number: int, folder: Path, most: int | None = None)
     operation, layout = WRITERS[number % len(WRITERS)]
     is_inner = is_native() and number // len(WRITERS) % 2 == 1
     writer = operation, is_inner
-    start, data, found = folder / "start", folder / "data", folder / "found"
+    start, data, found = folder / "start", folder / "work" / "data", folder / "found"
     with quiet():
         prepare(start, layout)
         before_writer(zb.dataset(start), operation)

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from e2e_helpers import numbered
+from helpers import copy_dataset, index_folder
 
 import zonebloom as zb
 
@@ -125,13 +126,15 @@ def write_anew(ds: zb.Dataset, operation: str) -> None:
             ds.drop_index("id_idx")
         case "vacuum":
             ds.vacuum(timedelta(0))
+        case "move":
+            ds.move_index()
 
 
 # Each writer with the layout of the index that it finds.
 WRITERS = [
     ("build", None), ("build sliced", None), ("build", "table"), ("optimize", "table"),
     ("optimize", "sliced"), ("merge", "table"), ("drop", "table"), ("vacuum", "table"),
-    ("vacuum", "sliced"),
+    ("vacuum", "sliced"), ("move", "table"),
 ]  # fmt: skip
 
 
@@ -140,6 +143,9 @@ def before_writer(ds: zb.Dataset, operation: str) -> None:
     if operation == "vacuum":
         ds.optimize.optimize_indices(spark=False)
         ds.drop_index("name_idx")
+    elif operation == "move":
+        # Earlier releases put the index there.
+        ds.move_index(os.path.join(ds.opened.source.root, "_zonebloom"))
 
 
 @contextlib.contextmanager
@@ -151,13 +157,14 @@ def quiet() -> Iterator[None]:
 
 
 def copied(source: Path, target: Path) -> Path:
-    """A copy of a folder with the times of its files, in place of what was there."""
-    if target.exists():
-        for root, folders, _ in os.walk(target):
-            for each in folders:
-                os.chmod(os.path.join(root, each), 0o755)
-        shutil.rmtree(target)
-    return Path(shutil.copytree(source, target))
+    """Copy a data folder, the times of its files and its index, in place of what was there."""
+    for place in (target, index_folder(target)):
+        for root, folders, _ in os.walk(place):
+            for folder in folders:
+                os.chmod(os.path.join(root, folder), 0o755)
+        if place.exists():
+            shutil.rmtree(place)
+    return copy_dataset(source, target)
 
 
 def validate_all(ds: zb.Dataset) -> None:

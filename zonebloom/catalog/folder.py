@@ -28,12 +28,13 @@ import xxhash
 
 from zonebloom.catalog.names import is_own, is_segment, is_segment_file
 from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, ZoneBloomError
-from zonebloom.storage.files import is_local
+from zonebloom.storage.files import OutputStream, is_local
 from zonebloom.storage.object_store import reader_of
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 # Errors of file systems that cannot sync.
 _NOT_SYNCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+_CHUNK_BYTES = 16 << 20
 # Syncs that wait together are served by one write of the file system's journal.
 _THREADS = 16
 
@@ -296,6 +297,36 @@ def delete_segment(filesystem: pafs.FileSystem, path: str, base: str) -> None:
 def is_own_file(info: pafs.FileInfo) -> bool:
     """Return whether something in the folder of a segment is a file that a build writes there."""
     return info.type == pafs.FileType.File and is_segment_file(info.base_name)
+
+
+def copy_file(
+    filesystem: pafs.FileSystem, source: str, target: str, create: Callable[[str], OutputStream]
+) -> None:
+    """Copy a file as it is stored, and read the copy back. Raise `CatalogError` if it differs."""
+    digest = _stored_digest(filesystem, source)
+    if filesystem.get_file_info(target).type == pafs.FileType.File:
+        # A copy that died left it.
+        if _stored_digest(filesystem, target) == digest:
+            return
+        filesystem.delete_file(target)
+    with contextlib.closing(create(target)) as sink:
+        for chunk in _stored_chunks(filesystem, source):
+            sink.write(chunk)
+    if _stored_digest(filesystem, target) != digest:
+        raise CatalogError(f"{target} is not a copy of {source}, which may have changed; try again")
+
+
+def _stored_digest(filesystem: pafs.FileSystem, path: str) -> str:
+    digest = xxhash.xxh3_128()
+    for chunk in _stored_chunks(filesystem, path):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _stored_chunks(filesystem: pafs.FileSystem, path: str) -> Iterator[bytes]:
+    with filesystem.open_input_stream(path, compression=None) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
 
 
 @contextlib.contextmanager

@@ -160,6 +160,8 @@ class Version:
     listings: tuple[Listing, ...] = ()
     # Segments that a vacuum deletes: no later version may name them.
     doomed: tuple[str, ...] = ()
+    # The folder that the index is being moved to: no version may follow this one.
+    moved_to: str = ""
     # Why nothing is known of it: it is encrypted, and its key is not given.
     locked: str = ""
 

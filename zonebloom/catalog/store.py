@@ -1,6 +1,6 @@
-"""Which fragments and indices there are: numbered versions of a catalog, beside the data.
+"""Which fragments and indices there are: numbered versions of a catalog, in a folder of its own.
 
-    _zonebloom/
+    _zonebloom/orders/
       versions/00000000000000000007.json    one catalog, whole; created once, never changed
       versions/00000000000000000007-<random>.arrow     fragments of it and later ones: id, key,
                                             rows, identity; a version names one or more of these
@@ -36,6 +36,7 @@ from zonebloom.catalog.folder import (
     delete_segment,
     list_folder,
     missing,
+    open_folder,
     read_file,
     sync_files,
     whole,
@@ -64,7 +65,7 @@ from zonebloom.errors import (
 )
 from zonebloom.notices import warn
 from zonebloom.storage.files import OutputStream, is_local
-from zonebloom.storage.listing import INDEX_FOLDER
+from zonebloom.storage.listing import data_folder_of, shared_folder_of
 from zonebloom.storage.sealed import Encryption, Seal, SealingStream, sealed
 from zonebloom.threads import REMOTE_THREADS
 from zonebloom.version import NewerFormat
@@ -126,22 +127,32 @@ class Catalog:
     def open_output_stream(self, path: str) -> OutputStream:
         """Create a file of the index, and its folder. What is written is encrypted on the way if
         the index is. Whoever may read the data may read the file."""
-        if is_local(self.filesystem):
-            stream: OutputStream = self.create_local(path)
-        else:
-            self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
-            stream = self.filesystem.open_output_stream(path)
+        stream = self.create_stored(path)
         return stream if self._seal is None else SealingStream(stream, self._seal, path)
 
+    def create_stored(self, path: str) -> OutputStream:
+        """Create a file of the index, and its folder. The bytes are stored as they are written."""
+        if is_local(self.filesystem):
+            return self.create_local(path)
+        self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
+        return self.filesystem.open_output_stream(path, compression=None)
+
     def create_local(self, path: str) -> NewFile:
+        shared = shared_folder_of(self.folder)
+        parent = None if shared is None else os.path.dirname(shared) or "."
+        if shared is not None and parent is not None and os.path.isdir(parent):
+            # Whoever may add a dataset to the parent may add its index.
+            with open_folder(shared, base=parent, like=parent):
+                pass
         return create_file(path, self.folder, like=self._model)
 
     @property
     def _model(self) -> str:
         """The local folder whose permissions the index takes: the data's or the index_dir's."""
         folder = self.folder.rstrip("/")
-        if posixpath.basename(folder) == INDEX_FOLDER:
-            folder = posixpath.dirname(folder)
+        data = data_folder_of(folder)
+        if data is not None and os.path.isdir(data):
+            return data
         while folder and not os.path.isdir(folder):
             folder = posixpath.dirname(folder)
         return folder or "."
@@ -166,7 +177,8 @@ class Catalog:
             warn(IndexNotUsedWarning(f"{error}. The data is read instead"))
             return Version()
         if not numbers and was_read and not for_writing:
-            self._say_gone()
+            self.forget()
+            self._warn_if_gone()
         while numbers:
             number = numbers.pop(0)
             try:
@@ -198,17 +210,21 @@ class Catalog:
         is_known = is_local(self.filesystem) and os.path.abspath(self.folder) in _read_before
         return self._last is not None or is_known
 
-    def _say_gone(self) -> None:
-        """Warn of an index that was beside the data, where the data is still."""
-        beside, name = posixpath.split(self.folder.rstrip("/"))
-        if name == INDEX_FOLDER and _is_folder(self.filesystem, beside):
-            self._last = None
-            _read_before.discard(os.path.abspath(self.folder))
+    def forget(self) -> None:
+        """Forget that this process has read the index, so that it is not missed any more."""
+        self._last = None
+        _read_before.discard(os.path.abspath(self.folder))
+
+    def _warn_if_gone(self) -> None:
+        """Warn of an index that was at a default place, if its data is still there."""
+        data = data_folder_of(self.folder)
+        if data is not None and _is_folder(self.filesystem, data):
+            self.forget()
             warn(
                 IndexNotUsedWarning(
                     f"the index in {self.folder} is gone since it was last read, as when Spark "
                     "overwrites a folder with the index in it; the data is read instead: build the "
-                    "index again, and give an index_dir where data is overwritten"
+                    "index again"
                 )
             )
 
@@ -221,8 +237,19 @@ class Catalog:
         for _ in range(_MAX_TRIES):
             # A damaged version still has its number: ours comes after it.
             number = self.newest_number() + 1
+            was_read = self._last is not None
             latest = self.latest(for_writing=True)
+            if number == 1 and was_read:
+                raise CommitConflict(
+                    f"the index in {self.folder} was moved or deleted while this writer was at "
+                    "work; try again"
+                )
             version = replace(change(latest), number=number)
+            if version.moved_to and version.moved_to == latest.moved_to:
+                raise CommitConflict(
+                    f"the index in {self.folder} is on its way to {version.moved_to}; if no move "
+                    "is at work, finish it: zonebloom move-index"
+                )
             before, named = self.named_files(latest), self.named_files(version)
             new = {path: size for path, size in named.items() if path not in before}
             self._require(new, latest.doomed)
@@ -308,14 +335,23 @@ class Catalog:
                     delete_segment(self.filesystem, info.path, self.folder)
             except (CatalogError, OSError) as error:
                 failure = error
-        if is_local(self.filesystem):
-            # A first build that fails leaves no folder behind, and deletes none that a user made.
-            has_own_name = posixpath.basename(self.folder.rstrip("/")) == INDEX_FOLDER
-            with contextlib.suppress(OSError):
-                os.rmdir(base)
-                if has_own_name:
-                    os.rmdir(self.folder)
+        # A first build that fails leaves no folder behind.
+        self.remove_empty_folders()
         return failure
+
+    def remove_empty_folders(self) -> None:
+        """Remove the local folders of the index that hold nothing."""
+        if not is_local(self.filesystem):
+            return
+        folder, shared = self.folder.rstrip("/"), shared_folder_of(self.folder)
+        folders = [posixpath.join(folder, "segments"), folder]
+        # Folders of partitions lie between.
+        while shared is not None and folder != shared:
+            folder = posixpath.dirname(folder)
+            folders.append(folder)
+        for path in folders:
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
 
     def _numbers(self) -> list[int]:
         try:

@@ -66,6 +66,7 @@ def to_content(version: Version) -> dict[str, Any]:
         "indices": list(version.indices.values()),
         "page_maps": version.page_maps,
         **({"doomed": version.doomed} if version.doomed else {}),
+        **({"moved_to": version.moved_to} if version.moved_to else {}),
     }
 
 
@@ -94,6 +95,7 @@ def from_content(content: Any, listings: Sequence[Listing], parts: Sequence[Frag
         from_json(tuple[PageMapEntry, ...], page_maps),
         tuple(listings),
         from_json(tuple[str, ...], content.get("doomed", [])),
+        from_json(str, content.get("moved_to", "")),
     )
     known = [fragment.fragment_id for fragment in fragments.values()]
     if len(set(known)) != len(known):

@@ -1,4 +1,4 @@
-"""The commands that write indices: build, refresh, adopt, drop, vacuum; and validate."""
+"""The commands that write indices or move them, and validate."""
 
 from __future__ import annotations
 
@@ -159,6 +159,31 @@ def adopt(ds: Dataset) -> Answer:
         lambda: f"the index covers {adopted.num_files:,} more files",
         lambda: table_of([{"num_files": adopted.num_files, "left": list(adopted.left)}]),
         notes=left,
+    )
+
+
+@zonebloom.command("move-index", epilog="Example: zonebloom move-index data/flights")
+@on_dataset
+@click.option(
+    "--to",
+    metavar="DIR",
+    type=click.Path(),
+    help="A folder for the index, which later commands need as --index-dir.",
+)
+def move_index(ds: Dataset, to: str | None) -> Answer:
+    """Move the index beside the data folder.
+
+    The default place of the index of lake/orders is lake/_zonebloom/orders. Earlier releases put it
+    inside the data folder, where it disturbs other readers. A move that died is finished by the
+    next one. As JSON: path, index_dir, num_files, foreign_files.
+    """
+    moved = ds.move_index(to)
+    line = f"moved {text.count(moved.num_files, 'file')} of the index to {moved.index_dir}"
+    return Answer(
+        lambda: {"path": ds.title, **asdict(moved)},
+        lambda: line if moved.num_files else f"the index is in {moved.index_dir}",
+        lambda: table_of([asdict(moved) | {"foreign_files": list(moved.foreign_files)}]),
+        notes=[f"not of the index, and not deleted: {path}" for path in moved.foreign_files],
     )
 
 

@@ -78,7 +78,7 @@ def on_dataset(command: Callable[..., Answer], has_rows: bool = True) -> Callabl
         click.option(
             "--index-dir",
             type=click.Path(),
-            help="Folder of the index; _zonebloom beside the data by default.",
+            help="Folder of the index; _zonebloom/NAME beside the folder NAME by default.",
         ),
     )(answers(run, has_rows))
 

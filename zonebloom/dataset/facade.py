@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from zonebloom import arguments
@@ -17,6 +18,7 @@ from zonebloom.build.builder import (
     refreshed_cells,
 )
 from zonebloom.build.layout import require_layout
+from zonebloom.build.move import MovedIndex, move_index
 from zonebloom.build.spec import IndexConfig, IndexRequest
 from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, IndexEntry, Version
 from zonebloom.catalog.store import Catalog
@@ -191,7 +193,7 @@ class Dataset(IndexedDataset):
       id_idx: BLOOMFILTER on id, 30 zones of 100 rows, 10.0 kB, 3 of 3 fragments covered
       customer_idx: BLOOMFILTER on customer, 30 zones of 100 rows, 10.0 kB, 3 of 3 fragments covered
     >>> ds.version, ds.index_dir, ds.files[0]
-    (1, '...orders/_zonebloom', '...orders/0.parquet')
+    (1, '..._zonebloom/orders', '...orders/0.parquet')
     >>> import pickle
     >>> pickle.loads(pickle.dumps(ds)).count_rows("id = 42")
     1
@@ -203,7 +205,7 @@ class Dataset(IndexedDataset):
         self,
         opened: Opened,
         title: str | None = None,
-        list_files: Callable[[], tuple[Source, Catalog]] | None = None,
+        list_files: Callable[..., tuple[Source, Catalog]] | None = None,
     ):
         super().__init__(opened, title)
         # None where the files are named one by one: there is nothing to list.
@@ -264,7 +266,7 @@ class Dataset(IndexedDataset):
         >>> ds.version, ds.checkout_latest(), ds.version
         (1, None, 2)
         """
-        self.opened = self.opened.at(self.opened.catalog.latest())
+        self.opened = self.opened.newest()
 
     def _renew(self) -> None:
         """Take what is newest, to change it: what has been read so far does not matter."""
@@ -375,6 +377,7 @@ class Dataset(IndexedDataset):
         )
         require_progress(progress)
         self._renew()
+        self.opened = self.opened.settled()
         version = Builder(self.opened).build(
             request.specs(self.opened), request.layout, request.replace, engine_of(spark), progress
         )
@@ -414,6 +417,50 @@ class Dataset(IndexedDataset):
         version, adopted = adopt(self.opened)
         self.opened = self.opened.at(version)
         return adopted
+
+    def move_index(self, index_dir: str | None = None) -> MovedIndex:
+        """Move the index to its default place beside the data folder, or to another folder.
+
+        Everything is copied and read back before the old files are deleted, so a crash at any
+        moment leaves one whole index; the same call then finishes the move. Older versions stay
+        behind and are deleted. Readers that have the old index open read the data instead until
+        they call `refresh`.
+
+        Parameters
+        ----------
+        index_dir : str, optional
+            In the same file system. Datasets find an index outside the default places only if they
+            are opened with this ``index_dir``.
+
+        Returns
+        -------
+        MovedIndex
+
+        Raises
+        ------
+        IndexNotFound, EncryptedIndex, CorruptIndex
+            When there is no index, or its newest version cannot be read.
+        IndexExists
+            When the folder holds an index already.
+        InvalidArgument
+            When the index is also of other files, which would lose it.
+        CommitConflict
+            When another writer commits meanwhile. The index is as it was.
+
+        Examples
+        --------
+        >>> ds.move_index("elsewhere")
+        MovedIndex(index_dir='...elsewhere', num_files=..., foreign_files=())
+        >>> ds.move_index().index_dir
+        '..._zonebloom/orders'
+        """
+        if index_dir is not None:
+            index_dir = arguments.path(index_dir, "index_dir")
+        self._renew()
+        self.opened, moved = move_index(self.opened, index_dir)
+        if self._list_files is not None:
+            self._list_files = partial(self._list_files, index_dir=moved.index_dir)
+        return moved
 
     def drop_index(self, name: str) -> None:
         """Forget an index; its segments stay on disk for older readers until `vacuum`.

@@ -56,9 +56,10 @@ def dataset(
         Where the paths are. Of a path at ``s3a://`` by default as the active Spark session is set
         (``fs.s3a.*``), and of other URIs as pyarrow finds its way there.
     index_dir : str, optional
-        Folder of the index, in the same file system; ``_zonebloom`` beside the data by
-        default, which pyarrow and Spark do not list. Several datasets may share one: names of
-        indices are common to them, and none replaces an index of another.
+        Folder of the index, in the same file system. By default that of ``lake/orders`` is
+        ``lake/_zonebloom/orders``, or ``lake/orders/_zonebloom`` if there is an index already or
+        the parent cannot hold it. Several datasets may share one: names of indices are common to
+        them, and none replaces an index of another.
     partitioning : "auto", "hive", list of str, pyarrow.dataset.Partitioning, or None
         What folders say of the rows in them, as ``pyarrow.dataset.dataset`` takes it. "auto"
         is "hive" (``year=2024/month=1``) below a folder, below the folder that a pattern begins
@@ -113,8 +114,8 @@ def dataset(
     A Delta or Iceberg table is read as of the version it has loaded. Rows deleted by deletion
     vectors, position or equality deletes are on no path. Columns are told by column mapping or
     field ids, so an index stays with a renamed one. A path inside such a table, or a Hudi one, is
-    refused. The index lies in ``_zonebloom`` in the table's folder: where a clean-up job deletes
-    what it does not know, give index_dir.
+    refused. The index lies in ``_zonebloom`` inside the table's folder, for readers of the table
+    follow its log. If a clean-up job deletes what it does not know, give index_dir.
 
     With a store of obstore as file system, or pyarrow's S3FileSystem where obstore is installed,
     an object is asked for by its tag and the pages of all columns come at once: a lookup waits for

@@ -19,7 +19,8 @@ Spark corrects as it reads. `scan` and `tag_location` do not: asked for a column
 times of such a file they fail and say so, and `prune` has Spark read it. Files of other writers
 count as modern ones unless ``spark.sql.parquet.datetimeRebaseModeInRead`` says otherwise. A time
 without a zone beside a column of instants is one of the session's time zone. Spark's mode
-``overwrite`` deletes an index beside the data: give tables that are overwritten an index_dir.
+``overwrite`` leaves an index beside the data folder, and deletes one that earlier releases put
+inside: ``zonebloom move-index`` moves it.
 
 The examples go on from those of `zonebloom`, with a session `spark`:
 

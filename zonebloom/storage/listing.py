@@ -10,12 +10,41 @@ from fnmatch import fnmatchcase
 
 from zonebloom.errors import FragmentUnreadable
 
-# Of an index beside the data: the data's own listings pass over it.
+# The folder that holds indices. Listings of data pass over it.
 INDEX_FOLDER = "_zonebloom"
 
 _GLOB_CHARACTERS = frozenset("*?[")
 # A link that leads round in a circle leads to nothing.
 _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+def data_folder_of(index_folder: str) -> str | None:
+    """Return the data folder of an index at one of its default places, None for other folders.
+
+    >>> data_folder_of("lake/_zonebloom/orders"), data_folder_of("lake/orders/_zonebloom")
+    ('lake/orders', 'lake/orders')
+    """
+    top, name, below = _parted(index_folder)
+    return "/".join([*top, *below]) if name else None
+
+
+def shared_folder_of(index_folder: str) -> str | None:
+    """Return the `_zonebloom` folder that holds an index among others, None for other folders.
+
+    >>> shared_folder_of("lake/_zonebloom/orders"), shared_folder_of("lake/orders/_zonebloom")
+    ('lake/_zonebloom', None)
+    """
+    top, name, below = _parted(index_folder)
+    return "/".join([*top, name]) if name and below else None
+
+
+def _parted(index_folder: str) -> tuple[list[str], str, list[str]]:
+    """Return the parts before the last `_zonebloom`, that name or nothing, and the parts after."""
+    parts = index_folder.rstrip("/").split("/")
+    if INDEX_FOLDER not in parts:
+        return parts, "", []
+    last = len(parts) - 1 - parts[::-1].index(INDEX_FOLDER)
+    return parts[:last], INDEX_FOLDER, parts[last + 1 :]
 
 
 def is_pattern(path: str) -> bool:

@@ -14,6 +14,7 @@ import pyarrow.fs as pafs
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.ranges import RowRanges
 from zonebloom.storage.files import FileIdentity, identities
+from zonebloom.storage.paths import key_below
 from zonebloom.storage.view import FileView, Names
 
 if TYPE_CHECKING:
@@ -104,6 +105,11 @@ class Source:
             return self
         files = tuple(e._replace(path=os.path.abspath(e.path)) for e in self.fragments)
         return replace(self, root=os.path.abspath(self.root), fragments=files)
+
+    def with_keys_below_root(self) -> Source:
+        """Return the same with fragments known by their path below the root, which can be moved."""
+        named = (f._replace(key=key_below(f.path, self.root)) for f in self.fragments)
+        return replace(self, fragments=tuple(named))
 
     def path_of(self, key: str) -> str:
         """Where a file lies, of this dataset or another in one catalog, that has a key there."""

@@ -179,7 +179,8 @@ def test_a_lookup_reads_pages_and_asks_for_each_key_once(tmp_path):
     assert 0 < plan.stats.data_bytes < (tmp_path / "0.parquet").stat().st_size / 10
     assert not plan.stats.whole_row_groups
     # No map of their pages is kept: what is read by one is never decrypted.
-    assert not list(tmp_path.rglob("pages.arrow"))
+    index = Path(ds.index_dir)
+    assert list(index.rglob("bloomfilter.arrow")) and not list(index.rglob("pages.arrow"))
 
 
 def test_columns_whose_key_is_refused_are_left_to_pyarrow(tmp_path, monkeypatch):

@@ -120,6 +120,7 @@ class IndexManager(Actions):
         """
         arguments.of_type(config, BFIndexConfig, "config")
         ds, path = open_source(df, index_dir, self._access)
+        ds.opened = ds.opened.settled()
         columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
         size = global_size(ds.opened, config.expected_num_items, config.fpp)
         wanted = Record(

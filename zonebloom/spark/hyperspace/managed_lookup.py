@@ -80,7 +80,8 @@ class ManagedLookup(Lookup):
             if record.name not in self._judged:
                 self._judged[record.name] = self._why_refused(record, filesystem, files)
             if self._judged[record.name] is None:
-                usable.setdefault(record.index_dir, set()).update(record.indices.values())
+                folder = self._access.index_dir(record)
+                usable.setdefault(folder, set()).update(record.indices.values())
         for folder, names in usable.items():
             catalog = self._catalog(filesystem, folder)
             indexed = self._open(place, catalog, files, frozenset(names))
@@ -97,11 +98,12 @@ class ManagedLookup(Lookup):
 
         if record.state != State.ACTIVE:
             return refused(Reason.NOT_ACTIVE, f"it is {record.state}")
-        version = self._catalog(filesystem, record.index_dir).latest()
+        index_dir = self._access.index_dir(record)
+        version = self._catalog(filesystem, index_dir).latest()
         if version.locked:
             return refused(Reason.DATA_UNREADABLE, version.locked)
         if gone := record.missing_from(version.indices):
-            text = f"{', '.join(gone)} is not in {record.index_dir}; refresh it with mode='full'"
+            text = f"{', '.join(gone)} is not in {index_dir}; refresh it with mode='full'"
             return refused(Reason.MISSING, text)
         try:
             # As long as neither Spark's listing nor the catalog is another, so are the files.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
+from zonebloom.catalog.place import current_folder
 from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
@@ -34,7 +35,12 @@ class Access(NamedTuple):
 
     def recorded(self, record: Record) -> Dataset:
         """What an index was made over."""
-        return self.dataset(record.path, record.index_dir)
+        return self.dataset(record.path, self.index_dir(record))
+
+    def index_dir(self, record: Record) -> str:
+        """Return the folder of an index as it is now: it may have been moved since the record."""
+        filesystem, root = open_place(self.spark, record.path)
+        return current_folder(filesystem, root, record.index_dir)
 
     def drift(self, ds: Dataset, record: Record) -> Drift:
         """How the files of a dataset changed since an index of them was built."""
@@ -44,7 +50,7 @@ class Access(NamedTuple):
     def catalog(self, record: Record) -> Catalog:
         """The catalog an index lies in, whether its data is still there or not."""
         filesystem, _ = open_place(self.spark, record.path)
-        return Catalog(filesystem, record.index_dir, self.encryption)
+        return Catalog(filesystem, self.index_dir(record), self.encryption)
 
 
 def open_source(

@@ -5,7 +5,6 @@ One is left out only when the catalog knows it as it is now, and as it was when 
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -101,11 +100,13 @@ class IndexedFiles:
         return present.hiding[column]
 
 
-def known_keys(catalog: Catalog, version: Version, paths: Sequence[str]) -> list[str] | None:
-    """What a version calls files, None when it knows none of them."""
-    root = posixpath.dirname(catalog.folder)
-    # A folder that is not beside the data may serve several datasets.
-    for keys in ([path.removeprefix(f"{root}/") for path in paths], paths):
+def known_keys(version: Version, paths: Sequence[str], root: str | None) -> list[str] | None:
+    """Return the keys of files in a version, None if it knows none of them.
+
+    The root is the data folder that the index belongs to, None where it serves several datasets.
+    """
+    below = [] if root is None else [path.removeprefix(f"{root.rstrip('/')}/") for path in paths]
+    for keys in filter(None, (below, paths)):
         # Of many files each text counts: the version has most of them.
         known = list(map(version.fragments.get, keys))
         if any(known):

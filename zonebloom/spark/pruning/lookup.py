@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -15,6 +14,13 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom import arguments
+from zonebloom.catalog.place import (
+    find_index,
+    folders_above,
+    index_places,
+    root_of_index,
+    was_read,
+)
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     IndexNotUsedWarning,
@@ -28,7 +34,6 @@ from zonebloom.spark.pruning.indexed_files import IndexedFiles, known_keys
 from zonebloom.spark.pruning.listed import ListedFiles
 from zonebloom.spark.pruning.pruned import Note, Reason
 from zonebloom.spark.session import open_place
-from zonebloom.storage.listing import INDEX_FOLDER
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.paths import plain_path
 from zonebloom.storage.sealed import Encryption
@@ -199,7 +204,8 @@ class Lookup:
 
         def opened() -> IndexedFiles | None:
             paths = [base + path.removeprefix(root) for path in files.paths.to_pylist()]
-            keys = known_keys(catalog, version, paths)
+            data_folder = root_of_index(catalog.filesystem, base, catalog.folder)
+            keys = known_keys(version, paths, data_folder)
             if keys is None:
                 return None
             # In their order: the last one made on a column is the one asked.
@@ -223,14 +229,12 @@ def _index_dirs(value: IndexDirs) -> tuple[str, ...]:
 
 def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
     """Folders of indices at a path or above it, the nearest first."""
-    candidates = []
-    while path.strip("/"):
-        candidates.append(posixpath.join(path, INDEX_FOLDER))
-        path = posixpath.dirname(path)
-    infos = filesystem.get_file_info(candidates)
-    return [
-        folder
-        for folder, info in zip(candidates, infos, strict=True)
-        # Of one that is gone its catalog says so.
-        if info.type == pafs.FileType.Directory or Catalog(filesystem, folder).was_read
-    ]
+    found = []
+    for root in folders_above(path):
+        places = index_places(filesystem, root)
+        # The catalog of an index that is gone warns of that.
+        gone = (place for place in places if was_read(filesystem, place))
+        folder = find_index(filesystem, root) or next(gone, None)
+        if folder is not None:
+            found.append(folder)
+    return found

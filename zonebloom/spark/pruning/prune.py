@@ -40,8 +40,8 @@ def prune(
 
     When a query is planned, each scan of Parquet files (``spark.read.parquet``, a table, a view
     of one) asks an index by the filters that Spark pushes down to it: an index in ``index_dir``,
-    beside the files or in a folder above them. Spark does not read files in which no row can
-    match. Its own reader reads the others, under whatever projection, join, aggregate, window,
+    that of the files, or that of a folder above them. Spark does not read files in which no row
+    can match. Its own reader reads the others, under whatever projection, join, aggregate, window,
     union or limit stands above. Files that the index does not know as they are now are read, and
     all files are read if the index gives no answer, fails, or takes longer than a minute.
 
