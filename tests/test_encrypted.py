@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +56,10 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> pads.Dataset:
     return pads.dataset(tmp_path, format=pads.ParquetFileFormat(default_fragment_scan_options=scan))
 
 
+def plain_footers(source: pads.Dataset) -> bool:
+    return Path(source.files[0]).read_bytes().endswith(b"PAR1")
+
+
 def test_lookups_equal_pyarrow_and_say_that_row_groups_are_read(source):
     dataset = zb.dataset(source)
     with pytest.raises(InvalidArgument, match="would tell in clear what keys they hold"):
@@ -80,3 +86,33 @@ def test_an_encrypted_index_of_them_is_built_unasked(source):
     expression = pads.field("id") == 77
     assert dataset.to_table(filter=expression).equals(source.to_table(filter=expression))
     assert len(dataset.search(expression).at_most) == 1000
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'ds.count_rows("id = 5")',
+        'ds.to_table(["text"], "id > 5")',
+        "ds.count_rows(pads.field('id').is_null())",
+        'list(ds.scanner(filter="id IN (1, 2)").to_batches())',
+    ],
+)
+def test_filters_on_locked_columns_are_refused_and_do_not_end_the_process(source, call):
+    """In a process of its own, because pyarrow would end it."""
+    if not plain_footers(source):
+        pytest.skip("a file whose footer is encrypted is not opened without keys")
+    lines = [
+        "import pyarrow.dataset as pads, zonebloom as zb",
+        f"ds = zb.dataset({source.files!r})",
+        "assert ds.count_rows(\"text = '5'\") == 1",
+        f"try: {call}",
+        "except zb.errors.FragmentUnreadable: print('refused')",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "refused\n", done.stderr

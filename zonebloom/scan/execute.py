@@ -36,6 +36,9 @@ Located: TypeAlias = tuple[np.ndarray, pa.Table]
 # Fewer rows are read by the time threads have begun; a request to a store takes longer.
 _THREADED_ROWS = 1 << 18
 
+# To look at a footer takes a request of its own. Files of one dataset are usually encrypted alike.
+_CHECKED_FOOTERS = 1
+
 _EVERY_ROW = RowRanges([(0, MAX_ROWS_PER_FRAGMENT)])
 
 
@@ -105,6 +108,9 @@ class Execution:
         fragments = [plan.fragment for plan in plans]
         request = self._request
         pruned = self._pruned_by()
+        if pruned is not None and any(map(self._source.is_locked, fragments[:_CHECKED_FOOTERS])):
+            # Without a filter pyarrow reads the columns in clear, and refuses the others.
+            pruned = None
         computed = isinstance(request.columns, dict)
         evaluates = pruned is not None or (request.filter is None and computed)
         given = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -73,6 +74,10 @@ class Source:
     # Whether fragments are Parquet read with pyarrow's default options. Options such as columns
     # read as dictionaries change types; those are left to pyarrow.
     is_parquet: bool = field(init=False)
+    # Whether files hold encrypted columns, by path.
+    _encryption: dict[str, bool] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         is_parquet = self.file_format is None or is_plain_parquet(self.file_format)
@@ -143,6 +148,22 @@ class Source:
         given = pads.get_partition_keys(fragment.partition)
         return {name: given[name] for name in given if name in self.schema.names}
 
+    def is_locked(self, fragment: Fragment) -> bool:
+        """Return whether a Parquet file has encrypted columns under a footer in clear, and no keys.
+
+        pyarrow ends the process when it asks such a column for its statistics, as it does to
+        apply a filter to row groups.
+        """
+        if not self.has_statistics or self.parquet_keys is not None:
+            return False
+        options = self.format.default_fragment_scan_options
+        if getattr(options, "decryption_config", None) is not None:
+            return False
+        path = fragment.path
+        if path not in self._encryption:
+            self._encryption[path] = _is_signed(self.filesystem, path)
+        return self._encryption[path]
+
     @property
     def has_statistics(self) -> bool:
         """Whether pyarrow passes over parts of a fragment by statistics that writers left."""
@@ -186,6 +207,19 @@ class Source:
     ) -> list[FileIdentity | None]:
         asked = self.fragments if fragments is None else fragments
         return identities(self.filesystem, (fragment.path for fragment in asked), before)
+
+
+def _is_signed(filesystem: pafs.FileSystem, path: str) -> bool:
+    """Return whether a signature follows the footer, as it does where columns are encrypted."""
+    import pyarrow.parquet as pq
+
+    try:
+        with filesystem.open_input_file(path) as file:
+            (length,) = struct.unpack("<I", file.read_at(4, file.size() - 8))
+            return pq.read_metadata(file).serialized_size != length
+    except (pa.ArrowException, OSError, ValueError, struct.error):
+        # A file that is damaged, or whose footer is encrypted, is refused when it is read.
+        return False
 
 
 def is_plain_parquet(format: pads.FileFormat) -> bool:
