@@ -1,5 +1,8 @@
-"""Arrays made of a few values, and read by NumPy, without pandas: `pa.array`, `pa.scalar` and
-``to_numpy`` load that where it is installed, which takes longer than a lookup."""
+"""Convert between Python values, NumPy and Arrow without importing pandas.
+
+`pa.array`, `pa.scalar` and ``to_numpy`` import pandas where it is installed, which takes longer
+than a lookup.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,17 @@ import pyarrow.types as pt
 
 
 def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """What `pa.array` makes of values of a type, none of them null.
+    """Return an array of a given type, as `pa.array` would. No value may be None.
 
     >>> array_of(["a", "bc"], pa.string()).to_pylist()
     ['a', 'bc']
     """
     if pt.is_string(type_) or pt.is_binary(type_):
-        pieces = [each.encode() if isinstance(each, str) else each for each in values]
-        ends = np.cumsum([0, *map(len, pieces)])
-        if ends[-1] <= np.iinfo(np.int32).max:
-            return _over([ends.astype(np.int32), b"".join(pieces)], type_, len(pieces))
+        pieces = [value.encode() if isinstance(value, str) else value for value in values]
+        offsets = np.cumsum([0, *map(len, pieces)])
+        if offsets[-1] <= np.iinfo(np.int32).max:
+            buffers = [offsets.astype(np.int32), b"".join(pieces)]
+            return _array_over(buffers, type_, len(pieces))
     elif pt.is_integer(type_):
         sign = "u" if pt.is_unsigned_integer(type_) else "i"
         return from_numpy(np.array(values, dtype=f"{sign}{type_.bit_width // 8}"))
@@ -31,20 +35,23 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 def from_numpy(values: np.ndarray, is_valid: np.ndarray | None = None) -> pa.Array:
-    """An array over the memory of numbers, null where they are not valid."""
+    """Return an array that shares the memory of NumPy numbers. Invalid ones become null."""
     validity = None if is_valid is None else pa.py_buffer(np.packbits(is_valid, bitorder="little"))
     buffers = [validity, pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, buffers)
 
 
 def empty(size: int, dtype: Any) -> np.ndarray:
-    """Room for numbers in memory that Arrow keeps for later, where NumPy's would be given back."""
+    """Return an uninitialised array from Arrow's memory pool.
+
+    The pool keeps freed memory for the next request, while NumPy returns it to the system.
+    """
     num_bytes = size * np.dtype(dtype).itemsize
     return np.frombuffer(pa.allocate_buffer(num_bytes), dtype) if size else np.empty(0, dtype)
 
 
 def to_numpy(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Numbers or truth values, none of them null, as NumPy has them."""
+    """Return numbers or booleans as a NumPy array. Raise `pa.ArrowInvalid` if there are nulls."""
     if isinstance(values, pa.ChunkedArray):
         values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
     if pt.is_boolean(values.type):
@@ -74,10 +81,10 @@ def decoded(values: pa.DictionaryArray) -> pa.Array:
 
 
 def distinct(numbers: np.ndarray) -> np.ndarray:
-    """Numbers in order, each once: `np.unique` hashes them, which takes twenty times as long."""
+    """Return the distinct numbers, ascending. `np.unique`, which hashes, takes 20 times as long."""
     ordered = np.sort(numbers)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]]
 
 
-def _over(buffers: Sequence[Any], type_: pa.DataType, length: int) -> pa.Array:
+def _array_over(buffers: Sequence[Any], type_: pa.DataType, length: int) -> pa.Array:
     return pa.Array.from_buffers(type_, length, [None, *map(pa.py_buffer, buffers)])

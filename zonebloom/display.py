@@ -1,9 +1,9 @@
-"""How objects show themselves: one line as `repr`, text in a terminal, HTML in Jupyter.
+"""Display objects: as one line by `repr`, as text in a terminal, as HTML in Jupyter.
 
-The HTML loads nothing and runs nothing. Text takes the page's own colour, so it reads on light and
-on dark; the other colours (of Okabe and Ito) follow Jupyter's theme, or the system's. What is kept
-is a full block, what is skipped a thin line and what has no index is hatched, so that no colour is
-needed, and every picture has its words beside it.
+The HTML loads nothing and runs no code. Text has the colour of the page, so it is legible on light
+and dark ones. The other colours (of Okabe and Ito) follow Jupyter's theme, or the system's. Kept
+rows are a full block, skipped rows a thin line, and rows without an index are hatched, so that
+nobody needs the colours, and every picture has a text beside it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 
 from zonebloom.text import cell_text, numeric_columns, table_text
 
-_MOST_FILES = 20
-# Drawn apart from one another; more would be a grey area.
-_MOST_ZONES = 80
-# Places of a strip: an area narrower than one is drawn as wide, so that it is seen.
-_PLACES = 250
+_MAX_STRIPS = 20
+# With more zones than this, the lines between them would merge into a grey area.
+_MAX_ZONE_LINES = 80
+# The number of columns of a strip. A narrower area is drawn one column wide, so that it is visible.
+_COLUMNS = 250
 
 _LIGHT = "--zb-kept: #0072b2; --zb-whole: #d55e00"
 _DARK = "--zb-kept: #56b4e9; --zb-whole: #e69f00"
-# A class named twice outweighs Jupyter's own rules.
+# A selector that repeats a class has precedence over Jupyter's own rules.
 _STYLE = f"""<style>
 .zonebloom {{{_LIGHT}; --zb-rest: rgba(128, 128, 128, .45)}}
 @media (prefers-color-scheme: dark) {{.zonebloom {{{_DARK}}}}}
@@ -53,8 +53,10 @@ _STYLE = f"""<style>
 
 
 class Shown:
-    """What shows itself as the lines of its `str`, and as the first of them where one line is
-    wanted."""
+    """Base class of objects that are displayed as the lines of their `str`.
+
+    Their `repr` is the first of these lines.
+    """
 
     __slots__ = ()
 
@@ -63,7 +65,7 @@ class Shown:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # IPython takes a class's own `__repr__` before what the class inherits.
+        # IPython prefers a class's own `__repr__` to an inherited `_repr_pretty_`.
         cls._repr_pretty_ = Shown._repr_pretty_
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -77,7 +79,7 @@ Item = TypeVar("Item")
 
 
 class Rows(Shown, list[Item], Generic[Item]):
-    """A list that shows itself as a table."""
+    """A list that is displayed as a table."""
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class Rows(Shown, list[Item], Generic[Item]):
 
 
 class Figures(Shown, dict[str, Any]):
-    """A dictionary that shows itself as a table of names and values."""
+    """A dictionary that is displayed as a table of names and values."""
 
     def __repr__(self) -> str:
         return dict.__repr__(self)
@@ -113,20 +115,22 @@ class Figures(Shown, dict[str, Any]):
         return page(table_html(["figure", "value"], list(self.items())))
 
 
-# First and end of some ranges, shape (n,) each.
-Ranges = tuple[np.ndarray, np.ndarray]
-NOWHERE: Ranges = np.empty(0), np.empty(0)
+# The starts and the stops of ranges, shape (n,) each.
+Bounds = tuple[np.ndarray, np.ndarray]
+NOWHERE: Bounds = np.empty(0), np.empty(0)
 
 
 class Strip(NamedTuple):
-    """What there is of a thing, as of a file its rows, to be drawn: ranges that are kept, and those
-    of which no index says anything; and the same in words."""
+    """A picture of a length, such as the rows of a file, with its description in words.
+
+    ``kept`` are the ranges that are read, and ``unindexed`` those that no index covers.
+    """
 
     name: str
     words: str
     length: int
-    kept: Ranges = NOWHERE
-    unindexed: Ranges = NOWHERE
+    kept: Bounds = NOWHERE
+    unindexed: Bounds = NOWHERE
     zone_rows: int = 0
 
     @property
@@ -134,12 +138,12 @@ class Strip(NamedTuple):
         return not (self.kept[0].size or self.unindexed[0].size)
 
 
-def up_to(stop: int) -> Ranges:
+def up_to(stop: int) -> Bounds:
     return (np.zeros(1), np.full(1, stop)) if stop else NOWHERE
 
 
 def page(*parts: str) -> str:
-    """Pieces of HTML as one that stands for itself."""
+    """Join pieces of HTML into one that includes its style."""
     return f'<div class="zonebloom">{_STYLE}{"".join(parts)}</div>'
 
 
@@ -170,35 +174,39 @@ def table_html(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def pictures_html(files: Sequence[Strip], bars: Iterable[Strip] = ()) -> str:
-    """A strip for each file, of many for those that are read and one for all others; and bars."""
-    shown = files
-    if len(files) > _MOST_FILES:
-        shown = [each for each in files if not each.is_skipped][:_MOST_FILES]
-        drawn = set(map(id, shown))
-        shown.append(_folded([each for each in files if id(each) not in drawn]))
+    """Draw a strip for each file, and then the bars.
+
+    If there are many files, the first ones that are read have strips of their own, and all others
+    share one.
+    """
+    strips = files
+    if len(files) > _MAX_STRIPS:
+        strips = [file for file in files if not file.is_skipped][:_MAX_STRIPS]
+        drawn = set(map(id, strips))
+        strips.append(_summary_strip([file for file in files if id(file) not in drawn]))
     body = "".join(
-        f"<tr><td>{html.escape(each.name)}</td><td>{_svg(each)}</td>"
-        f"<td>{html.escape(each.words)}</td></tr>"
-        for each in (*shown, *bars)
+        f"<tr><td>{html.escape(strip.name)}</td><td>{_svg(strip)}</td>"
+        f"<td>{html.escape(strip.words)}</td></tr>"
+        for strip in (*strips, *bars)
     )
-    legend = "".join(f"<span>{_svg(each, 250)}{each.words}</span>" for each in _KEYS)
+    legend = "".join(f"<span>{_svg(strip, 250)}{strip.words}</span>" for strip in _LEGEND)
     legend = f'<p class="zb-legend">{legend}</p>' if files else ""
     return f'<table class="zb-wide"><tbody>{body}</tbody></table>{legend}' if body else ""
 
 
-def _folded(files: Sequence[Strip]) -> Strip:
-    """Many files as one strip, a place for each."""
-    unindexed = np.flatnonzero([each.unindexed[0].size for each in files])
-    kept = np.flatnonzero([each.kept[0].size for each in files])
-    skipped = len(files) - len(kept) - len(unindexed)
-    counts = {"skipped": skipped, "kept": len(kept), "not indexed": len(unindexed)}
-    words = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    places = (kept, kept + 1), (unindexed, unindexed + 1)
-    return Strip(f"{len(files):,} more files", words, len(files), *places)
+def _summary_strip(files: Sequence[Strip]) -> Strip:
+    """Return one strip for many files, in which each file has the length 1."""
+    unindexed = np.flatnonzero([file.unindexed[0].size for file in files])
+    kept = np.flatnonzero([file.kept[0].size for file in files])
+    num_skipped = len(files) - len(kept) - len(unindexed)
+    counts = {"skipped": num_skipped, "kept": len(kept), "not indexed": len(unindexed)}
+    words = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    bounds = (kept, kept + 1), (unindexed, unindexed + 1)
+    return Strip(f"{len(files):,} more files", words, len(files), *bounds)
 
 
 def _svg(strip: Strip, hatch: int = 20) -> str:
-    """What is kept in full blocks on a thin line, what has no index hatched."""
+    """Draw a strip. Kept ranges are full blocks on a thin line, unindexed ones are hatched."""
     shapes = '<rect class="zb-rest" y="4" width="1000" height="4"/>'
     hatched = list(_blocks(strip.unindexed, strip.length))
     lines = [x for start, width in hatched for x in range(start, start + width, hatch)]
@@ -210,7 +218,7 @@ def _svg(strip: Strip, hatch: int = 20) -> str:
         ],
         "zb-hatch": [f"M{x} 0v12" for x in lines],
         "zb-cut": [
-            f"M{1000 * at / strip.length:.1f} 0v12" for at in cuts if len(cuts) < _MOST_ZONES
+            f"M{1000 * cut / strip.length:.1f} 0v12" for cut in cuts if len(cuts) < _MAX_ZONE_LINES
         ],
     }
     for kind, path in paths.items():
@@ -222,20 +230,20 @@ def _svg(strip: Strip, hatch: int = 20) -> str:
     )
 
 
-def _blocks(ranges: Ranges, length: int) -> Iterable[tuple[int, int]]:
-    """Where ranges of a length are drawn in a strip, and how wide; those that touch are one."""
-    scale = _PLACES / max(length, 1)
-    steps = np.zeros(_PLACES + 2, dtype=np.int64)
-    firsts = np.clip(np.floor(ranges[0] * scale), 0, _PLACES - 1).astype(np.int64)
-    ends = np.clip(np.ceil(ranges[1] * scale), firsts + 1, _PLACES).astype(np.int64)
-    np.add.at(steps, firsts + 1, 1)
-    np.add.at(steps, ends + 1, -1)
+def _blocks(ranges: Bounds, length: int) -> Iterable[tuple[int, int]]:
+    """Yield the position and width of ranges in a strip. Ranges that touch become one block."""
+    scale = _COLUMNS / max(length, 1)
+    steps = np.zeros(_COLUMNS + 2, dtype=np.int64)
+    starts = np.clip(np.floor(ranges[0] * scale), 0, _COLUMNS - 1).astype(np.int64)
+    stops = np.clip(np.ceil(ranges[1] * scale), starts + 1, _COLUMNS).astype(np.int64)
+    np.add.at(steps, starts + 1, 1)
+    np.add.at(steps, stops + 1, -1)
     edges = np.flatnonzero(np.diff(np.cumsum(steps) > 0))
-    for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        yield first * 1000 // _PLACES, (end - first) * 1000 // _PLACES
+    for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        yield start * 1000 // _COLUMNS, (stop - start) * 1000 // _COLUMNS
 
 
-_KEYS = (
+_LEGEND = (
     Strip("key", "may hold rows", 1, up_to(1)),
     Strip("key", "skipped", 1),
     Strip("key", "no index says anything of it", 1, unindexed=up_to(1)),

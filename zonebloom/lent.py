@@ -1,8 +1,8 @@
-"""Python objects lent to pyarrow's own threads: the process waits at its end to have them back.
+"""Let the process wait at its end for Python objects that pyarrow's own threads still hold.
 
-A thread that asks for Python's lock once Python is gone aborts the process, or it hangs. Scans that
-are not read to their end go on for a moment, and a thread may drop its last buffer after the last
-batch was given.
+A thread that asks for Python's lock after Python has ended aborts the process, or hangs. A scan
+that was not read to its end goes on for a moment, and a thread may drop its last buffer after the
+last batch was returned.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pyarrow as pa
 
 Item = TypeVar("Item")
 
-# Without a change for as long, what is lent is kept to the end: by a table or a reader in use.
+# If nothing was returned for this long, a table or a reader in use holds the rest to the end.
 _QUIET_SECONDS = 0.5
-# What runs is left to itself after as long: it may wait for what never comes.
+# Do not wait longer than this for a running iterator: it may wait for something that never comes.
 _RUNNING_SECONDS = 10.0
 
 _mark = object()
@@ -30,16 +30,17 @@ _ending = threading.Event()
 
 
 def mark() -> object:
-    """What an object that is lent keeps as its last attribute.
+    """Return the mark that an object in use by pyarrow's threads keeps as its last attribute.
 
-    Python drops the attributes in order and this one without a line of code, so a thread that has
-    dropped it asks for the lock no more.
+    The number of references to the mark is the number of such objects. Python drops attributes in
+    order, and dropping the mark runs no code. So a thread that has dropped it no longer needs the
+    lock.
     """
     return _mark
 
 
 class LentIterator(Iterator[Item]):
-    """Items made by Python for pyarrow's threads; when the process ends it makes no more."""
+    """An iterator that pyarrow's threads read. It makes no more items when the process ends."""
 
     def __init__(self, items: Iterator[Item]):
         self._items = items
@@ -56,7 +57,7 @@ class LentIterator(Iterator[Item]):
 
 
 class LentBytes(np.ndarray):
-    """Bytes that pyarrow's threads drop, as an array of uint8."""
+    """A uint8 array whose bytes pyarrow's threads use and drop."""
 
     def __new__(cls, data: bytes | pa.Buffer) -> LentBytes:
         return np.frombuffer(data, np.uint8).view(cls)
@@ -73,12 +74,13 @@ _num_unlent = _num_references()
 
 
 @atexit.register
-def _take_back() -> None:
+def _wait_for_threads() -> None:
     _ending.set()
-    last, since = _num_unlent, 0.0
-    while (now := _num_references()) > _num_unlent:
-        if now != last:
-            last, since = now, time.monotonic()
-        elif time.monotonic() - since > (_RUNNING_SECONDS if _running else _QUIET_SECONDS):
+    last_count, last_change = _num_unlent, 0.0
+    while (count := _num_references()) > _num_unlent:
+        now = time.monotonic()
+        if count != last_count:
+            last_count, last_change = count, now
+        elif now - last_change > (_RUNNING_SECONDS if _running else _QUIET_SECONDS):
             return
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal or Jupyter, lines in a log, or a function given."""
+"""Report the progress of long work: by a bar, by lines in a log, or by a function of the caller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zonebloom import arguments
 
 Progress: TypeAlias = bool | Callable[[int, int], Any] | None
 Report = Callable[[int], None]
-_SECONDS_A_LINE = 10.0
+_SECONDS_BETWEEN_LINES = 10.0
 
 
 def require_progress(progress: object) -> None:
@@ -23,7 +23,7 @@ def require_progress(progress: object) -> None:
 
 @contextmanager
 def reporting(progress: Progress, total: int, title: str) -> Iterator[Report | None]:
-    """Hand out a function given how many more rows are done."""
+    """Yield a function that takes the number of further rows done, or None without progress."""
     if not progress:
         yield None
     elif callable(progress):
@@ -48,7 +48,7 @@ def _summing(show: Callable[[int, int], Any], total: int) -> Report:
 
 @contextmanager
 def _bar(total: int, title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with rate and time left in a terminal or Jupyter, or lines in a log."""
+    """Yield a function that draws a bar in a terminal or Jupyter, or prints lines to a log."""
     try:
         from rich.console import Console
         from rich.progress import (
@@ -81,7 +81,7 @@ def _bar(total: int, title: str) -> Iterator[Callable[[int, int], None]]:
         *(words, BarColumn(16, table_column=line), TaskProgressColumn(table_column=line)),
         *(Rate(table_column=line), TimeRemainingColumn(table_column=line)),
     )
-    # What was done is said, or seen, when it is.
+    # The bar disappears at the end: callers print or return what was done.
     with Progress(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done, total: bar.update(task, completed=done)
@@ -92,15 +92,15 @@ def _rate_text(rate: float) -> str:
 
 
 def _lines(title: str) -> Callable[[int, int], None]:
-    """What says now and then how far it is, of work that takes long."""
-    begun = said = time.monotonic()
+    """Return a function that prints a line of progress every few seconds."""
+    start_time = last_line_time = time.monotonic()
 
     def show(done: int, total: int) -> None:
-        nonlocal said
+        nonlocal last_line_time
         now = time.monotonic()
-        if now - said < _SECONDS_A_LINE or not done:
+        if now - last_line_time < _SECONDS_BETWEEN_LINES or not done:
             return
-        said, rate = now, done / (now - begun)
+        last_line_time, rate = now, done / (now - start_time)
         print(
             f"{title}: {done:,} of {total:,} rows, {_rate_text(rate)}, "
             f"{max(total - done, 0) / rate:,.0f} s left",

@@ -1,8 +1,8 @@
-"""Sets of rows as half-open ranges, and what a search says about them.
+"""Sets of rows as half-open ranges, and the result of a search in an index.
 
-A row has an address, as in Lance: ``fragment_id << 32 | row offset in the fragment``. So
-one ``RowRanges`` holds ranges of one fragment (plain offsets) or of a whole dataset
-(addresses), and the algebra is the same.
+A row has an address, as in Lance: ``fragment_id << 32 | row offset in the fragment``. So a
+``RowRanges`` can hold rows of one fragment (as offsets) or of a whole dataset (as addresses), with
+the same operations.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from zonebloom.errors import InvalidArgument
 OFFSET_BITS = 32
 MAX_ROWS_PER_FRAGMENT = (1 << OFFSET_BITS) - 1
 
-_MOST_OFFSET = 2**63 - 1
+_MAX_OFFSET = 2**63 - 1
 _EMPTY = np.empty(0, dtype=np.int64)
 
 
 class RowRanges:
-    """An immutable set of rows, kept as sorted, disjoint, non-touching half-open ranges.
+    """An immutable set of rows, stored as sorted half-open ranges that do not overlap or touch.
 
     Parameters
     ----------
     ranges : iterable of (start, stop)
-        In any order, overlapping or empty ones too.
+        Ranges in any order. They may overlap or be empty.
 
     Examples
     --------
@@ -51,14 +51,14 @@ class RowRanges:
             pairs = [(start, stop) for start, stop in ranges]
         except (TypeError, ValueError):
             raise arguments.refusal(ranges, "ranges", "give pairs: [(start, stop), ...]") from None
-        whole = RowRanges.from_arrays([each[0] for each in pairs], [each[1] for each in pairs])
-        self.starts, self.stops = whole.starts, whole.stops
+        merged = RowRanges.from_arrays([start for start, _ in pairs], [stop for _, stop in pairs])
+        self.starts, self.stops = merged.starts, merged.stops
 
     @classmethod
     def from_arrays(
         cls, starts: np.ndarray | Sequence[int], stops: np.ndarray | Sequence[int]
     ) -> RowRanges:
-        """Make a set of ranges in any order, overlapping or empty ones too.
+        """Make a set from ranges in any order. They may overlap or be empty.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class RowRanges:
         Raises
         ------
         InvalidArgument
-            For a negative start or a stop before its start.
+            If a start is negative, or a stop is less than its start.
 
         Examples
         --------
@@ -96,17 +96,17 @@ class RowRanges:
 
     @classmethod
     def from_rows(cls, rows: np.ndarray) -> RowRanges:
-        """Make a set of rows.
+        """Make a set from row numbers.
 
         Parameters
         ----------
         rows : int64 array, shape (n,)
-            Ascending, each once.
+            Row numbers, ascending and distinct.
 
         Raises
         ------
         InvalidArgument
-            For rows in another order, a negative one, or 2⁶³ - 1.
+            If the rows are not ascending and distinct, or one is negative or 2⁶³ - 1.
 
         Examples
         --------
@@ -117,8 +117,8 @@ class RowRanges:
         if rows.size == 0:
             return cls._of(_EMPTY, _EMPTY)
         steps = np.diff(rows)
-        # Behind the last one there is no offset to end a range.
-        if rows[0] < 0 or (steps < 1).any() or rows[-1] == _MOST_OFFSET:
+        # The largest int64 cannot be in a range, because no stop lies beyond it.
+        if rows[0] < 0 or (steps < 1).any() or rows[-1] == _MAX_OFFSET:
             raise InvalidArgument("rows are given in ascending order, each once, from 0 on")
         ends = np.flatnonzero(steps > 1)
         return cls._of(rows[np.append(0, ends + 1)], rows[np.append(ends, rows.size - 1)] + 1)
@@ -130,21 +130,21 @@ class RowRanges:
         return ranges
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return int((self.stops - self.starts).sum())
 
     def __bool__(self) -> bool:
         return self.starts.size > 0
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """The ranges, ascending."""
+        """Iterate over the ranges, ascending."""
         return zip(self.starts.tolist(), self.stops.tolist(), strict=True)
 
     def __contains__(self, row: object) -> bool:
         if not isinstance(row, int | np.integer):
             return False
-        at = int(np.searchsorted(self.starts, row, side="right")) - 1
-        return at >= 0 and bool(row < self.stops[at])
+        position = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return position >= 0 and bool(row < self.stops[position])
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -158,14 +158,14 @@ class RowRanges:
 
     @property
     def num_ranges(self) -> int:
-        """Number of ranges."""
+        """The number of ranges."""
         return self.starts.size
 
     def __and__(self, other: RowRanges) -> RowRanges:
         if not isinstance(other, RowRanges):
             return NotImplemented
         if not self or not other:
-            return _NOTHING
+            return _EMPTY_RANGES
         return self._sweep(other, lambda inside: inside == 3)
 
     def __or__(self, other: RowRanges) -> RowRanges:
@@ -187,25 +187,28 @@ class RowRanges:
         return self._sweep(other, lambda inside: inside == 1)
 
     def issubset(self, other: RowRanges) -> bool:
-        """Whether every row of this set is in the other.
+        """Return whether every row of this set is in the other.
 
         >>> zb.RowRanges([(2, 4)]).issubset(zb.RowRanges([(0, 10)]))
         True
         """
         return not (self - arguments.of_type(other, RowRanges, "other"))
 
-    def _sweep(self, other: RowRanges, wanted) -> RowRanges:
-        """Walk both sets' bounds; ``inside`` is 1 within self, 2 within other, 3 in both."""
+    def _sweep(self, other: RowRanges, selects) -> RowRanges:
+        """Return the rows that ``selects`` accepts, by a sweep over the bounds of both sets.
+
+        ``selects`` gets an array with 1 for rows in self only, 2 in other only, 3 in both.
+        """
         points = np.concatenate([self.starts, self.stops, other.starts, other.stops])
         counts = np.repeat([self.starts.size, other.starts.size], 2)
         steps = np.repeat([1, -1, 2, -2], counts)
         order = np.argsort(points, kind="stable")
         points = points[order]
-        inside = wanted(np.cumsum(steps[order]))[:-1]
-        return RowRanges.from_arrays(points[:-1][inside], points[1:][inside])
+        is_selected = selects(np.cumsum(steps[order]))[:-1]
+        return RowRanges.from_arrays(points[:-1][is_selected], points[1:][is_selected])
 
     def window(self, start: int, stop: int) -> RowRanges:
-        """The rows in ``[start, stop)``, counted from ``start``.
+        """Return the rows in ``[start, stop)``, counted from ``start``.
 
         >>> zb.RowRanges([(0, 10), (30, 40)]).window(5, 35)
         RowRanges([(0, 5), (25, 30)])
@@ -214,12 +217,12 @@ class RowRanges:
         low = int(np.searchsorted(self.stops, start, side="right"))
         high = int(np.searchsorted(self.starts, stop, side="left"))
         if low >= high or start >= stop:
-            return _NOTHING
+            return _EMPTY_RANGES
         starts = np.maximum(self.starts[low:high], start) - start
         return RowRanges._of(starts, np.minimum(self.stops[low:high], stop) - start)
 
     def rows(self) -> np.ndarray:
-        """All rows of the set, ascending.
+        """Return all rows of the set, ascending.
 
         Returns
         -------
@@ -235,11 +238,11 @@ class RowRanges:
         return offsets + np.arange(offsets.size)
 
     def rows_at(self, numbers: np.ndarray) -> np.ndarray:
-        """Rows of the set by their number, counted from 0 in ascending order.
+        """Return rows by their position in the set. The lowest row has position 0.
 
         Parameters
         ----------
-        numbers : integers, shape (n,)
+        numbers : integer array, shape (n,)
 
         Returns
         -------
@@ -248,7 +251,7 @@ class RowRanges:
         Raises
         ------
         InvalidArgument
-            For a number that is not below ``len(self)``.
+            If a position is negative, or not less than ``len(self)``.
 
         Examples
         --------
@@ -258,16 +261,16 @@ class RowRanges:
         numbers = arguments.whole_numbers(numbers, "numbers", len(self) - 1)
         counts = self.stops - self.starts
         firsts = np.cumsum(counts) - counts
-        within = np.searchsorted(firsts, numbers, side="right") - 1
-        return self.starts[within] + numbers - firsts[within]
+        ranges = np.searchsorted(firsts, numbers, side="right") - 1
+        return self.starts[ranges] + numbers - firsts[ranges]
 
     def shift(self, rows: int) -> RowRanges:
-        """The same ranges, ``rows`` further on.
+        """Return the set with ``rows`` added to every row.
 
         Raises
         ------
         InvalidArgument
-            When a row would be below 0 or over 2⁶³ - 1.
+            If a row would be below 0 or above 2⁶³ - 1.
 
         Examples
         --------
@@ -277,7 +280,7 @@ class RowRanges:
         if not self:
             return self
         rows = arguments.whole(
-            rows, "rows", -int(self.starts[0]), _MOST_OFFSET - int(self.stops[-1])
+            rows, "rows", -int(self.starts[0]), _MAX_OFFSET - int(self.stops[-1])
         )
         return RowRanges._of(self.starts + rows, self.stops + rows)
 
@@ -289,14 +292,14 @@ class RowRanges:
 
 
 def _offsets(values: Any, parameter: str) -> np.ndarray:
-    """Row numbers as int64, shape (n,)."""
+    """Return row numbers as int64, shape (n,)."""
     if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
         return values
-    # Those below 0 are refused as ranges.
-    return arguments.whole_numbers(values, parameter, least=-_MOST_OFFSET).astype(np.int64)
+    # The callers refuse negative numbers, with a message about ranges.
+    return arguments.whole_numbers(values, parameter, least=-_MAX_OFFSET).astype(np.int64)
 
 
-_NOTHING = RowRanges()
+_EMPTY_RANGES = RowRanges()
 _RESULT_SCHEMA = pa.schema(
     [
         ("fragment_id", pa.uint64()),
@@ -310,25 +313,25 @@ Kind = Literal["Exact", "AtMost", "AtLeast"]
 
 
 class SearchResult(Shown):
-    """What an index says of a predicate: two bounds of the rows it is true for.
+    """An upper and a lower bound of the rows for which a predicate is true.
 
-    Predicates have three values (true, false, null). Rows outside ``at_most`` are not true;
-    rows inside ``at_least`` are not false. AND intersects both bounds and OR unites them.
-    NOT swaps them: what is not false for ``p`` is not true for ``NOT p``.
+    A predicate is true, false or null for a row. It is not true for any row outside ``at_most``,
+    and not false for any row inside ``at_least``. AND intersects both bounds, and OR unites them.
+    NOT swaps them: a row for which ``p`` is not false is a row for which ``NOT p`` is not true.
 
     Attributes
     ----------
     at_most, at_least, universe : RowRanges
-        Row addresses; ``universe`` is every row of the dataset.
+        Row addresses. ``universe`` is every row of the dataset.
     covered : tuple of frozenset of int, or None
-        Fragment ids of each index that answered; None where that is not known.
+        The fragments that each index covers, by id. None if that is not known.
     null_free : bool
-        Whether no row is null for the predicate, as far as the bounds say: only then are rows in
-        both bounds true.
+        Whether the predicate is known to be null for no row. Only then is it true for every row in
+        both bounds.
     kind : {"Exact", "AtMost", "AtLeast"}
-        "Exact": the bounds meet, or nothing can match. "AtMost": ``ranges`` is the upper
-        bound, the rows in it are to be rechecked. "AtLeast": nothing bounds the result from
-        above, and ``ranges`` is the lower bound.
+        "Exact": both bounds are equal, or no row can match. "AtMost": ``ranges`` is the upper
+        bound, and its rows must be rechecked. "AtLeast": there is no upper bound, and ``ranges`` is
+        the lower bound.
 
     Examples
     --------
@@ -362,7 +365,7 @@ class SearchResult(Shown):
         self.covered: tuple[frozenset[int], ...] | None = covered
         self.universe: RowRanges = universe
         self.at_most: RowRanges = universe if at_most is None else at_most
-        self.at_least: RowRanges = _NOTHING if at_least is None else at_least
+        self.at_least: RowRanges = _EMPTY_RANGES if at_least is None else at_least
         paths = {} if paths is None else paths
         self.paths: Mapping[int, str] = arguments.of_type(paths, Mapping, "paths")
 
@@ -393,7 +396,7 @@ class SearchResult(Shown):
 
     @property
     def kind(self) -> Kind:
-        """Which bound ``ranges`` is."""
+        """The bound that ``ranges`` is."""
         if not self.at_most or (self.null_free and self.at_most == self.at_least):
             return "Exact"
         if self.at_least and self.at_most == self.universe:
@@ -402,31 +405,36 @@ class SearchResult(Shown):
 
     @property
     def ranges(self) -> dict[int, RowRanges]:
-        """The bound ``kind`` names: fragment id to row offsets, fragments with none left out."""
+        """The bound that ``kind`` names: row offsets by fragment id, without empty fragments."""
         return by_fragment(self.at_least if self.kind == "AtLeast" else self.at_most)
 
     def to_table(self) -> pa.Table:
-        """The ranges as a table: ``fragment_id``, ``path``, ``start``, ``stop``.
+        """Return the ranges as a table: ``fragment_id``, ``path``, ``start``, ``stop``.
 
         >>> ds.search("id = 42").to_table().to_pylist()
         [{'fragment_id': 1, 'path': '1.parquet', 'start': 300, 'stop': 400}]
         """
         rows = [
-            {"fragment_id": fragment_id, "path": self.paths.get(fragment_id), "start": a, "stop": b}
+            {
+                "fragment_id": fragment_id,
+                "path": self.paths.get(fragment_id),
+                "start": start,
+                "stop": stop,
+            }
             for fragment_id, ranges in self.ranges.items()
-            for a, b in ranges
+            for start, stop in ranges
         ]
         return pa.Table.from_pylist(rows, _RESULT_SCHEMA)
 
     def __str__(self) -> str:
         ranges = self.ranges
-        rows = sum(len(each) for each in ranges.values())
+        num_rows = sum(map(len, ranges.values()))
         lines = [
-            f"SearchResult: {self.kind}, {rows:,} of {len(self.universe):,} rows "
+            f"SearchResult: {self.kind}, {num_rows:,} of {len(self.universe):,} rows "
             f"in {len(ranges):,} of {len(by_fragment(self.universe)):,} fragments"
         ]
-        for fragment_id, of_fragment in list(ranges.items())[:5]:
-            lines.append(f"  {self._name(fragment_id)}: {ranges_text(of_fragment, 4)}")
+        for fragment_id, offsets in list(ranges.items())[:5]:
+            lines.append(f"  {self._name(fragment_id)}: {ranges_text(offsets, 4)}")
         if len(ranges) > 5:
             lines.append(f"  ... {len(ranges) - 5:,} more fragments")
         return "\n".join(lines)
@@ -435,34 +443,34 @@ class SearchResult(Shown):
         return self.paths.get(fragment_id, f"fragment {fragment_id}")
 
     def _repr_html_(self) -> str:
-        kept = by_fragment(self.at_most)
-        files = []
-        for fragment_id, every in by_fragment(self.universe).items():
-            rows, name = kept.get(fragment_id, _NOTHING), self._name(fragment_id)
+        kept_rows = by_fragment(self.at_most)
+        strips = []
+        for fragment_id, all_rows in by_fragment(self.universe).items():
+            rows, name = kept_rows.get(fragment_id, _EMPTY_RANGES), self._name(fragment_id)
             words = f"rows {ranges_text(rows, 3)}" if rows else "skipped"
-            strip = Strip(name, words, int(every.stops[-1]), (rows.starts, rows.stops))
-            covered = self.covered is None or any(fragment_id in ids for ids in self.covered)
-            # Of a file that no index covers, paths alone can tell that it holds nothing.
-            if rows and not covered:
+            strip = Strip(name, words, int(all_rows.stops[-1]), (rows.starts, rows.stops))
+            is_covered = self.covered is None or any(fragment_id in ids for ids in self.covered)
+            # A file that no index covers can still be skipped, by the partition values of its path.
+            if rows and not is_covered:
                 strip = Strip(name, f"{words}, not indexed", 1, unindexed=up_to(1))
-            files.append(strip)
-        return page(title_html(str(self).splitlines()[0]), pictures_html(files))
+            strips.append(strip)
+        return page(title_html(str(self).splitlines()[0]), pictures_html(strips))
 
 
-def ranges_text(rows: RowRanges, most: int) -> str:
-    """The first few ranges, and how many more there are."""
-    first = ", ".join(f"{start:,}-{stop:,}" for start, stop in itertools.islice(rows, most))
-    more = rows.num_ranges - most
-    return first + (f", ... {more:,} more" if more > 0 else "")
+def ranges_text(rows: RowRanges, max_ranges: int) -> str:
+    """Return the first ranges as text, and the number of further ones."""
+    first = ", ".join(f"{start:,}-{stop:,}" for start, stop in itertools.islice(rows, max_ranges))
+    num_more = rows.num_ranges - max_ranges
+    return first + (f", ... {num_more:,} more" if num_more > 0 else "")
 
 
 def by_fragment(addresses: RowRanges) -> dict[int, RowRanges]:
-    """Split row addresses, in ranges that cross no fragment, into offsets by fragment id."""
+    """Split row addresses into row offsets by fragment id. No range may cross a fragment."""
     ids = addresses.starts >> OFFSET_BITS
     result: dict[int, RowRanges] = {}
     if ids.size == 0:
         return result
-    # Most lookups lead to one range.
+    # Most lookups find one range, for which np.diff would be wasted.
     cuts = np.flatnonzero(np.diff(ids)) + 1 if ids.size > 1 else ids[:0]
     for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), ids.size], strict=True):
         fragment_id = int(ids[low])

@@ -1,4 +1,4 @@
-"""How numbers and tables look in a terminal."""
+"""Format numbers and tables for a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def bytes_text(count: int) -> str:
-    """A size for people, in decimal units.
+    """Return a size in decimal units, for people.
 
     >>> bytes_text(999), bytes_text(80_000_000)
     ('999 B', '80.0 MB')
@@ -21,7 +21,7 @@ def bytes_text(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things.
+    """Return a number with its noun, in the plural where that is right.
 
     >>> counted(1, "read"), counted(2000, "row group")
     ('1 read', '2,000 row groups')
@@ -30,7 +30,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def table_text(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns aligned, numbers to the right.
+    """Return a table with aligned columns. Columns of numbers are aligned to the right.
 
     >>> print(table_text(["name", "zones"], [["id_idx", 29]]))
     name    zones
@@ -41,15 +41,18 @@ def table_text(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def numeric_columns(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[bool]:
-    """Which columns hold numbers alone."""
+    """Return for each column whether all its cells are numbers."""
     return [
-        bool(rows) and all(isinstance(row[at], int | float) for row in rows)
-        for at in range(len(headers))
+        bool(rows) and all(isinstance(row[column], int | float) for row in rows)
+        for column in range(len(headers))
     ]
 
 
 def aligned(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
-    """Cells of lines brought to the widths of their columns, to the left or to the right."""
+    """Pad the cells of lines to the width of their column, and join them.
+
+    ``right`` says for each column whether its cells are aligned to the right.
+    """
     widths = [max(map(text_width, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(_padded, line, widths, right)).rstrip() for line in lines)
 
@@ -60,11 +63,14 @@ def _padded(cell: str, width: int, to_right: bool) -> str:
 
 
 def text_width(text: str) -> int:
-    """Columns a text takes in a terminal: East Asian characters two, combining ones none."""
-    return sum(
-        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1
-        for each in text
-    )
+    """Return the terminal columns of a text: two for East Asian characters, none for combining."""
+    return sum(map(_character_width, text))
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def cell_text(cell: object) -> str:

@@ -1,4 +1,4 @@
-"""Work on several threads, with results in order and few of them waiting."""
+"""Run work on several threads and return the results in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-# Requests to a store side by side, where each is a round trip and little else.
+# Parallel requests to an object store. A request is mostly waiting, so more than the cores pay.
 REMOTE_THREADS = 16
 
 Item = TypeVar("Item")
@@ -16,6 +16,7 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -27,6 +28,7 @@ def in_order(
     items: Iterable[Item],
     window: int,
 ) -> Iterator[Result]:
+    """Yield the results of ``work`` in the order of the items, at most ``window`` of them ahead."""
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
@@ -41,7 +43,7 @@ def in_order(
 
 
 def in_parts(size: int, work: Callable[[slice], Result]) -> list[Result]:
-    """Work on some items in as many parts as there are cores, side by side."""
+    """Split ``size`` items into as many slices as there are cores, and work on them in parallel."""
     bounds = [size * number // cores() for number in range(cores() + 1)]
     with ThreadPoolExecutor(cores()) as pool:
         return list(pool.map(work, map(slice, bounds, bounds[1:])))

@@ -1,4 +1,4 @@
-"""The version of the package, on which drivers and workers must agree, and of what it writes."""
+"""The version of the package, which drivers and workers must share, and of its file format."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What a release changes is told at the end of README.
+# The changes of each release are listed at the end of README.
 __version__ = "0.2.0"
 
-# Of all files of an index; raised by a change that an earlier release would misread.
+# The format of all files of an index. A change that an earlier release would misread raises it.
 FORMAT_VERSION = 5
 _KEY = b"zonebloom_format"
 
 
 class NewerFormat(ValueError):
-    """A file of a newer zonebloom, whose content means nothing here."""
+    """A file was written by a newer zonebloom, so its content cannot be understood."""
 
     def __init__(self, written_as: int):
         super().__init__(
@@ -26,12 +26,12 @@ class NewerFormat(ValueError):
 
 
 def stamped(schema: pa.Schema) -> pa.Schema:
-    """A schema whose Arrow file says the format it is in."""
+    """Return a schema with metadata that names the format of the Arrow file."""
     return schema.with_metadata({**(schema.metadata or {}), _KEY: str(FORMAT_VERSION).encode()})
 
 
 def require_known(schema: pa.Schema) -> None:
-    """Raise NewerFormat for an Arrow file of a newer format; files before format 4 do not say."""
+    """Raise `NewerFormat` for an Arrow file of a newer format. Files before format 4 name none."""
     written_as = int((schema.metadata or {}).get(_KEY, b"1"))
     if written_as > FORMAT_VERSION:
         raise NewerFormat(written_as)

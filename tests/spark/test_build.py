@@ -85,7 +85,7 @@ def test_active_session_is_used_for_much_when_none_is_given(
 
     monkeypatch.setattr("zonebloom.spark.jobs.train_on_spark", record)
     # Of work that takes this long, a log has a line.
-    monkeypatch.setattr("zonebloom.progress._SECONDS_A_LINE", 0)
+    monkeypatch.setattr("zonebloom.progress._SECONDS_BETWEEN_LINES", 0)
     zb.dataset(lake).create_scalar_index("id", progress=True)
     assert used == ([] if least_bytes else [spark])
     assert ("in this process" if least_bytes else "on Spark") in capsys.readouterr().err
