@@ -123,8 +123,8 @@ def number_of_keys(request, monkeypatch):
     """Keys that choose zones, or that all rows are held against."""
     if request.param == "many keys":
         monkeypatch.setattr(module, "_MOST_CHOOSING", 1)
-        monkeypatch.setattr(narrow, "_MANY", 1)
-        monkeypatch.setattr(narrow, "_MOST_IN_SET", 1)
+        monkeypatch.setattr(narrow, "_MAX_SINGLE_KEYS", 1)
+        monkeypatch.setattr(narrow, "_MAX_IN_SET", 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -180,8 +180,8 @@ def test_several_columns(tmp_path_factory, data):
     with pytest.MonkeyPatch.context() as patched:
         if data.draw(st.booleans()):
             patched.setattr(module, "_MOST_CHOOSING", 1)
-            patched.setattr(narrow, "_MANY", 1)
-            patched.setattr(narrow, "_MOST_IN_SET", 1)
+            patched.setattr(narrow, "_MAX_SINGLE_KEYS", 1)
+            patched.setattr(narrow, "_MAX_IN_SET", 1)
         found = answers(ds, names, pa.table(columns))
         assert found == expected(tables, names, keys)
         assert answers(ds, names, columns) == found

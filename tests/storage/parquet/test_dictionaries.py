@@ -30,7 +30,7 @@ def page(values: np.ndarray) -> np.ndarray:
 def test_the_least_used_goes_first() -> None:
     made = [Dictionary(LEAF, 0, page(np.arange(100) + 1000 * i)) for i in range(3)]
     assert [one.num_bytes for one in made] == [800] * 3
-    kept = Dictionaries(most_bytes=2 * 800)
+    kept = Dictionaries(max_bytes=2 * 800)
     for number in (0, 1, 0, 2):
         assert kept.get(number, lambda number=number: made[number]) is made[number]
     assert kept.num_bytes == 2 * 800

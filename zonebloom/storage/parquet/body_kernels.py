@@ -1,4 +1,4 @@
-"""Bodies of pages, decompressed.
+"""Kernels that decompress the bodies of pages.
 
 Source: format_description.txt of Snappy.
 """
@@ -16,18 +16,19 @@ from zonebloom.storage.parquet.page_bytes import byte_at, copy_bytes, varint_at
 
 _0, _1, _2, _3, _4, _5, _7, _8 = map(np.uint64, (0, 1, 2, 3, 4, 5, 7, 8))
 _16, _32, _48, _80 = map(np.uint64, (16, 32, 48, 80))
-# Tags of literals, and of copies by how many bytes say from where.
+# The kinds of elements: literals, and copies with an offset of one, two or four bytes.
 _LITERAL, _COPY_1, _COPY_2 = map(np.uint64, (0, 1, 2))
-# Literals of more bytes have their length behind the tag.
-_SHORT = np.uint64(60)
+# The length of a literal of up to 60 bytes is in its tag. That of a longer one follows the tag.
+_MAX_SHORT_LITERAL = np.uint64(60)
 
 
 @inlined
 def _without_branches(at, stop, target, end, room):
-    """Decompress elements far from both ends; where the next one is, and where it goes.
+    """Decompress elements while both ends are far away. Return the next positions in both.
 
-    Whether an element is a literal or a copy, which processors cannot foresee, is computed with.
-    It ends before one that is long, or copied from near.
+    A processor cannot predict whether an element is a literal or a copy, so the difference is
+    computed instead of tested. The loop stops before a long element, and before a copy whose source
+    is near its target.
     """
     while stop - at > _80 and room - end > _80:
         word = load_32(at)
@@ -39,16 +40,16 @@ def _without_branches(at, stop, target, end, room):
         length += is_short * (_3 - (length - _1 & ~_7))
         distance = word >> _8 & ((_1 << kind * _8) - _1)
         distance += is_short * (tag >> _5 << _8)
-        if kind == _3 or (every_bit_if_literal & length) > _SHORT:
+        if kind == _3 or (every_bit_if_literal & length) > _MAX_SHORT_LITERAL:
             break
         if (distance | every_bit_if_literal) < _16 or distance > end - target:
             break
-        copied = (at + _1) & every_bit_if_literal | (end - distance) & ~every_bit_if_literal
-        copy_16(end, copied)
+        source = (at + _1) & every_bit_if_literal | (end - distance) & ~every_bit_if_literal
+        copy_16(end, source)
         if length > _16:
-            copy_16(end + _16, copied + _16)
-            copy_16(end + _32, copied + _32)
-            copy_16(end + _48, copied + _48)
+            copy_16(end + _16, source + _16)
+            copy_16(end + _32, source + _32)
+            copy_16(end + _48, source + _48)
         end += length
         at += _1 + kind + (length & every_bit_if_literal)
     return at, end
@@ -56,7 +57,10 @@ def _without_branches(at, stop, target, end, room):
 
 @kernel(int64(uint64, int64, uint64, int64))
 def decompress_snappy(source, num_bytes, target, size):
-    """Decompress Snappy's format at an address into ``size`` bytes at another: 0, or -1."""
+    """Decompress Snappy data from one address into ``size`` bytes at another.
+
+    Return 0, or -1 if the data are not valid or have another size.
+    """
     claimed, start = varint_at(source, 0, num_bytes)
     if start < 0 or claimed != np.uint64(size):
         return -1
@@ -69,8 +73,8 @@ def decompress_snappy(source, num_bytes, target, size):
         kind = tag & _3
         length = (tag >> _2) + _1
         if kind == _LITERAL:
-            if length > _SHORT:
-                width = length - _SHORT
+            if length > _MAX_SHORT_LITERAL:
+                width = length - _MAX_SHORT_LITERAL
                 if stop - at < width:
                     return -1
                 length = _1
@@ -101,29 +105,32 @@ def decompress_snappy(source, num_bytes, target, size):
             at += _4
         if distance == 0 or distance > end - target or length > room - end:
             return -1
-        copied = end - distance
+        copy_source = end - distance
         if room - end >= length + _16:
-            # Twice as far back is the same again.
-            done = np.uint64(0)
-            while distance < _8 and done < length:
+            # The copy repeats with the period ``distance``, so the bytes at twice the distance are
+            # the same. Double it until eight bytes can be copied together.
+            num_copied = np.uint64(0)
+            while distance < _8 and num_copied < length:
                 for i in range(np.int64(distance)):
-                    copy_1(end + done + np.uint64(i), copied + np.uint64(i))
-                done += distance
+                    copy_1(end + num_copied + np.uint64(i), copy_source + np.uint64(i))
+                num_copied += distance
                 distance *= _2
-            while done < length:
-                copy_8(end + done, end + done - distance)
-                done += _8
+            while num_copied < length:
+                copy_8(end + num_copied, end + num_copied - distance)
+                num_copied += _8
         else:
             for i in range(np.int64(length)):
-                copy_1(end + np.uint64(i), copied + np.uint64(i))
+                copy_1(end + np.uint64(i), copy_source + np.uint64(i))
         end += length
     return 0 if end == room else -1
 
 
 @inlined
-def _literal_alone(source, num_bytes, size):
-    """Where what Snappy could not compress begins in a body: ``size`` bytes, up to the end of that;
-    -1 of other bodies."""
+def _single_literal(source, num_bytes, size):
+    """Return the start of the data in a body that Snappy could not compress.
+
+    Such a body is a single literal of ``size`` bytes. Return -1 for other bodies.
+    """
     claimed, at = varint_at(source, 0, num_bytes)
     if at < 0 or at == num_bytes or claimed != np.uint64(size):
         return -1
@@ -142,10 +149,10 @@ def _literal_alone(source, num_bytes, size):
 
 @kernel(int64(readonly(uint8), uint8[::1], int64[:, ::1], readonly(int64), readonly(int64, 2)))
 def read_bodies(data, out, pages, bounds, columns):
-    """Where the bodies of pages are in memory, and their sizes; 0, or -1.
+    """Set the address and size of the body of each page. Return 0, or -1 if a body is not valid.
 
-    Those compressed by Snappy are decompressed into ``out``, one after another, unless they are as
-    long as before; those, and all of other codecs, are as they are stored. The other parameters are
+    Bodies that Snappy compressed are decompressed into ``out``, one after another. Bodies that it
+    could not compress, and those of other codecs, stay where they are. The other parameters are
     those of `header_kernels.open_pages`.
     """
     base = np.uint64(data.ctypes.data)
@@ -160,13 +167,13 @@ def read_bodies(data, out, pages, bounds, columns):
                 continue
             if size > out.shape[0] - end:
                 return -1
-            begin = _literal_alone(body, pages[SIZE, i], size)
+            begin = _single_literal(body, pages[SIZE, i], size)
             if begin >= 0:
                 pages[ADDRESS, i] = np.int64(body) + begin
                 pages[SIZE, i] = size
                 continue
             plain = target + np.uint64(end)
-            # Snappy has a byte at least, even of nothing; some writers leave it out.
+            # Even empty data have one byte in Snappy's format, but some writers omit it.
             if size and decompress_snappy(body, pages[SIZE, i], plain, size) < 0:
                 return -1
             pages[ADDRESS, i] = np.int64(plain)

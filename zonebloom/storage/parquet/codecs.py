@@ -1,4 +1,4 @@
-"""Bodies of pages: decompressed, and held against their checksums; why a page is refused."""
+"""Decompress the bodies of pages, verify their checksums, and make errors of kernel codes."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from zonebloom.storage.parquet import header_kernels
 from zonebloom.storage.parquet.body_kernels import decompress_snappy
 from zonebloom.storage.parquet.leaf_type import CODECS, GZIP, SNAPPY, Undecodable
 
-# The largest window, and gzip's header and trailer or zlib's.
+# For zlib: the largest window, and a header of either gzip or zlib.
 _GZIP_BITS = 47
 
 
 def decompressor(codec: int) -> Callable[[Any, int], pa.Buffer]:
-    """What decompresses a page of a codec, given as in parquet.thrift, to a number of bytes.
+    """Return a function that decompresses a page body to a given number of bytes.
 
-    PyArrow leaves what a body does not fill as it was in memory. Of zstd it compares that number
-    with what the body says; of LZ4 the header's kernel has done so, of Snappy its own does.
+    ``codec`` is a number of parquet.thrift. PyArrow does not clear the part of the output that a
+    body does not fill, so each body must be proven to have its full size. PyArrow does this for
+    zstd, the kernel of the header for LZ4, and our own kernel for Snappy.
     """
     if codec == SNAPPY:
-        return _snappy
+        return _decompress_snappy
     decompress = pa.Codec(CODECS[codec]).decompress if codec else None
 
-    def decompressed(body: Any, size: int) -> pa.Buffer:
+    def decompress_to_size(body: Any, size: int) -> pa.Buffer:
         assert decompress is not None
         try:
             if codec == GZIP:
-                # One byte more: with room left it goes on to its checksum.
+                # Allow one byte more, so that zlib goes on to the checksum at the end.
                 stream = zlib.decompressobj(_GZIP_BITS)
                 inflated = pa.py_buffer(stream.decompress(body, size + 1))
                 if not stream.eof:
@@ -45,10 +46,10 @@ def decompressor(codec: int) -> Callable[[Any, int], pa.Buffer]:
             raise FragmentUnreadable("a page does not have the size it claims")
         return inflated
 
-    return decompressed
+    return decompress_to_size
 
 
-def _snappy(body: Any, size: int) -> pa.Buffer:
+def _decompress_snappy(body: Any, size: int) -> pa.Buffer:
     stored = np.frombuffer(body, dtype=np.uint8)
     inflated = pa.allocate_buffer(size)
     if decompress_snappy(stored.ctypes.data, stored.size, inflated.address, size) < 0:
@@ -57,7 +58,7 @@ def _snappy(body: Any, size: int) -> pa.Buffer:
 
 
 def verify(data: np.ndarray, page: np.ndarray) -> None:
-    """Hold a page against its checksum, a CRC32 of what follows its header."""
+    """Raise `FragmentUnreadable` if the CRC32 of the bytes after the page header is wrong."""
     stop = page[header_kernels.BEGIN] + page[header_kernels.SIZE]
     body = data[page[header_kernels.CHECKED] : stop].tobytes()
     if zlib.crc32(body) != page[header_kernels.CHECKSUM] & 0xFFFFFFFF:
@@ -65,7 +66,7 @@ def verify(data: np.ndarray, page: np.ndarray) -> None:
 
 
 def refusal(code: int) -> Undecodable | FragmentUnreadable:
-    """Why a page is refused, as kernels say."""
+    """Return the exception for the code with which a kernel refuses a page."""
     if code in (header_kernels.MALFORMED, header_kernels.UNKNOWN_LEVELS):
         return Undecodable()
     if code == header_kernels.MISPLACED:

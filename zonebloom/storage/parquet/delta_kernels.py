@@ -1,4 +1,4 @@
-"""The encodings by differences; -1 where bytes run out or contradict themselves.
+"""Kernels for the DELTA encodings. They return -1 if bytes run out or contradict one another.
 
 Source: Encodings.md (DELTA_BINARY_PACKED and after it) of the Parquet format.
 """
@@ -14,7 +14,10 @@ from zonebloom.storage.parquet.page_bytes import varint_at, zigzag
 
 @kernel(int64(readonly(uint8), int64, int64, int64, int64[::1]))
 def deltas(data, at, stop, bits, out):
-    """Decode DELTA_BINARY_PACKED: ``out.size`` integers of some bits; where they end, or -1."""
+    """Decode ``out.size`` integers of ``bits`` bits from DELTA_BINARY_PACKED.
+
+    Return the end of their bytes, or -1.
+    """
     if stop > data.shape[0]:
         return -1
     address = np.uint64(data.ctypes.data)
@@ -39,46 +42,47 @@ def deltas(data, at, stop, bits, out):
         return at
     value = zigzag(first)
     out[0] = value
-    done = 1
-    while done < out.shape[0]:
-        coded, at = varint_at(address, at, stop)
+    num_decoded = 1
+    while num_decoded < out.shape[0]:
+        encoded_min, at = varint_at(address, at, stop)
         if at < 0 or np.int64(miniblocks) > stop - at:
             return -1
-        least = zigzag(coded)
+        min_delta = zigzag(encoded_min)
         widths = at
         at += np.int64(miniblocks)
-        for m in range(np.int64(miniblocks)):
-            if done >= out.shape[0]:
+        for miniblock in range(np.int64(miniblocks)):
+            if num_decoded >= out.shape[0]:
                 # Miniblocks without values have no bytes.
                 break
-            width = np.int64(data[widths + m])
+            width = np.int64(data[widths + miniblock])
             num_bytes = per_miniblock // 8 * width
-            wanted = min(per_miniblock, out.shape[0] - done)
+            num_values = min(per_miniblock, out.shape[0] - num_decoded)
             if width > bits or num_bytes > stop - at:
                 return -1
-            position = at * 8
-            for _ in range(wanted):
+            bit = at * 8
+            for _ in range(num_values):
                 delta = np.uint64(0)
-                filled = 0
-                while filled < width:
-                    byte = np.uint64(data[position >> 3]) >> np.uint64(position & 7)
-                    piece = min(8 - (position & 7), width - filled)
+                num_bits = 0
+                while num_bits < width:
+                    byte = np.uint64(data[bit >> 3]) >> np.uint64(bit & 7)
+                    piece = min(8 - (bit & 7), width - num_bits)
                     byte &= (np.uint64(1) << np.uint64(piece)) - np.uint64(1)
-                    delta |= byte << np.uint64(filled)
-                    filled += piece
-                    position += piece
-                value = np.int64(np.uint64(value) + np.uint64(least) + delta)
-                out[done] = value
-                done += 1
+                    delta |= byte << np.uint64(num_bits)
+                    num_bits += piece
+                    bit += piece
+                value = np.int64(np.uint64(value) + np.uint64(min_delta) + delta)
+                out[num_decoded] = value
+                num_decoded += 1
             at += num_bytes
     return at
 
 
 @kernel(int64(readonly(uint8), int64, int64, readonly(int64), readonly(int64), uint8[::1]))
 def join_prefixes(data, at, stop, prefixes, suffixes, out):
-    """Decode the texts of DELTA_BYTE_ARRAY into ``out``, one after another.
+    """Decode the strings of DELTA_BYTE_ARRAY into ``out``, one after another.
 
-    ``out`` has room for all ``prefixes`` and ``suffixes``; where the suffixes end, or -1.
+    ``prefixes`` and ``suffixes`` are lengths, and ``out`` has room for all of them. Return the end
+    of the suffixes in ``data``, or -1.
     """
     if stop > data.shape[0]:
         return -1
@@ -102,7 +106,10 @@ def join_prefixes(data, at, stop, prefixes, suffixes, out):
 
 @kernel(int64(readonly(uint8), int64, readonly(int64), uint8[::1]))
 def plain_texts(data, at, lengths, out):
-    """Texts that lie one after another with their lengths before them; bytes written, or -1."""
+    """Write consecutive strings to ``out`` in PLAIN encoding, each after its length.
+
+    Return the number of bytes written, or -1.
+    """
     end = 0
     for i in range(lengths.shape[0]):
         length = lengths[i]

@@ -1,4 +1,4 @@
-"""Dictionary pages, decompressed, and kept for the next lookup.
+"""Decode dictionary pages, and cache them for the next lookup.
 
 Source: Encodings.md (dictionary encoding) of the Parquet format.
 """
@@ -19,12 +19,12 @@ from zonebloom.storage.parquet.key_set import Keys
 from zonebloom.storage.parquet.leaf_type import LeafType, Undecodable
 
 _ENCODINGS = header_kernels.PLAIN, header_kernels.PLAIN_DICTIONARY
-# Of all dictionaries that are kept.
-MOST_BYTES = 256 << 20
+# The most bytes of all cached dictionaries together.
+MAX_CACHED_BYTES = 256 << 20
 
 
 class Dictionary:
-    """The values of a dictionary page; none where there is no page.
+    """The decoded dictionary page of a column chunk. Empty if the chunk has no dictionary page.
 
     Raises
     ------
@@ -48,7 +48,7 @@ class Dictionary:
             if codec and num_bytes:
                 body = decompressor(codec)(data[begin:], num_bytes)
             elif num_bytes:
-                # A copy: of what was read with it nothing is kept.
+                # Copy the page, so that the large read buffer around it can be freed.
                 body = pa.py_buffer(data[begin:].tobytes())
             if body.size != num_bytes:
                 raise FragmentUnreadable("a page does not have the size it claims")
@@ -57,53 +57,60 @@ class Dictionary:
         self._body = body
         self._page = [np.array([number]) for number in (body.address, body.size, self.size, 0)]
         num_bytes = self.size * leaf.width
-        # Where each text begins, and where one more would: a length stands before each.
+        # The offset of each string in the page, and one past the end. A length precedes each string
+        # in PLAIN encoding, so the offsets are known only after a pass over all of them.
         self._text_starts = np.empty(0 if leaf.width else self.size + 1, dtype=np.uint32)
         if not leaf.width:
             num_bytes = take_kernels.text_starts(body.address, body.size, self._text_starts)
-        # Of one that claims too few values, a key among the others would not be found.
+        # A page that understates its number of values would hide the remaining keys from a lookup.
         if num_bytes != body.size:
             raise FragmentUnreadable("a dictionary does not have the bytes of its values")
-        # As `take_kernels.take` wants it.
+        # The arguments of `take_kernels.take`: address of the page, address of the offsets, size.
         self.place = body.address, self._text_starts.ctypes.data, self.size
 
     @property
     def num_bytes(self) -> int:
-        """Bytes it takes in memory."""
+        """The bytes that the dictionary takes in memory."""
         return self._body.size + self._text_starts.nbytes
 
     def hits(self, keys: Keys) -> np.ndarray:
-        """Which of the values are keys, uint8."""
+        """Return a uint8 mask of the values that are among the keys."""
         hits = np.zeros(self.size, dtype=np.uint8)
         hits[keys.find(*self._page, room=self.size + 1)] = 1
         return hits
 
 
 class Dictionaries:
-    """The dictionaries read last, by what names a chunk for good."""
+    """A cache of the least recently used dictionaries, up to a number of bytes.
 
-    def __init__(self, most_bytes: int = MOST_BYTES):
-        self._most_bytes = most_bytes
+    A key identifies one column chunk of one version of a file, so entries never become stale.
+    """
+
+    def __init__(self, max_bytes: int = MAX_CACHED_BYTES):
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, Dictionary] = OrderedDict()
+        self._cached: OrderedDict[Hashable, Dictionary] = OrderedDict()
         self.num_bytes = 0
 
     def get(self, key: Hashable | None, read: Callable[[], Dictionary]) -> Dictionary:
-        """The dictionary of a chunk, read if it is not kept; without a key it never is."""
+        """Return the cached dictionary, or read and cache it.
+
+        If ``key`` is None, do not cache it.
+        """
         with self._lock:
-            dictionary = self._kept.get(key)
+            dictionary = self._cached.get(key)
             if dictionary is not None:
-                self._kept.move_to_end(key)
+                self._cached.move_to_end(key)
                 return dictionary
         dictionary = read()
         if key is None:
             return dictionary
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = dictionary
+            if key not in self._cached:
+                self._cached[key] = dictionary
                 self.num_bytes += dictionary.num_bytes
-            while self.num_bytes > self._most_bytes:
-                self.num_bytes -= self._kept.popitem(last=False)[1].num_bytes
+            while self.num_bytes > self._max_bytes:
+                self.num_bytes -= self._cached.popitem(last=False)[1].num_bytes
         return dictionary
 
 

@@ -1,4 +1,4 @@
-"""Where values that a filter may hold are among those that pages store; see `find_kernels`."""
+"""Find the stored values of pages that a Bloom filter of keys may hold. See `find_kernels`."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from zonebloom.sbbf.xxh64 import hash_bytes, hash_width_4, hash_width_8
 from zonebloom.storage.parquet.find_kernels import PAGES
 from zonebloom.storage.parquet.page_bytes import copy_bytes, text_at
 
-# Values that are hashed, then looked up: so the processor has several on the way.
-_AT_ONCE = 512
+# Values are hashed in groups before they are checked, so that the processor can overlap the loads.
+_GROUP_SIZE = 512
 
 
 @kernel(int64(*PAGES, int64, readonly(uint32), int64[::1]))
 def find_hashed(addresses, sizes, counts, bases, width, words, positions):
-    """Positions of the values that a filter may hold; how many, or -1."""
-    values = np.empty(_AT_ONCE, dtype=np.uint64)
+    """Write the positions of the values that a filter may hold. Return their number, or -1."""
+    values = np.empty(_GROUP_SIZE, dtype=np.uint64)
     halves = values.view(np.uint32)
-    copied = np.uint64(values.ctypes.data)
-    hashes = np.empty(_AT_ONCE, dtype=np.uint64)
-    are_hits = np.empty(_AT_ONCE, dtype=np.bool_)
+    values_address = np.uint64(values.ctypes.data)
+    hashes = np.empty(_GROUP_SIZE, dtype=np.uint64)
+    are_hits = np.empty(_GROUP_SIZE, dtype=np.bool_)
     hits = 0
     for page in range(addresses.shape[0]):
         address, size, count = np.uint64(addresses[page]), sizes[page], counts[page]
         if count < 0 or count * width > size or hits + count > positions.shape[0]:
             return -1
         at = 0
-        for first in range(0, count, _AT_ONCE):
-            num = min(count - first, _AT_ONCE)
+        for first in range(0, count, _GROUP_SIZE):
+            num = min(count - first, _GROUP_SIZE)
             if width in (4, 8):
-                copy_bytes(copied, address + np.uint64(first * width), num * width)
+                copy_bytes(values_address, address + np.uint64(first * width), num * width)
             if width == 8:
                 hash_width_8(values[:num], hashes[:num])
             elif width == 4:

@@ -1,8 +1,8 @@
-"""Where keys are among the values that pages store, as they are stored.
+"""Kernels that find keys among the values of pages, in the form in which pages store them.
 
-Values of pages lie anywhere in memory: each kernel is given the address and the size of each page,
-the number of values it stores, and the number of values stored before it. Nothing of a page is
-trusted: what runs out or contradicts itself is -1.
+Pages may lie anywhere in memory. Each kernel gets for each page its address, its size, the number
+of values that it stores (count), and the number of values stored before it (base). No byte of a
+page is trusted: kernels return -1 if the bytes run out or contradict one another.
 
 Source: Encodings.md of the Parquet format.
 """
@@ -17,13 +17,13 @@ from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.sbbf.xxh64 import hash_bytes
 from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, run_at, text_at
 
-# Types of what a kernel is given of pages: addresses, sizes, counts, and bases.
+# Types of the arguments that describe pages: addresses, sizes, counts and bases.
 PAGES = (readonly(int64), readonly(int64), readonly(int64), readonly(int64))
 
 
 @inlined
 def _mixed(hashed):
-    # Floating point numbers may differ in their high bits alone, integers in their low ones.
+    # Floats may differ only in their high bits, and integers only in their low ones.
     hashed ^= hashed >> np.uint64(32)
     return (hashed * np.uint64(0x9E3779B185EBCA87)) >> np.uint64(32)
 
@@ -46,7 +46,7 @@ def _may_be_in(hashed, bitmap):
 
 @inlined
 def _sample(address, length):
-    """A number that most texts that differ do not share: of their ends and their length."""
+    """Return a number made of both ends of a string and its length. Few strings share it."""
     if length < 8:
         sample = np.uint64(0)
         for j in range(length):
@@ -59,16 +59,17 @@ def _sample(address, length):
 
 @kernel(void(uint64, readonly(int64), uint64[::1]))
 def samples(address, starts, out):
-    """Of texts that lie at an address one after another, what `find_texts` looks at first."""
+    """Write a sample of each of some consecutive strings: `find_texts` compares samples first."""
     for i in range(out.shape[0]):
         out[i] = _sample(address + np.uint64(starts[i]), starts[i + 1] - starts[i])
 
 
 @kernel(int64(readonly(uint64), readonly(uint64), int64[::1], uint64[::1]))
 def hash_table(hashes, samples, table, bitmap):
-    """Fill a table of zeros with the numbers, from 1, of some hashes; -1 where it has no room.
+    """Fill a hash table with the numbers of hashes, counted from 1. Return -1 if it has no room.
 
-    The bitmap, of zeros, becomes a coarser and quicker answer by ``samples``: most others miss it.
+    ``table`` and ``bitmap`` are zeros before. In ``bitmap`` the bit of each sample is set. It is a
+    faster and coarser test, which most values that are not keys fail.
     """
     if hashes.shape[0] >= table.shape[0]:
         return -1
@@ -84,7 +85,10 @@ def hash_table(hashes, samples, table, bitmap):
 
 @kernel(int64(*PAGES, int64, readonly(uint64), readonly(int64), readonly(uint64), int64[::1]))
 def find_numbers(addresses, sizes, counts, bases, width, keys, table, bitmap, positions):
-    """Positions of the values, of 4 or 8 bytes, that are among some keys; how many, or -1."""
+    """Write the positions of the values that are keys. Return their number, or -1.
+
+    The values have 4 or 8 bytes.
+    """
     hits = 0
     if width not in (4, 8):
         return -1
@@ -131,10 +135,10 @@ def _is_equal(address, keys, key_start, length):
     )
 )
 def find_texts(addresses, sizes, counts, bases, width, keys, key_starts, table, bitmap, positions):
-    """Positions of the values that are among some keys; how many, or -1.
+    """Write the positions of the values that are keys. Return their number, or -1.
 
-    Key i is the bytes ``key_starts[i]`` to ``key_starts[i + 1]`` of ``keys``. Values have a
-    width, or their length before them.
+    Key i is the bytes ``key_starts[i]`` to ``key_starts[i + 1]`` of ``keys``. Values are ``width``
+    bytes long, or follow a length of 4 bytes if ``width`` is 0.
     """
     hits = 0
     num_keys = key_starts.shape[0] - 1
@@ -173,7 +177,10 @@ def find_texts(addresses, sizes, counts, bases, width, keys, key_starts, table, 
 
 @kernel(int64(*PAGES, readonly(uint8), int64[::1]))
 def find_indices(addresses, sizes, counts, bases, hits_of, positions):
-    """Positions of the dictionary indices that are hits; how many, or -1."""
+    """Write the positions of the dictionary indices that are hits. Return their number, or -1.
+
+    ``hits_of`` says for each entry of the dictionary whether it is a hit.
+    """
     hits = 0
     for page in range(addresses.shape[0]):
         address, stop = np.uint64(addresses[page]), sizes[page]
@@ -186,21 +193,21 @@ def find_indices(addresses, sizes, counts, bases, hits_of, positions):
         if width > 32:
             return -1
         at = 1
-        done = 0
-        while done < count:
-            wanted, index, begin, at = run_at(address, at, stop, width, count - done)
-            if wanted < 0 or index >= hits_of.shape[0]:
+        num_read = 0
+        while num_read < count:
+            run, index, begin, at = run_at(address, at, stop, width, count - num_read)
+            if run < 0 or index >= hits_of.shape[0]:
                 return -1
             if index < 0:
-                for i in range(wanted):
+                for i in range(run):
                     index = np.int64(bits_at(address, begin * 8 + i * width, width, stop))
                     if index >= hits_of.shape[0]:
                         return -1
-                    positions[hits] = base + done + i
+                    positions[hits] = base + num_read + i
                     hits += np.int64(hits_of[index])
             elif hits_of[index]:
-                for i in range(wanted):
-                    positions[hits + i] = base + done + i
-                hits += wanted
-            done += wanted
+                for i in range(run):
+                    positions[hits + i] = base + num_read + i
+                hits += run
+            num_read += run
     return hits

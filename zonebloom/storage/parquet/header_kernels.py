@@ -1,4 +1,4 @@
-"""Headers of pages, held against where the pages lie and against one another.
+"""Kernels that parse page headers, and compare them with the page locations and one another.
 
 Source: parquet.thrift and thrift-compact-protocol.md.
 """
@@ -12,48 +12,52 @@ from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.storage.parquet.leaf_type import LZ4, SNAPPY
 from zonebloom.storage.parquet.page_bytes import varint_at, zigzag
 
-# Fields of a page header, by position; what a header does not have is -1.
+# Positions of the fields of a page header in an array. A field that a header lacks is -1.
 _TYPE, _UNCOMPRESSED, _COMPRESSED, _CRC, _NUM_VALUES, _ENCODING = range(6)
 _NUM_NULLS, _NUM_ROWS, _DEFINITION_BYTES, _REPETITION_BYTES, _IS_COMPRESSED = range(6, 11)
 _LEVEL_ENCODING = 11
 _HEADER_FIELDS = 12
 
-# What is known of a page, each in a row of its own of a table. Where it lies in the file, and what
-# rows of its row group it has: `row_kernels.place_pages`.
+# Rows of the table of pages, which has one column for each page. `row_kernels.place_pages` sets the
+# place of a page in the file and in the bytes that were read (AT), and its rows in the row group.
 START, NUM_BYTES, AT, FIRST_ROW, NUM_ROWS = range(5)
-# Where the bytes of its body begin in what was read, and their number; how many they become when
-# they are decompressed, -1 where they are not compressed; its encoding; its checksum or -1, and
-# where the bytes that it is of begin; the bytes of its levels, -1 where they are among the others.
+# `open_pages` sets the start and size of its body in the bytes that were read; the size of the
+# decompressed body, or -1 if it is not compressed; the encoding; the checksum, or -1; the start of
+# the bytes that the checksum covers; the size of the levels, or -1 if they are part of the body.
 BEGIN, SIZE, PLAIN_SIZE, ENCODING, CHECKSUM, CHECKED, LEVEL_BYTES = range(5, 12)
-# The address of the body, `body_kernels.read_bodies`, its size then being the decompressed one;
-# how many values it stores, and the position of the first: `row_kernels.read_levels`.
+# `body_kernels.read_bodies` sets the address of the body, and changes SIZE to the decompressed
+# size. `row_kernels.read_levels` sets the number of stored values, and the position of the first
+# one.
 ADDRESS, STORED, BASE = range(12, 15)
 PAGE_FIELDS = 15
-# What `open_pages` gives: what some page has, or why a page is refused.
+# Results of `open_pages`: flags for what the pages of a column have, or a code for a refused page.
 HAS_INDICES, HAS_PLAIN, HAS_OTHERS, HAS_CHECKSUM = 1, 2, 4, 8
 MALFORMED, MISPLACED, CONTRADICTORY, UNKNOWN_LEVELS = -1, -2, -3, -4
 
 _DEPTH = 4
 # Types of the compact protocol.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12
-# Fields of a PageHeader that describe a page of each type, the types, and encodings.
+# The fields of a PageHeader that describe a page of each type; the page types; the encodings.
 _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
 _V1_PAGE, _DICTIONARY_PAGE, _V2_PAGE = 0, 2, 3
 PLAIN, PLAIN_DICTIONARY, _RLE, RLE_DICTIONARY = 0, 2, 3, 8
-_MOST_BYTES = (1 << 31) - 1
-# More than Snappy makes of a byte (64 of 3), and than any codec does.
-MOST_SNAPPY_RATIO, MOST_RATIO = 22, 1 << 16
+_MAX_BYTES = (1 << 31) - 1
+# No body decompresses to more than this many times its size: Snappy makes 64 bytes of 3.
+MAX_SNAPPY_RATIO, MAX_RATIO = 22, 1 << 16
 
 
 @inlined
 def of_dictionary(encoding):
-    """Whether what is encoded are indices into a dictionary."""
+    """Return whether the values of an encoding are indices into a dictionary."""
     return (encoding == PLAIN_DICTIONARY) | (encoding == RLE_DICTIONARY)
 
 
 @inlined
 def _position(outer, number):
-    """Where a field goes; ``outer`` is the field that its struct is of, 0 at the top."""
+    """Return the position of a field in the array, or -1.
+
+    ``outer`` is the field whose struct holds this field, or 0 at the top.
+    """
     if outer == 0 and 1 <= number <= 4:
         return number - 1
     if outer in (_DATA, _DICTIONARY) and 1 <= number <= 2:
@@ -74,10 +78,10 @@ def _position(outer, number):
     return -1
 
 
-# Not inlined: it would be compiled for each that calls it, and takes seconds.
+# This is not inlined, because it would then be compiled for each caller, which takes seconds.
 @kernel(int64(readonly(uint8), int64, int64, int64[::1], int64[::1], int64[::1]))
 def _page_header(data, at, stop, out, last, outer):
-    """Read a page header: the fields that are known into ``out``; where it ends, or -1."""
+    """Read the known fields of a page header into ``out``. Return its end, or -1."""
     address = np.uint64(data.ctypes.data)
     out[:] = -1
     last[0] = 0
@@ -127,9 +131,9 @@ def _page_header(data, at, stop, out, last, outer):
 
 @kernel(int64(readonly(uint8), int64, int64))
 def _lz4_size(data, at, stop):
-    """Bytes that a body becomes; -1 where it runs out.
+    """Return the decompressed size of an LZ4 body, or -1 if it runs out.
 
-    It is literals and a copy of what came before, again and again; the last has no copy.
+    The body alternates literals and copies of earlier bytes. The last literals have no copy.
     """
     total = 0
     while at < stop:
@@ -162,26 +166,29 @@ def _lz4_size(data, at, stop):
 
 @inlined
 def _is_size(data, begin, stop, codec, size):
-    """Whether a body can become so many bytes; -1 when it is not compressed."""
+    """Return whether a body can have this decompressed size. It is -1 for uncompressed bodies."""
     if size <= 0:
         return True
     if codec == SNAPPY:
-        return size <= MOST_SNAPPY_RATIO * (stop - begin)
-    if size > MOST_RATIO * (stop - begin):
+        return size <= MAX_SNAPPY_RATIO * (stop - begin)
+    if size > MAX_RATIO * (stop - begin):
         return False
     return codec != LZ4 or _lz4_size(data, begin, stop) == size
 
 
 @inlined
-def _described(data, header, begin, stop, max_level, codec, page):
-    """What a page has, by its header, which ends at ``begin``; or why it is refused."""
+def _describe_page(data, header, begin, stop, max_level, codec, page):
+    """Fill in ``page`` from its header, which ends at ``begin``.
+
+    Return flags, or a refusal code.
+    """
     num_rows = page[NUM_ROWS]
     if begin < 0:
         return MALFORMED
     kind, size = header[_TYPE], header[_UNCOMPRESSED]
     if header[_COMPRESSED] != stop - begin or header[_NUM_VALUES] != num_rows:
         return MISPLACED
-    if size < 0 or size > _MOST_BYTES or header[_NUM_VALUES] > _MOST_BYTES:
+    if size < 0 or size > _MAX_BYTES or header[_NUM_VALUES] > _MAX_BYTES:
         return CONTRADICTORY
     page[CHECKSUM] = header[_CRC]
     page[CHECKED] = begin
@@ -191,12 +198,12 @@ def _described(data, header, begin, stop, max_level, codec, page):
         levels = header[_DEFINITION_BYTES]
         if levels < 0 or levels > size or levels > stop - begin:
             return CONTRADICTORY
-        # Nothing is repeated; a header that does not say so is damaged.
+        # Flat columns have no repetition levels, so a header that claims some is damaged.
         if header[_NUM_ROWS] != num_rows or header[_REPETITION_BYTES] != 0:
             return CONTRADICTORY
         page[LEVEL_BYTES] = levels
         begin += levels
-        # Whether it is compressed is true unless it is said.
+        # A page without the field is compressed.
         page[PLAIN_SIZE] = size - levels if header[_IS_COMPRESSED] else -1
     elif kind == _V1_PAGE:
         if max_level:
@@ -223,12 +230,12 @@ def _described(data, header, begin, stop, max_level, codec, page):
 
 @kernel(int64(readonly(uint8), int64[:, ::1], readonly(int64), readonly(int64, 2), int64[::1]))
 def open_pages(data, pages, bounds, columns, has):
-    """Read the headers of data pages of some columns, and hold them against their locations.
+    """Read the headers of the data pages of columns, and compare them with the page locations.
 
-    The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``; ``columns[i]`` is its
-    greatest definition level, and its codec. ``has[i]`` becomes what its pages have
-    (`HAS_INDICES`, ...), or why one is refused (`MALFORMED`, ...). The bytes that those of
-    Snappy become.
+    The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``. ``columns[i]`` is its greatest
+    definition level and its codec. ``has[i]`` is set to flags for what its pages have
+    (`HAS_INDICES`, ...), or to the code of a refused page (`MALFORMED`, ...). Return the
+    decompressed size of all pages that Snappy compressed.
     """
     last = np.zeros(_DEPTH, dtype=np.int64)
     outer = np.zeros(_DEPTH, dtype=np.int64)
@@ -244,7 +251,7 @@ def open_pages(data, pages, bounds, columns, has):
                 has[column] = MISPLACED
                 break
             begin = _page_header(data, start, stop, header, last, outer)
-            result = _described(data, header, begin, stop, max_level, codec, page)
+            result = _describe_page(data, header, begin, stop, max_level, codec, page)
             if result < 0:
                 has[column] = result
                 break
@@ -256,7 +263,7 @@ def open_pages(data, pages, bounds, columns, has):
 
 @kernel(int64(readonly(uint8), int64, int64[::1]))
 def open_dictionary(data, codec, page):
-    """Read the header of a dictionary page; its number of values, or why it is refused."""
+    """Read the header of a dictionary page. Return its number of values, or a refusal code."""
     last = np.zeros(_DEPTH, dtype=np.int64)
     outer = np.zeros(_DEPTH, dtype=np.int64)
     header = np.empty(_HEADER_FIELDS, dtype=np.int64)
@@ -266,9 +273,9 @@ def open_dictionary(data, codec, page):
     size = header[_UNCOMPRESSED]
     if header[_TYPE] != _DICTIONARY_PAGE or header[_COMPRESSED] != data.shape[0] - begin:
         return MISPLACED
-    if size < 0 or size > _MOST_BYTES:
+    if size < 0 or size > _MAX_BYTES:
         return CONTRADICTORY
-    if header[_NUM_VALUES] < 0 or header[_NUM_VALUES] > _MOST_BYTES:
+    if header[_NUM_VALUES] < 0 or header[_NUM_VALUES] > _MAX_BYTES:
         return CONTRADICTORY
     if codec and not _is_size(data, begin, data.shape[0], codec, size):
         return CONTRADICTORY

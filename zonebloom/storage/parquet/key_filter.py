@@ -1,4 +1,4 @@
-"""Keys so many that the processor's cache does not hold them: a filter of them, which it does."""
+"""A Bloom filter of keys, for so many keys that only their filter fits the processor's cache."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from zonebloom.storage.parquet.filter_kernels import find_hashed
 from zonebloom.storage.parquet.key_set import Keys
 from zonebloom.storage.parquet.leaf_type import LeafType
 
-# A value in five hundred is decoded in vain.
+# One value in 500 is decoded and compared needlessly.
 _PROBABILITY = 0.002
-# More would need a filter over 128 MiB: one of these is fuller.
-_MOST_SIZED = 1 << 26
+# A filter for more keys would be over 128 MiB. It keeps this size instead and gets fuller.
+_MAX_NDV = 1 << 26
 
 
 class KeyFilter(Keys):
-    """Values that may be keys.
+    """Keys in a Bloom filter, so that a value that passes is only a candidate.
 
     Parameters
     ----------
     leaf : LeafType
     keys : pyarrow.Array
-        Of the leaf's own bytes, without nulls.
+        Keys with the bytes of the leaf's own type, without nulls.
     """
 
     is_exact: ClassVar[bool] = False
 
     def __init__(self, leaf: LeafType, keys: pa.Array):
         super().__init__(leaf)
-        num_bytes = size_for(min(len(keys), _MOST_SIZED), _PROBABILITY, "exact")
+        num_bytes = size_for(min(len(keys), _MAX_NDV), _PROBABILITY, "exact")
         self._words = np.zeros(num_bytes // 4, dtype=np.uint32)
         blocks.insert(self._words, hash_array(keys).values)
 

@@ -1,4 +1,4 @@
-"""Keys as a leaf stores them, and where they are among stored values."""
+"""Keys in the form in which a leaf stores them, and the search for them in pages."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _NUMBERS = (4, 8)
 
 
 class Keys(ABC):
-    """Some keys of a leaf.
+    """Base class of keys that are searched among the stored values of a leaf.
 
     Raises
     ------
     Undecodable
-        The leaf stores its values in another form.
+        If the leaf does not store the bytes of the Arrow values.
     """
 
-    # Whether what is found are keys, and not only may be.
+    # Whether each value that is found is a key, and not only a candidate.
     is_exact: ClassVar[bool] = True
 
     def __init__(self, leaf: LeafType):
@@ -42,7 +42,7 @@ class Keys(ABC):
         if leaf.physical_type in (BOOLEAN, INT96) or pa.types.is_decimal(kind):
             raise Undecodable
         if leaf.physical_type == INT32 and kind.bit_width < 32:
-            # What the higher bytes of an 8 or 16 bit value are, writers may decide.
+            # Writers are free in the upper bytes of a value of 8 or 16 bits.
             raise Undecodable
         self._width = leaf.width
 
@@ -55,9 +55,10 @@ class Keys(ABC):
         *,
         room: int,
     ) -> np.ndarray:
-        """Positions of the keys among values of pages, ascending; see `find_kernels`.
+        """Return the positions of the keys among the values of pages, ascending.
 
-        ``room`` is more than there are values.
+        The first four parameters are those of `find_kernels`. ``room`` is more than the number of
+        values.
         """
         positions = empty(room, np.int64)
         hits = self._find((addresses, sizes, counts, bases, self._width), positions)
@@ -67,18 +68,18 @@ class Keys(ABC):
 
     @abstractmethod
     def _find(self, pages: tuple[Any, ...], positions: np.ndarray) -> int:
-        """Fill in the positions; how many, or -1."""
+        """Fill in the positions. Return their number, or -1."""
 
 
 class KeySet(Keys):
-    """Keys held against values exactly.
+    """Keys that are compared with the stored values exactly.
 
     Parameters
     ----------
     leaf : LeafType
     forms : list of bytes, or pyarrow.Array
-        The keys as Arrow stores them, little-endian (`values.literal.stored_bytes`); or an array
-        of the leaf's own bytes, without nulls.
+        The keys as Arrow stores them, little-endian (`values.literal.stored_bytes`), or an array
+        with the bytes of the leaf's own type, without nulls.
     """
 
     def __init__(self, leaf: LeafType, forms: list[bytes] | pa.Array):
@@ -90,7 +91,7 @@ class KeySet(Keys):
         else:
             self._bytes, self._starts = _spans(forms)
             self._count = self._starts.size - 1
-        # A hash table of the keys, made when it is first needed; one key is compared as it is.
+        # The hash table of the keys is built when it is first needed. A single key needs none.
         self._table: tuple[np.ndarray, np.ndarray] | None = None
         if self._count == 1:
             self._table = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint64)
@@ -109,9 +110,9 @@ class KeySet(Keys):
                 hashes = samples = self._numbers
             else:
                 hashes, samples = np.empty((2, self._count), dtype=np.uint64)
-                place = self._bytes.ctypes.data, self._starts
-                hash_offsets(*place, hashes)
-                find_kernels.samples(*place, samples)
+                strings = self._bytes.ctypes.data, self._starts
+                hash_offsets(*strings, hashes)
+                find_kernels.samples(*strings, samples)
             size = (2 * self._count).bit_length()
             table = np.zeros(1 << size, dtype=np.int64)
             bitmap = np.zeros(1 << size, dtype=np.uint64)
@@ -121,7 +122,7 @@ class KeySet(Keys):
 
 
 def _numbers(leaf: LeafType, forms: list[bytes] | pa.Array) -> np.ndarray:
-    """Keys as Parquet's integers of 4 or 8 bytes, uint64, each once."""
+    """Return the distinct keys as Parquet stores integers of 4 or 8 bytes, widened to uint64."""
     kind = value_type(leaf.arrow_type)
     width = kind.byte_width
     if isinstance(forms, list):
@@ -134,7 +135,7 @@ def _numbers(leaf: LeafType, forms: list[bytes] | pa.Array) -> np.ndarray:
 
 
 def _spans(forms: list[bytes] | pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Keys of any length, each once: their bytes, and where in those each begins, int64."""
+    """Return the bytes of the distinct keys, one after another, and their offsets, int64."""
     if isinstance(forms, list):
         if len(forms) == 1:
             return np.frombuffer(forms[0], dtype=np.uint8), np.array([0, len(forms[0])])

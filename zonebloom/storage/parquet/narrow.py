@@ -1,4 +1,4 @@
-"""What of a predicate is answered by looking for keys among stored values."""
+"""Answer the parts of a predicate that ask for keys, by a search among stored values."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from zonebloom.values.types import family
 if TYPE_CHECKING:
     from zonebloom.storage.parquet.key_set import Keys
 
-# From here on keys are taken as they lie in their array.
-_MANY = 64
-# More are looked for by a filter, which the processor's cache holds.
-_MOST_IN_SET = 1 << 14
+# More keys than this are taken from their array as a whole, instead of one by one.
+_MAX_SINGLE_KEYS = 64
+# More keys than this are searched by a Bloom filter, which fits the processor's cache.
+_MAX_IN_SET = 1 << 14
 
-# Rows that hold a key or null, among some, and whether the node is true for all of those; None
-# where that cannot be told.
+# A function that returns which of the given rows hold a key (or null), and whether the node is true
+# for all of them; None if the search is not possible.
 Find = Callable[[Equals | IsIn | IsNull, RowRanges], tuple[np.ndarray, bool] | None]
 
 
 def finds_keys(predicate: Predicate, file: FileSchema, schema: pa.Schema) -> bool:
-    """Whether all of a predicate is answered so in a file of a dataset of a schema."""
+    """Return whether a search for keys answers the whole predicate in a file.
+
+    ``schema`` is the schema of the dataset.
+    """
     for node in walk(predicate):
         if isinstance(node, Equals | IsIn | IsNull):
             if leaf_at(node.column, file, schema) is None:
@@ -42,33 +45,34 @@ def finds_keys(predicate: Predicate, file: FileSchema, schema: pa.Schema) -> boo
 
 
 class KeyTests:
-    """Narrows rows down to those a predicate can be true for, before anything is decoded."""
+    """The key searches of a predicate, which exclude rows before any value is decoded."""
 
     def __init__(self, predicate: Predicate):
         self._predicate = predicate
         self._keys: dict[tuple[int, LeafType], Keys | None] = {}
-        # All threads ask for the first at once, and a million keys are made a set once.
+        # All threads ask for the keys at the same time, but a set of a million is built only once.
         self._lock = Lock()
 
     def narrow(self, rows: RowRanges, find: Find) -> tuple[RowRanges, bool]:
-        """Those of some rows it may be true for, and whether it is true for all of them."""
+        """Return the rows for which the predicate may be true, and whether it is true for all."""
         return _narrow(self._predicate, rows, find)
 
     def keys(self, node: Equals | IsIn | IsNull, leaf: LeafType) -> Keys | None:
-        """The keys of a node as a leaf stores them; None when they are not compared exactly."""
-        at = id(node), leaf
+        """Return the keys of a node as a leaf stores them, or None if that is not exact."""
+        node_and_leaf = id(node), leaf
         with self._lock:
-            if at not in self._keys:
+            if node_and_leaf not in self._keys:
                 try:
-                    self._keys[at] = _keys(leaf, _forms(node, leaf.arrow_type))
+                    keys = _make_keys(leaf, _stored_forms(node, leaf.arrow_type))
                 except (Unanswerable, Undecodable):
-                    self._keys[at] = None
-            return self._keys[at]
+                    keys = None
+                self._keys[node_and_leaf] = keys
+            return self._keys[node_and_leaf]
 
 
-def _keys(leaf: LeafType, forms: list[bytes] | pa.Array) -> Keys:
-    # Imported late: they load Numba.
-    if isinstance(forms, pa.Array) and len(forms) > _MOST_IN_SET:
+def _make_keys(leaf: LeafType, forms: list[bytes] | pa.Array) -> Keys:
+    # These are imported late, because they load Numba.
+    if isinstance(forms, pa.Array) and len(forms) > _MAX_IN_SET:
         from zonebloom.storage.parquet.key_filter import KeyFilter
 
         return KeyFilter(leaf, forms)
@@ -77,14 +81,14 @@ def _keys(leaf: LeafType, forms: list[bytes] | pa.Array) -> Keys:
     return KeySet(leaf, forms)
 
 
-def _forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[bytes] | pa.Array:
-    """The keys of a node as a column holds them."""
+def _stored_forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[bytes] | pa.Array:
+    """Return the keys of a node in the stored form of a column."""
     if isinstance(node, IsNull):
         return []
     if isinstance(node, Equals):
         return forms_of(column, node.value)
     values = node.values
-    if len(values) > _MANY:
+    if len(values) > _MAX_SINGLE_KEYS:
         if family(values.type) == family(column) == "integer":
             values = integers_within(values, column)
         kind = family(column)
@@ -92,8 +96,8 @@ def _forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[bytes] | p
             return values
         if values.type == column and kind == "integer":
             return values
-        if len(values) > _MOST_IN_SET:
-            # One by one they would take longer than to decode all rows.
+        if len(values) > _MAX_IN_SET:
+            # Converting them one by one would take longer than decoding all rows.
             raise Undecodable
     return [form for value in values for form in forms_of(column, value)]
 
@@ -101,10 +105,11 @@ def _forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[bytes] | p
 def _narrow(node: Predicate, rows: RowRanges, find: Find) -> tuple[RowRanges, bool]:
     match node:
         case Equals() | IsIn() | IsNull():
-            found = find(node, rows)
-            if found is None:
+            result = find(node, rows)
+            if result is None:
                 return rows, False
-            return RowRanges.from_rows(found[0]), found[1]
+            matches, is_exact = result
+            return RowRanges.from_rows(matches), is_exact
         case Constant(value):
             return (rows if value else RowRanges()), True
         case And(terms):

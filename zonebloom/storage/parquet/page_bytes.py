@@ -1,4 +1,4 @@
-"""What kernels read of the bytes of a page; the end of what is there is -1 where they run out.
+"""Helpers of kernels that read the bytes of a page. An end of -1 means that the bytes run out.
 
 Source: thrift-compact-protocol.md, and Encodings.md of the Parquet format.
 """
@@ -10,8 +10,8 @@ import numpy as np
 from zonebloom.sbbf.addresses import copy_1, copy_8, copy_64, load_8, load_32, load_64
 from zonebloom.sbbf.jit import inlined
 
-# Of a run, in values or groups of eight: more are in no page.
-_MOST_LENGTH = (1 << 31) - 1
+# The longest run, in values or in groups of eight. No page holds more.
+_MAX_RUN_LENGTH = (1 << 31) - 1
 
 
 @inlined
@@ -26,23 +26,23 @@ def byte_at(address, at):
 
 @inlined
 def copy_bytes(target, source, length):
-    """Copy some bytes to a place that they do not reach into."""
+    """Copy bytes between two areas that do not overlap."""
     size = np.uint64(length)
-    done = np.uint64(0)
-    while done + np.uint64(64) <= size:
-        copy_64(target + done, source + done)
-        done += np.uint64(64)
-    while done + np.uint64(8) <= size:
-        copy_8(target + done, source + done)
-        done += np.uint64(8)
-    while done < size:
-        copy_1(target + done, source + done)
-        done += np.uint64(1)
+    num_copied = np.uint64(0)
+    while num_copied + np.uint64(64) <= size:
+        copy_64(target + num_copied, source + num_copied)
+        num_copied += np.uint64(64)
+    while num_copied + np.uint64(8) <= size:
+        copy_8(target + num_copied, source + num_copied)
+        num_copied += np.uint64(8)
+    while num_copied < size:
+        copy_1(target + num_copied, source + num_copied)
+        num_copied += np.uint64(1)
 
 
 @inlined
 def varint_at(address, at, stop):
-    """An unsigned varint at an address and where it ends; the end is -1 when the bytes run out."""
+    """Return an unsigned varint and its end. The end is -1 if the bytes run out."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < stop and shift < np.uint64(64):
@@ -56,23 +56,24 @@ def varint_at(address, at, stop):
 
 
 @inlined
-def run_at(address, at, stop, width, left):
-    """A run of the hybrid of RLE and bit-packing, of ``left`` values of some width at most 32.
+def run_at(address, at, stop, width, max_values):
+    """Read the header of a run in the hybrid encoding of RLE and bit-packing.
 
-    How many values it has, -1 where it is not one; the value, -1 where they are bit-packed; where
-    its values begin, and where they end.
+    Values have ``width`` bits, at most 32, and a page has at most ``max_values`` more of them.
+    Return the number of values, or -1 if there is no valid run; the repeated value, or -1 if the
+    values are bit-packed; the start of the values; and their end.
     """
     header, at = varint_at(address, at, stop)
     length = np.int64(header >> np.uint64(1))
-    if at < 0 or length <= 0 or length > _MOST_LENGTH:
+    if at < 0 or length <= 0 or length > _MAX_RUN_LENGTH:
         return np.int64(-1), np.int64(-1), at, at
     if header & np.uint64(1):
-        # Writers pad the last run, to eight values or to many more.
+        # Writers pad the last run to eight values, or to many more.
         if length * width > stop - at:
             return np.int64(-1), np.int64(-1), at, at
-        return min(length * 8, left), np.int64(-1), at, at + length * width
+        return min(length * 8, max_values), np.int64(-1), at, at + length * width
     num_bytes = (width + 7) >> 3
-    if length > left or num_bytes > stop - at:
+    if length > max_values or num_bytes > stop - at:
         return np.int64(-1), np.int64(-1), at, at
     value = np.int64(0)
     for i in range(num_bytes):
@@ -84,7 +85,7 @@ def run_at(address, at, stop, width, left):
 
 @inlined
 def bits_at(address, bit, width, stop):
-    """A value of up to 32 bits that begins at a bit, of bytes that end at ``stop``."""
+    """Return the value of up to 32 bits that begins at a bit. The bytes end at ``stop``."""
     at = bit >> 3
     shift = np.uint64(bit & 7)
     if stop - at >= 8:
@@ -99,9 +100,9 @@ def bits_at(address, bit, width, stop):
 
 @inlined
 def text_at(address, at, size, width):
-    """Where a value begins and its length; the length is -1 when the bytes run out.
+    """Return the start and the length of a value. The length is -1 if the bytes run out.
 
-    A width of 0 says that each value has its length before it, 4 bytes.
+    If ``width`` is 0, a length of 4 bytes precedes each value.
     """
     if width:
         return at, width if width <= size - at else -1

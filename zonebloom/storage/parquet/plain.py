@@ -1,4 +1,4 @@
-"""Values of the rarer encodings, as PLAIN has them.
+"""Convert values of the rarer encodings to the PLAIN encoding.
 
 Source: Encodings.md of the Parquet format.
 """
@@ -24,13 +24,14 @@ _PLAIN, _RLE, _DELTA, _DELTA_LENGTH, _DELTA_BYTE_ARRAY, _SPLIT = 0, 3, 5, 6, 7, 
 
 
 def to_plain(leaf: LeafType, encoding: int, body: np.ndarray, count: int) -> np.ndarray:
-    """The bytes of ``count`` values as PLAIN has them, uint8; of booleans, a byte each.
+    """Return ``count`` values in PLAIN encoding, uint8. Booleans take one byte each.
 
     Raises
     ------
     FragmentUnreadable
+        If the body is damaged.
     Undecodable
-        An encoding that is not known here, or not for this type.
+        If the encoding is unknown, or does not fit the type.
     """
     kind = leaf.physical_type
     if kind == BOOLEAN:
@@ -62,7 +63,7 @@ def _booleans(encoding: int, body: np.ndarray, count: int) -> np.ndarray:
         return np.unpackbits(body, count=count, bitorder="little")
     if encoding != _RLE:
         raise Undecodable
-    # Behind their length, 4 bytes.
+    # A length of 4 bytes precedes the values.
     stop = int.from_bytes(body[:4].tobytes(), "little")
     values = np.empty(count, dtype=np.uint8)
     if stop > body.size - 4 or row_kernels.read_booleans(body.ctypes.data + 4, stop, values) < 0:
@@ -79,10 +80,10 @@ def _deltas(body: np.ndarray, at: int, count: int, bits: int = 32) -> tuple[np.n
 
 
 def _prefixed(body: np.ndarray, count: int) -> tuple[np.ndarray, int, np.ndarray]:
-    """Texts of which each begins as the one before it: their bytes, where they begin, lengths."""
+    """Decode DELTA_BYTE_ARRAY. Return the bytes of the strings, their start, and their lengths."""
     prefixes, at = _deltas(body, 0, count)
     suffixes, at = _deltas(body, at, count)
-    # Each by itself first: a sum could wrap.
+    # Check the single lengths before their sum, which could overflow.
     if count and (
         min(prefixes.min(), suffixes.min()) < 0
         or max(prefixes.max(), suffixes.max()) > MAX_INT32
@@ -101,9 +102,9 @@ def _prefixed(body: np.ndarray, count: int) -> tuple[np.ndarray, int, np.ndarray
 
 
 def _texts(data: np.ndarray, at: int, lengths: np.ndarray) -> np.ndarray:
-    # Each by itself first: a sum could wrap.
-    most = data.size - at
-    if lengths.size and (lengths.min() < 0 or lengths.max() > most or lengths.sum() > most):
+    # Check the single lengths before their sum, which could overflow.
+    room = data.size - at
+    if lengths.size and (lengths.min() < 0 or lengths.max() > room or lengths.sum() > room):
         raise FragmentUnreadable("texts of a page lie outside it")
     out = np.empty(int(lengths.sum()) + 4 * lengths.size, dtype=np.uint8)
     if delta_kernels.plain_texts(data, at, lengths, out) < 0:

@@ -1,4 +1,4 @@
-"""Which pages hold some rows, and which rows of pages hold a value.
+"""Kernels that map rows to pages, and stored values to rows.
 
 Source: Encodings.md (RLE, for definition levels) of the Parquet format.
 """
@@ -37,10 +37,10 @@ from zonebloom.storage.parquet.page_bytes import bits_at, run_at
     )
 )
 def pages_with(rows, bounds, starts, stops, out, out_bounds):
-    """Numbers of the pages of each column that hold a row of some ranges, ascending; how many.
+    """Write the numbers of the pages of each column that hold rows of some ranges, ascending.
 
-    Page i holds the rows ``rows[0, i]`` to ``rows[1, i]``. ``bounds`` and ``out_bounds`` say where
-    the pages of each column begin, and end.
+    Return how many there are. Page i holds the rows ``rows[0, i]`` to ``rows[1, i]``. ``bounds``
+    and ``out_bounds`` hold the start of the pages of each column, and the end of the last one.
     """
     count = 0
     out_bounds[0] = 0
@@ -51,7 +51,7 @@ def pages_with(rows, bounds, starts, stops, out, out_bounds):
                 which += 1
             if which == starts.shape[0]:
                 break
-            # pyarrow writes pages without rows at times.
+            # pyarrow sometimes writes pages without rows.
             if rows[0, page] < rows[1, page] and starts[which] < rows[1, page]:
                 out[count] = page
                 count += 1
@@ -82,7 +82,10 @@ def place_pages(starts, sizes, rows, numbers, pages):
 
 @kernel(int64(readonly(int64), readonly(int64), int64[::1]))
 def rows_within(starts, stops, rows):
-    """Move the rows, ascending, that lie in some ranges to the front; how many."""
+    """Move the rows that lie in some ranges to the front. Return their number.
+
+    Rows and ranges are ascending.
+    """
     count = 0
     which = 0
     for i in range(rows.shape[0]):
@@ -97,32 +100,35 @@ def rows_within(starts, stops, rows):
 
 
 @inlined
-def _read_levels(address, stop, most, present):
-    """Which values of a page are there, by their levels up to ``most``: how many, or -1."""
+def _read_levels(address, stop, max_level, present):
+    """Set ``present`` for each row whose level is ``max_level``: it holds a value.
+
+    Return the number of these rows, or -1.
+    """
     width = 0
-    while most >> width:
+    while max_level >> width:
         width += 1
     if width > 8:
         return -1
     at = 0
-    done = 0
-    total = 0
-    while done < present.shape[0]:
-        count, value, begin, at = run_at(address, at, stop, width, present.shape[0] - done)
-        if count < 0 or value > most:
+    num_read = 0
+    num_present = 0
+    while num_read < present.shape[0]:
+        run, value, begin, at = run_at(address, at, stop, width, present.shape[0] - num_read)
+        if run < 0 or value > max_level:
             return -1
         if value < 0:
-            for i in range(count):
+            for i in range(run):
                 level = np.int64(bits_at(address, begin * 8 + i * width, width, stop))
-                if level > most:
+                if level > max_level:
                     return -1
-                present[done + i] = level == most
-                total += np.int64(level == most)
+                present[num_read + i] = level == max_level
+                num_present += np.int64(level == max_level)
         else:
-            present[done : done + count] = value == most
-            total += count * np.int64(value == most)
-        done += count
-    return total
+            present[num_read : num_read + run] = value == max_level
+            num_present += run * np.int64(value == max_level)
+        num_read += run
+    return num_present
 
 
 @kernel(
@@ -131,13 +137,13 @@ def _read_levels(address, stop, most, present):
     )
 )
 def read_levels(data, pages, bounds, columns, present, levels):
-    """Which rows of pages hold a value, those of optional columns one after another; 0, or -1.
+    """Read the definition levels of pages. Return 0, or -1.
 
-    Of each page, how many it stores and the position of the first: where every row of its column
-    holds a value, rows and positions are the same. Levels that are among the other bytes of a
-    page are left out of its address and size. Of each column, where its rows begin in
-    ``present``, -1 where none is null. The other parameters are those of
-    `header_kernels.open_pages`.
+    ``present`` is set for each row that holds a value, for one optional column after another.
+    ``levels`` is set to the start of each column in ``present``, or -1 if it has no null.
+    For each page the number of its stored values and the position of the first are set. If a column
+    has no null, positions and rows are the same. Levels that are part of a page body are cut off
+    from its address and size. The other parameters are those of `header_kernels.open_pages`.
     """
     base = 0
     for column in range(bounds.shape[0] - 1):
@@ -154,18 +160,18 @@ def read_levels(data, pages, bounds, columns, present, levels):
             if pages[LEVEL_BYTES, page] < 0:
                 if pages[SIZE, page] < 4:
                     return -1
-                at = np.uint64(pages[ADDRESS, page])
-                num_bytes = np.int64(load_32(at))
+                address = np.uint64(pages[ADDRESS, page])
+                num_bytes = np.int64(load_32(address))
                 if num_bytes > pages[SIZE, page] - 4:
                     return -1
-                at += np.uint64(4)
+                address += np.uint64(4)
                 pages[ADDRESS, page] += 4 + num_bytes
                 pages[SIZE, page] -= 4 + num_bytes
             else:
                 num_bytes = pages[LEVEL_BYTES, page]
-                at = np.uint64(data.ctypes.data) + np.uint64(pages[CHECKED, page])
-            of_page = present[base : base + num_rows]
-            count = _read_levels(at, num_bytes, columns[column, 0], of_page)
+                address = np.uint64(data.ctypes.data) + np.uint64(pages[CHECKED, page])
+            page_present = present[base : base + num_rows]
+            count = _read_levels(address, num_bytes, columns[column, 0], page_present)
             if count < 0:
                 return -1
             pages[STORED, page] = count
@@ -182,30 +188,31 @@ def read_levels(data, pages, bounds, columns, present, levels):
 
 @kernel(int64(uint64, int64, uint8[::1]))
 def read_booleans(address, stop, values):
-    """Booleans that are written as levels are; how many are true, or -1."""
+    """Decode booleans in RLE encoding. Return the number of true ones, or -1."""
     return _read_levels(address, stop, 1, values)
 
 
 @kernel(int64(readonly(uint8), readonly(int64, 2), readonly(int64), int64, int64[::1]))
 def rows_of_values(present, pages, positions, nulls, out):
-    """Turn positions of stored values, ascending, into rows, with ``nulls`` those of none too.
+    """Convert positions of stored values, ascending, to rows. With ``nulls``, add the null rows.
 
-    How many, or -1. Of the rows of the pages, one after another, ``present`` tells.
+    Return the number of rows, or -1. ``present`` says for each row of the pages, one page after
+    another, whether it holds a value.
     """
-    count = which = before = at = 0
+    count = next_position = num_values = i = 0
     for page in range(pages.shape[1]):
         first_row, num_rows = pages[FIRST_ROW, page], pages[NUM_ROWS, page]
-        if num_rows > present.shape[0] - at or num_rows > out.shape[0] - count:
+        if num_rows > present.shape[0] - i or num_rows > out.shape[0] - count:
             return -1
         for row in range(num_rows):
-            if present[at]:
-                if which < positions.shape[0] and positions[which] == before:
+            if present[i]:
+                if next_position < positions.shape[0] and positions[next_position] == num_values:
                     out[count] = first_row + row
                     count += 1
-                    which += 1
-                before += 1
+                    next_position += 1
+                num_values += 1
             elif nulls:
                 out[count] = first_row + row
                 count += 1
-            at += 1
+            i += 1
     return count

@@ -1,6 +1,6 @@
-"""Values at chosen rows, out of what pages and dictionaries store.
+"""Kernels that take the values of selected rows from pages and dictionaries.
 
-Nothing of a page is trusted: what runs out or contradicts itself is -1.
+No byte of a page is trusted: kernels return -1 if the bytes run out or contradict one another.
 
 Source: Encodings.md of the Parquet format.
 """
@@ -23,36 +23,37 @@ from zonebloom.storage.parquet.header_kernels import (
 )
 from zonebloom.storage.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at, text_at
 
-# What `take` is told of a column: the width of its values, 0 for texts; where its levels begin
-# among those of all, -1 where every row holds a value; where its values go in the output, or which
-# of the texts it is; addresses of its dictionary and of where texts begin in that, and its size.
+# Positions of the description of a column for `take`: the width of its values, 0 for strings; the
+# start of its levels in ``present``, -1 if no row is null; the start of its values in the output,
+# or its number among the string columns; the addresses of its dictionary and of the string offsets
+# in that; the number of entries of the dictionary.
 WIDTH, LEVELS, TARGET, DICTIONARY, TEXT_STARTS, NUM_ENTRIES = range(6)
 _LENGTH_BYTES = 4
 
 
 @inlined
 def _indices(address, size, count, positions, num_positions):
-    """Turn positions in a page of dictionary indices into those: 0, or -1."""
+    """Replace positions in a page of dictionary indices by these indices. Return 0, or -1."""
     if count == 0:
         return 0
     if size < 1 or byte_at(address, 0) > np.uint64(32):
         return -1
     width = np.int64(byte_at(address, 0))
     at = 1
-    done = 0
-    taken = 0
-    while done < count:
-        wanted, value, begin, at = run_at(address, at, size, width, count - done)
-        if wanted < 0:
+    num_read = 0
+    num_replaced = 0
+    while num_read < count:
+        run, value, begin, at = run_at(address, at, size, width, count - num_read)
+        if run < 0:
             return -1
-        while taken < num_positions and positions[taken] < done + wanted:
+        while num_replaced < num_positions and positions[num_replaced] < num_read + run:
             index = value
             if value < 0:
-                bit = begin * 8 + (positions[taken] - done) * width
+                bit = begin * 8 + (positions[num_replaced] - num_read) * width
                 index = np.int64(bits_at(address, bit, width, size))
-            positions[taken] = index
-            taken += 1
-        done += wanted
+            positions[num_replaced] = index
+            num_replaced += 1
+        num_read += run
     return 0
 
 
@@ -68,7 +69,7 @@ def _copy_value(target, source, width):
 
 @kernel(int64(readonly(int64, 2), int64, int64))
 def have_values(pages, width, are_indices):
-    """Whether pages have as many values, or dictionary indices, as they are to: 0, or -1."""
+    """Return 0 if pages have as many values or dictionary indices as they claim, else -1."""
     nothing = np.empty(0, dtype=np.int64)
     for page in range(pages.shape[1]):
         address = np.uint64(pages[ADDRESS, page])
@@ -103,14 +104,16 @@ def have_values(pages, width, are_indices):
     )
 )
 def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
-    """Take the values of some columns at some rows, ascending.
+    """Take the values of columns at rows, which are ascending.
 
-    The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``, with every one of the rows, and
-    ``leaves[i]`` is what is known of it. Values that have a width are copied; of texts it is said
-    where in memory they begin, and their lengths. What is null is zeros, and not ``valid[i]``,
-    which of columns without nulls is not set. The bytes of all texts, or -1.
+    The pages of column i are ``bounds[i]`` to ``bounds[i + 1]`` and include every row asked for.
+    ``leaves[i]`` describes the column. Values of a fixed width are copied to ``out``. For strings,
+    ``starts`` and ``lengths`` receive their addresses and lengths. A null becomes zeros, and its
+    ``valid[i]`` is cleared; ``valid`` is not set for columns without nulls. Return the bytes of all
+    strings, or -1.
 
-    Of pages with a wanted row all values must be there: with one missing, they may be others.
+    A page with a row that is asked for must hold all its values: if one is missing, the remaining
+    ones may belong to other rows.
     """
     num_bytes = 0
     positions = np.empty(rows.shape[0], dtype=np.int64)
@@ -121,7 +124,7 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
         target = np.uint64(out.ctypes.data) + np.uint64(place)
         if width and rows.shape[0] * width > out.shape[0] - place:
             return -1
-        taken = 0
+        num_taken = 0
         for page in range(bounds[leaf], bounds[leaf + 1]):
             address = np.uint64(pages[ADDRESS, page])
             size, count = pages[SIZE, page], pages[STORED, page]
@@ -129,45 +132,45 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
             if optional and num_rows > present.shape[0] - level:
                 return -1
             is_indices = of_dictionary(pages[ENCODING, page])
-            num_positions = row = before = 0
-            already = taken
-            last = taken + num_rows - 1
+            num_positions = row = num_values = 0
+            num_taken_before = num_taken
+            last = num_taken + num_rows - 1
             if (
                 width
                 and not (optional or is_indices)
-                and taken <= last < rows.shape[0]
-                and rows[taken] == first_row
+                and num_taken <= last < rows.shape[0]
+                and rows[num_taken] == first_row
                 and rows[last] == first_row + num_rows - 1
             ):
-                # All rows: as their page has them.
+                # All rows of the page are asked for, so its values can be copied together.
                 if count < num_rows or count * width > size:
                     return -1
-                copy_bytes(target + np.uint64(taken * width), address, num_rows * width)
-                taken += num_rows
+                copy_bytes(target + np.uint64(num_taken * width), address, num_rows * width)
+                num_taken += num_rows
                 continue
-            while taken < rows.shape[0] and rows[taken] < first_row + num_rows:
-                wanted = rows[taken] - first_row
-                if wanted < row:
+            while num_taken < rows.shape[0] and rows[num_taken] < first_row + num_rows:
+                target_row = rows[num_taken] - first_row
+                if target_row < row:
                     return -1
                 if optional:
-                    while row < wanted:
-                        before += np.int64(present[level + row])
+                    while row < target_row:
+                        num_values += np.int64(present[level + row])
                         row += 1
-                    valid[leaf, taken] = present[level + row]
+                    valid[leaf, num_taken] = present[level + row]
                     if present[level + row]:
-                        positions[num_positions], slots[num_positions] = before, taken
+                        positions[num_positions], slots[num_positions] = num_values, num_taken
                         num_positions += 1
                     elif width:
                         for k in range(width):
-                            out[place + taken * width + k] = 0
+                            out[place + num_taken * width + k] = 0
                     else:
-                        starts[place, taken] = lengths[place, taken] = 0
+                        starts[place, num_taken] = lengths[place, num_taken] = 0
                 else:
-                    positions[num_positions], slots[num_positions] = wanted, taken
+                    positions[num_positions], slots[num_positions] = target_row, num_taken
                     num_positions += 1
-                taken += 1
+                num_taken += 1
             level += num_rows
-            if taken == already:
+            if num_taken == num_taken_before:
                 continue
             if is_indices:
                 if _indices(address, size, count, positions, num_positions) < 0:
@@ -205,17 +208,17 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
                         num_bytes += length
                         i += 1
                     at += length
-        if taken < rows.shape[0]:
+        if num_taken < rows.shape[0]:
             return -1
     return num_bytes
 
 
 @kernel(int64(readonly(uint64, 2), readonly(int64, 2), int32[:, ::1], uint8[::1]))
 def copy_texts(starts, lengths, offsets, out):
-    """Copy the texts of some columns, one after another, of each where they begin and end.
+    """Copy the strings of columns to ``out``, one after another, and write their offsets.
 
-    Offsets count from the first text of their column, whose bytes must be fewer than 2 ** 31.
-    The bytes copied, or -1 where there is no room.
+    Offsets count from the first string of their column, whose bytes must be fewer than 2 ** 31.
+    Return the number of bytes copied, or -1 if there is no room.
     """
     base = 0
     for column in range(starts.shape[0]):
@@ -225,8 +228,8 @@ def copy_texts(starts, lengths, offsets, out):
             length = lengths[column, i]
             if length < 0 or length > out.shape[0] - base - end:
                 return -1
-            place = np.uint64(out.ctypes.data) + np.uint64(base + end)
-            copy_bytes(place, starts[column, i], length)
+            target = np.uint64(out.ctypes.data) + np.uint64(base + end)
+            copy_bytes(target, starts[column, i], length)
             end += length
             offsets[column, i + 1] = np.int32(end)
         base += end
@@ -235,7 +238,10 @@ def copy_texts(starts, lengths, offsets, out):
 
 @kernel(int64(uint64, int64, uint32[::1]))
 def text_starts(address, size, out):
-    """Where the texts of a dictionary begin, and where one more would: their bytes, or -1."""
+    """Write the offsets of the strings of a dictionary, and one past the end.
+
+    Return the bytes of the strings, or -1.
+    """
     at = 0
     for i in range(out.shape[0] - 1):
         out[i] = np.uint32(at + _LENGTH_BYTES)
