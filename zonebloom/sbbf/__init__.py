@@ -1,1 +1,1 @@
-"""The split-block Bloom filter: numbers and bytes, knows no dataset."""
+"""The split-block Bloom filter. This room knows numbers and bytes, but no datasets."""

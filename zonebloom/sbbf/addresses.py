@@ -1,4 +1,4 @@
-"""Loads from addresses in memory, and copies between them, aligned or not, as one instruction."""
+"""Load from memory addresses and copy between them, each as one instruction, aligned or not."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _copier(num_bytes: int) -> Any:
     def copy(typing_context, target, source):
         def generate(context, builder, signature, arguments):
             vector = ir.VectorType(ir.IntType(8), num_bytes).as_pointer()
-            to, of = (builder.inttoptr(argument, vector) for argument in arguments)
-            builder.store(builder.load(of, align=1), to, align=1)
+            to, source = (builder.inttoptr(argument, vector) for argument in arguments)
+            builder.store(builder.load(source, align=1), to, align=1)
             return context.get_dummy_value()
 
         return types.void(uint64, uint64), generate

@@ -1,4 +1,7 @@
-"""Kernels that insert and check: the eight words of a block as one ``<8 x i32>`` LLVM vector."""
+"""Kernels that insert hashes into filters and check them.
+
+They treat the eight words of a block as one ``<8 x i32>`` LLVM vector.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def _splat(builder, value):
 
 
 def _mask(builder, low):
-    """The eight words of a hash's mask, one bit set in each."""
+    """Return the mask of a hash: eight words with one bit set in each."""
     product = builder.mul(_splat(builder, low), ir.Constant(_BLOCK, SALT.tolist()))
     bit = builder.lshr(product, ir.Constant(_BLOCK, [27] * WORDS_PER_BLOCK))
     return builder.shl(ir.Constant(_BLOCK, [1] * WORDS_PER_BLOCK), bit)
@@ -81,10 +84,10 @@ def insert(words, hashes):
     void(uint32[:, ::1], readonly(uint64), readonly(uint8), uint64, uint64, uint64, boolean[::1])
 )
 def insert_zones(filters, hashes, validity, validity_offset, first_row, zone_rows, has_null):
-    """Insert a run of rows into the filters, shape ``(zones, 8 z)``, of the zones they fall in.
+    """Insert the hashes of consecutive rows into the filters of the zones that hold the rows.
 
-    ``validity`` is an Arrow bitmap from bit ``validity_offset`` on, empty when no row is null;
-    ``first_row`` counts from the first zone.
+    ``filters`` has shape ``(zones, 8 z)``. ``validity`` is an Arrow bitmap that begins at bit
+    ``validity_offset``, empty if no row is null. ``first_row`` is counted from the first zone.
     """
     num_words = np.uint64(filters.shape[1])
     num_blocks = num_words // np.uint64(WORDS_PER_BLOCK)
@@ -111,7 +114,7 @@ def insert_zones(filters, hashes, validity, validity_offset, first_row, zone_row
 
 @kernel(void(readonly(uint32), readonly(uint64), boolean[::1]))
 def check(words, hashes, out):
-    """Tell for each hash, shape ``(n,)``, whether one filter, shape ``(8 z,)``, may hold it."""
+    """Set ``out[i]`` to whether one filter, shape ``(8 z,)``, may hold hash i, shape ``(n,)``."""
     num_blocks = np.uint64(words.shape[0] // WORDS_PER_BLOCK)
     for i in range(hashes.shape[0]):
         out[i] = _has_block(words, _first_word(hashes[i], num_blocks), _low(hashes[i]))
@@ -119,7 +122,7 @@ def check(words, hashes, out):
 
 @kernel(void(readonly(uint32), readonly(uint64), readonly(uint64), readonly(uint64), boolean[::1]))
 def check_any(words, first_words, num_blocks, hashes, out):
-    """Set ``out`` for each filter that may hold any hash, as `zonebloom.sbbf.lookup` says."""
+    """Set ``out[i]`` if filter i may hold any hash. See `zonebloom.sbbf.lookup.check_any`."""
     for zone in range(first_words.shape[0]):
         if out[zone]:
             continue

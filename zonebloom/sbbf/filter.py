@@ -1,4 +1,4 @@
-"""Sbbf: the friendly face of one split-block Bloom filter."""
+"""The public class `Sbbf`: one split-block Bloom filter."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from zonebloom.sbbf.sizing import estimated_fpp, fold, size_for, validate_target
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 from zonebloom.user_values import to_arrow
 
-# So many are checked while the processor's cache holds their hashes.
-_HASHED = 1 << 15
+# The hashes of this many values fit the processor's cache while they are checked.
+_VALUES_PER_STEP = 1 << 15
 
 
 class Sbbf(Shown):
-    """One filter over values of one Arrow type.
+    """A split-block Bloom filter over values of one Arrow type.
 
     Parameters
     ----------
     ndv : int
-        Distinct values it is to hold.
+        Number of distinct values that the filter is sized for.
     probability : float
         Target false positive probability at that ``ndv``.
     sizing : {"log2", "exact"}
-        A power of two as Lance takes it, or the least number of 32-byte blocks.
+        Take a power of two bytes, as Lance does, or the least number of 32-byte blocks.
 
     Examples
     --------
@@ -51,12 +51,14 @@ class Sbbf(Shown):
 
     @classmethod
     def from_bytes(cls, data: Any) -> Sbbf:
-        """Make a filter of its blocks' bytes (copied), as in a bloomfilter table's row.
+        """Make a filter from the bytes of its blocks, as in a row of a bloomfilter table.
+
+        The bytes are copied.
 
         Raises
         ------
         InvalidArgument
-            When the bytes are not one or more whole blocks, or over 128 MiB.
+            If the bytes are not one or more whole blocks, or are over 128 MiB.
 
         Examples
         --------
@@ -74,7 +76,7 @@ class Sbbf(Shown):
         return bloom
 
     def to_bytes(self) -> bytes:
-        """The blocks, little-endian words one after another.
+        """Return the bytes of the blocks: little-endian words, one after another.
 
         >>> len(zb.Sbbf(100, 0.01).to_bytes())
         256
@@ -83,15 +85,16 @@ class Sbbf(Shown):
 
     @classmethod
     def from_parquet_bytes(cls, data: Any) -> Sbbf:
-        """Make a filter of what lies at a column chunk's ``bloom_filter_offset`` in Parquet.
+        """Make a filter from the bytes at a column chunk's ``bloom_filter_offset`` in Parquet.
 
-        Bytes after the blocks are ignored: files of older writers do not say where a filter ends.
+        Bytes after the blocks are ignored, because files of older writers do not say where a
+        filter ends.
 
         Raises
         ------
         InvalidArgument
-            When the header is malformed, of another algorithm, hash or compression, or claims
-            bytes that do not follow it, are no whole blocks, or over 128 MiB.
+            If the header is malformed or names another algorithm, hash or compression, or if the
+            size that it claims is not whole blocks, is over 128 MiB or is more than what follows.
 
         Examples
         --------
@@ -109,7 +112,7 @@ class Sbbf(Shown):
         return cls.from_bytes(blocks)
 
     def to_parquet_bytes(self) -> bytes:
-        """The filter as Parquet embeds it: a Thrift header, then the blocks.
+        """Return the filter as Parquet embeds it: a Thrift header, then the blocks.
 
         >>> bloom = zb.Sbbf(10, 0.01)
         >>> zb.Sbbf.from_parquet_bytes(bloom.to_parquet_bytes()) == bloom
@@ -119,37 +122,40 @@ class Sbbf(Shown):
 
     @property
     def num_blocks(self) -> int:
-        """Number of 256-bit blocks."""
+        """The number of 256-bit blocks."""
         return self._words.size // WORDS_PER_BLOCK
 
     @property
     def nbytes(self) -> int:
-        """Size, bytes."""
+        """The size in bytes."""
         return self._words.nbytes
 
     @property
     def fill(self) -> float:
-        """Share of the bits that are set."""
+        """The share of the bits that are set."""
         return float(np.bitwise_count(self._words).sum()) / (self.nbytes * 8)
 
     @property
     def estimated_fpp(self) -> float:
-        """False positive probability as filled: mean over blocks of the product over words."""
+        """The false positive probability of the filter with the bits that it has now.
+
+        This is the mean over all blocks of the product of the set shares of their words.
+        """
         return estimated_fpp(self._words)
 
     def insert(self, values: Iterable[Any]) -> None:
-        """Insert values; nulls are left out.
+        """Insert values. Nulls are ignored.
 
         Parameters
         ----------
         values : pyarrow Array or ChunkedArray, or another array, series or iterable
-            Values of an indexable type. Bytes are hashed at the array's own type, so int32 and
-            int64 arrays are different values.
+            Values of a type that can be indexed. Their bytes are hashed at the width of the
+            array's own type, so the same number has other hashes as int32 and as int64.
 
         Raises
         ------
         UnsupportedType
-            Of booleans, lists, structs and nulls, which are not indexed.
+            For booleans, lists, structs and nulls, which cannot be indexed.
 
         Examples
         --------
@@ -164,7 +170,7 @@ class Sbbf(Shown):
             blocks.insert(self._words, np.ascontiguousarray(hash_array(chunk).valid()))
 
     def insert_hashes(self, hashes: np.ndarray) -> None:
-        """Insert values by their XXH64, uint64, shape (n,).
+        """Insert values, given as their XXH64 hashes, uint64, shape (n,).
 
         >>> import xxhash
         >>> bloom = zb.Sbbf(100, 0.01)
@@ -177,17 +183,17 @@ class Sbbf(Shown):
         blocks.insert(self._words, _hashes(hashes))
 
     def check(self, values: Iterable[Any]) -> np.ndarray:
-        """Tell which values may be in: False is certain, True is not.
+        """Return which values the filter may hold. False is certain, True may be wrong.
 
         Returns
         -------
         bool array, shape (n,)
-            False under a null.
+            False for a null.
 
         Raises
         ------
         UnsupportedType
-            As of `insert`.
+            For the same types as `insert`.
 
         Examples
         --------
@@ -198,13 +204,13 @@ class Sbbf(Shown):
         """
         hits = [np.empty(0, dtype=bool)]
         for chunk in _chunks(values):
-            for at in range(0, len(chunk), _HASHED):
-                hashes = hash_array(chunk.slice(at, _HASHED))
+            for start in range(0, len(chunk), _VALUES_PER_STEP):
+                hashes = hash_array(chunk.slice(start, _VALUES_PER_STEP))
                 hits.append(self.check_hashes(hashes.values) & hashes.is_valid())
         return np.concatenate(hits)
 
     def check_hashes(self, hashes: np.ndarray) -> np.ndarray:
-        """Tell of values given by their XXH64, uint64, shape (n,), which may be in.
+        """Return which values the filter may hold, given their XXH64 hashes, uint64, shape (n,).
 
         Returns
         -------
@@ -223,12 +229,12 @@ class Sbbf(Shown):
         return out
 
     def merge(self, other: Sbbf) -> None:
-        """Take in all that another filter of the same size holds.
+        """Add all values that another filter of the same size holds.
 
         Raises
         ------
         InvalidArgument
-            When the sizes differ.
+            If the sizes differ.
 
         Examples
         --------
@@ -247,12 +253,13 @@ class Sbbf(Shown):
         self._words |= other._words
 
     def fold(self, probability: float) -> Sbbf:
-        """The smallest filter made by halving this one that stays at a target as filled.
+        """Return a smaller filter of the same values, made by halving this one.
 
         Parameters
         ----------
         probability : float
-            ``estimated_fpp`` the new filter may have at most; a copy when not one halving fits.
+            The highest ``estimated_fpp`` that the result may have. If even one halving would
+            exceed it, the result is a copy.
 
         Examples
         --------

@@ -1,5 +1,8 @@
-"""XXH64 of the values of an Arrow array, read in place: little-endian at the type's own width, IEEE
-bits for floats, UTF-8 or raw bytes without a length, the unscaled integer for decimals."""
+"""Hash the values of Arrow arrays with XXH64, in place.
+
+The hashed bytes are little-endian at the width of the type: IEEE bits for floats, UTF-8 or raw
+bytes without a length prefix for strings and binary, the unscaled integer for decimals.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _WIDTH_DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def value_type(arrow_type: pa.DataType) -> pa.DataType:
-    """The type whose bytes are hashed: storage of an extension, values of a dictionary."""
+    """Return the type whose bytes are hashed: extension storage, dictionary values, or itself."""
     while True:
         if isinstance(arrow_type, pa.BaseExtensionType):
             arrow_type = arrow_type.storage_type
@@ -47,7 +50,10 @@ def _is_any(arrow_type: pa.DataType, tests: tuple[Callable[[Any], bool], ...]) -
 
 
 def fixed_width(arrow_type: pa.DataType) -> int | None:
-    """Bytes of one value, None for variable length; what is not hashed is refused."""
+    """Return the bytes of one value, or None if the length varies.
+
+    Raise `UnsupportedType` for types that are not hashed.
+    """
     if _is_any(arrow_type, _FIXED):
         return arrow_type.byte_width
     if _is_any(arrow_type, _VARIABLE):
@@ -57,8 +63,11 @@ def fixed_width(arrow_type: pa.DataType) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Hashes:
-    """Hashes of an array, one a row; ``validity`` is an Arrow bitmap from bit ``validity_offset``
-    on, empty when no row is null."""
+    """The hashes of an array, one for each row, and the rows that are null.
+
+    ``validity`` is an Arrow bitmap that begins at bit ``validity_offset``. It is empty if no row is
+    null. The hash of a null row has no meaning.
+    """
 
     values: np.ndarray
     validity: np.ndarray
@@ -66,9 +75,11 @@ class Hashes:
     null_count: int
 
     def valid(self) -> np.ndarray:
+        """Return the hashes of the rows that are not null."""
         return self.values[self.is_valid()] if self.null_count else self.values
 
     def is_valid(self) -> np.ndarray:
+        """Return a bool array that is False for null rows."""
         if not self.null_count:
             return np.ones(len(self.values), dtype=bool)
         bits = np.unpackbits(self.validity, bitorder="little")
@@ -76,7 +87,7 @@ class Hashes:
 
 
 def hash_array(array: pa.Array) -> Hashes:
-    """Hash every value of an array of any type that can be indexed, where its buffers lie."""
+    """Hash every value of an array of any type that can be indexed, without copying its buffers."""
     while isinstance(array, pa.ExtensionArray):
         array = array.storage
     if isinstance(array, pa.DictionaryArray):
@@ -132,7 +143,7 @@ def _hash_dictionary(array: pa.DictionaryArray) -> Hashes:
     out = values.values[codes]
     if not values.null_count:
         return Hashes(out, _bitmap(indices), indices.offset, indices.null_count)
-    # A null among the values makes rows null that the array's own bitmap calls valid.
+    # A null in the dictionary makes rows null that the bitmap of the indices marks as valid.
     valid = values.is_valid()[codes]
     if indices.null_count:
         valid &= indices.is_valid().to_numpy(zero_copy_only=False)

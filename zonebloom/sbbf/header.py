@@ -1,5 +1,9 @@
-"""The header before a filter's blocks in a Parquet file: BloomFilterHeader in compact Thrift, the
-same bytes but for numBytes, a zigzag varint; what else it says might change what blocks mean."""
+"""Write and read the header that precedes the blocks of a filter in a Parquet file.
+
+This is Parquet's BloomFilterHeader in Thrift's compact protocol. Only ``numBytes``, a zigzag
+varint, differs between filters, so the other bytes are compared with constants. A header with other
+bytes is refused, because it could change the meaning of the blocks.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES
 MAX_HEADER_BYTES = 19
 
 _SIZE = b"\x15"
-# Three times: the union's field, its member's, the end of the member, the end of the union.
+# Algorithm, hash and compression are three unions, each written as: field of the union, field of
+# its member, end of the member, end of the union.
 _UNIONS = b"\x1c\x1c\0\0" * 3 + b"\0"
 _HEADER = re.compile(_SIZE + rb"([\x80-\xff]{0,4}[\0-\x7f])" + re.escape(_UNIONS), re.DOTALL)
 
@@ -30,7 +35,7 @@ def encode_header(num_bytes: int) -> bytes:
 
 
 def decode_header(data: bytes) -> tuple[int, int]:
-    """Size of the blocks, and of the header before them, with which ``data`` begins."""
+    """Return the size of the blocks and the size of the header at the start of ``data``, bytes."""
     header = _HEADER.match(data)
     if header is None:
         raise InvalidArgument(

@@ -1,9 +1,9 @@
-"""The one decorator every Numba kernel of zonebloom goes through.
+"""The one decorator that compiles every Numba kernel of zonebloom.
 
-Not ``parallel``: Numba's workqueue aborts the process when two threads enter it. Each kernel states
-its types, so it is compiled when its module is imported and never again. Processes that write
-Numba's cache at the same time can corrupt it: compiling and loading happens under one lock between
-the processes of a user. Who does not get it in time compiles for itself and leaves the cache alone.
+Kernels are never ``parallel``: Numba's workqueue aborts the process when two threads enter it. Each
+kernel states its types, so it is compiled once, when its module is imported. Processes that write
+Numba's cache at the same time can corrupt it, so the processes of a user compile and load under one
+lock. A process that does not get the lock in time compiles for itself and does not use the cache.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from zonebloom.errors import ZoneBloomWarning
 
-# Of each installation its own, as their caches are: those of other environments do not wait.
+# Each installation has its own cache, so it has its own lock: other environments need not wait.
 LOCK_NAME = f"compile-{xxhash.xxh64_hexdigest(os.path.abspath(__file__).encode())}.lock"
 
 
 def _is_private(folder: str) -> bool:
-    """Whether a folder is there, made if need be, that no other user can put anything into."""
+    """Make a folder if it is missing. Return whether no other user can write into it."""
     try:
         os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        # Not of what a link leads to: somebody else may have put it there.
+        # Do not follow a symbolic link: another user may have put it there.
         status = os.lstat(folder)
     except OSError:
         return False
@@ -50,25 +50,25 @@ def _lock_path() -> str | None:
 
 
 class CacheLock:
-    """The lock on Numba's cache, between processes and threads."""
+    """The lock on Numba's cache, for processes and threads."""
 
     def __init__(self) -> None:
-        # Far longer than any kernel takes to compile.
+        # The longest wait in seconds. No kernel takes nearly as long to compile.
         self.seconds = 60.0
         self.path = _lock_path()
-        self._is_given_up = self.path is None
+        self._is_disabled = self.path is None
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[bool]:
-        """Hold the lock, or do not: the cache may be used only where that is true."""
-        lock = self._acquired()
+        """Try to hold the lock. Yield whether it is held: only then may the cache be used."""
+        lock = self._acquire()
         with lock or contextlib.nullcontext():
             yield lock is not None
 
-    def _acquired(self) -> BaseFileLock | None:
-        if self.path is None or self._is_given_up:
+    def _acquire(self) -> BaseFileLock | None:
+        if self.path is None or self._is_disabled:
             return None
-        # A new one each time: a process that was forked may not use those of before.
+        # Make a new object each time, because a forked process must not use its parent's locks.
         lock = FileLock(self.path)
         try:
             lock.acquire(timeout=self.seconds)
@@ -80,12 +80,12 @@ class CacheLock:
                 stacklevel=2,
             )
         except (OSError, NotImplementedError):
-            # A file system without locks.
+            # The file system has no locks.
             pass
         else:
             return lock
-        # The next kernel does not wait again.
-        self._is_given_up = True
+        # Let the next kernel not wait again.
+        self._is_disabled = True
         return None
 
 
@@ -93,12 +93,15 @@ LOCK = CacheLock()
 
 
 def readonly(dtype: Any, dimensions: int = 1) -> Any:
-    """Type of a contiguous array that a kernel only reads; a writable one fits too."""
+    """Return the type of a contiguous array that a kernel only reads. Writable arrays fit too."""
     return numba.types.Array(dtype, dimensions, "C", readonly=True)
 
 
 def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function for signatures such as ``void(readonly(uint64), uint64[::1])``."""
+    """Return a decorator that compiles a function for the given signatures.
+
+    A signature looks like ``void(readonly(uint64), uint64[::1])``.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
         with LOCK.hold() as cache:
@@ -109,10 +112,10 @@ def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-# Makes a function of the compiler's own: it emits LLVM instructions where it is called.
+# Decorator for functions that emit LLVM instructions at the place of their call.
 intrinsic: Any = numba.extending.intrinsic
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """A helper that only kernels call: LLVM inlines it, nothing of it is cached apart."""
+    """Compile a helper that only kernels call. LLVM inlines it, so it has no cache entry."""
     return numba.njit(inline="always", error_model="numpy")(function)

@@ -1,4 +1,4 @@
-"""Hashes looked up in filters in memory: by NumPy until it pays to load the kernels."""
+"""Look hashes up in filters that are in memory: with NumPy until loading the kernels pays."""
 
 from __future__ import annotations
 
@@ -7,29 +7,33 @@ import numpy as np
 from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.sbbf.spec import WORDS_PER_BLOCK, block_numbers, holds
 
-# What a call takes beside its checks.
+# The fixed cost of one NumPy call, as a number of block checks.
 _CHECKS_PER_CALL = 100
 
 
 def check_any(
     words: np.ndarray, first_words: np.ndarray, num_blocks: np.ndarray, hashes: np.ndarray
 ) -> np.ndarray:
-    """Whether each filter may hold any of some hashes, bool, shape ``(filters,)``; they lie in
-    ``words`` from ``first_words``, with ``num_blocks`` (uint64) each."""
-    hit = np.zeros(first_words.size, dtype=bool)
+    """Return whether each filter may hold any of the hashes, bool, shape ``(filters,)``.
+
+    The filters lie in ``words``. Filter i begins at ``first_words[i]`` and has ``num_blocks[i]``
+    blocks. ``hashes``, ``first_words`` and ``num_blocks`` are uint64.
+    """
+    hits = np.zeros(first_words.size, dtype=bool)
     if NUMPY.spend(hashes.size * (first_words.size + _CHECKS_PER_CALL)):
-        for hashed in hashes:
-            hit |= check_one(words, first_words, num_blocks, hashed)
-        return hit
+        for hash_value in hashes:
+            hits |= check_one(words, first_words, num_blocks, hash_value)
+        return hits
     from zonebloom.sbbf import blocks
 
-    blocks.check_any(words, first_words, num_blocks, hashes, hit)
-    return hit
+    blocks.check_any(words, first_words, num_blocks, hashes, hits)
+    return hits
 
 
 def check_one(
-    words: np.ndarray, first_words: np.ndarray, num_blocks: np.ndarray, hashed: np.uint64
+    words: np.ndarray, first_words: np.ndarray, num_blocks: np.ndarray, hash_value: np.uint64
 ) -> np.ndarray:
-    """The same of one hash, by NumPy."""
-    at = first_words + block_numbers(hashed, num_blocks) * np.uint64(WORDS_PER_BLOCK)
-    return holds(words[at[:, None] + np.arange(WORDS_PER_BLOCK, dtype=np.uint64)], hashed)
+    """Return whether each filter may hold one hash. Like `check_any`, but always with NumPy."""
+    starts = first_words + block_numbers(hash_value, num_blocks) * np.uint64(WORDS_PER_BLOCK)
+    blocks = words[starts[:, None] + np.arange(WORDS_PER_BLOCK, dtype=np.uint64)]
+    return holds(blocks, hash_value)

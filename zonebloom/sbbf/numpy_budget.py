@@ -1,23 +1,23 @@
-"""Which of the two ways of looking up is taken: NumPy until it pays to load the kernels."""
+"""Decide between NumPy and the kernels for lookups: NumPy until loading the kernels pays."""
 
 from __future__ import annotations
 
 
 class NumpyBudget:
-    """How many checks of a block NumPy may do before the kernels are loaded: the one choice."""
+    """The number of block checks that NumPy may still do before the kernels are loaded."""
 
     def __init__(self, checks: int):
         self._checks = checks
 
     def spend(self, checks: int) -> bool:
-        """Whether NumPy is to do so many checks; once it is not, it is no more."""
+        """Take checks from the budget. Return False, from then on always, when it is used up."""
         self._checks -= checks
         return self._checks >= 0
 
     def end(self) -> None:
-        """The kernels are loaded; said by `zonebloom.sbbf.blocks`."""
+        """Set the budget to nothing. `zonebloom.sbbf.blocks` calls this when it is loaded."""
         self._checks = -1
 
 
-# NumPy takes about as long for so many checks of a block as Numba takes to load.
+# NumPy does this many block checks in about the time that Numba takes to load.
 NUMPY = NumpyBudget(1 << 20)

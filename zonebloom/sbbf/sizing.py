@@ -1,4 +1,4 @@
-"""How large a split-block Bloom filter must be, and how far one can be folded.
+"""Compute the size of a split-block Bloom filter, and fold one that is larger than it needs to be.
 
 The false positive probability is a Poisson mixture (F. Putze, P. Sanders, J. Singler, "Cache-,
 Hash- and Space-Efficient Bloom Filters", equation 3): a block of 256 bits receives ``i`` values
@@ -31,7 +31,9 @@ _TERMS = 750
 
 @lru_cache(maxsize=4096)
 def false_positive_probability(ndv: int, num_bytes: int) -> float:
-    """Probability that a filter says "maybe" to a value it lacks; 1.0 with over two values a bit.
+    """Return the probability that a filter answers "maybe" for a value it does not hold.
+
+    The result is 1.0 if there are more than two values for each bit.
 
     >>> round(false_positive_probability(26_214, 1024 * 32), 4)
     0.0126
@@ -60,7 +62,10 @@ def false_positive_probability(ndv: int, num_bytes: int) -> float:
 def validate_target(
     ndv: int, probability: float, names: tuple[str, str] = ("number_of_items", "probability")
 ) -> None:
-    """Refuse an ndv or a probability no filter can be made for, by what the caller calls them."""
+    """Raise `InvalidArgument` if no filter can have this ndv or probability.
+
+    ``names`` are the caller's names of the two arguments, for the message.
+    """
     if isinstance(ndv, bool) or not isinstance(ndv, int) or not 1 <= ndv < 1 << 63:
         raise refusal(ndv, names[0], "give a whole number of at least 1, and below 2**63")
     is_number = isinstance(probability, int | float) and not isinstance(probability, bool)
@@ -69,7 +74,7 @@ def validate_target(
 
 
 def size_for(ndv: int, probability: float, sizing: str = "log2") -> int:
-    """Bytes of the smallest filter whose false positive probability is at most a target.
+    """Return the bytes of the smallest filter whose false positive probability meets a target.
 
     >>> size_for(8192, 0.00057), size_for(8192, 0.00057, "exact")
     (32768, 19328)
@@ -102,24 +107,31 @@ def _size_for(ndv: int, probability: float, sizing: str) -> int:
 
 
 def estimated_fpp(words: np.ndarray) -> float:
-    """False positive probability as filled: mean over blocks of the product over words."""
+    """Return the false positive probability of a filter with the bits that it has now.
+
+    This is the mean over all blocks of the product of the set shares of their words.
+    """
     shares = np.bitwise_count(words).reshape(-1, WORDS_PER_BLOCK).T / BITS_PER_WORD
-    # Summed in order: how far a filter is folded may not depend on NumPy's own.
+    # Add in a fixed order. The order of np.sum may change between versions of NumPy, and the last
+    # digit decides how often a filter is folded.
     return float(np.add.accumulate(reduce(np.multiply, shares))[-1]) / shares.shape[1]
 
 
-def folded_size(distinct: int, num_bytes: int, probability: float) -> int:
-    """Bytes that `fold` leaves of a filter of so many distinct values, as is to be expected."""
+def folded_size(ndv: int, num_bytes: int, probability: float) -> int:
+    """Return the expected size in bytes of a filter of ``ndv`` distinct values after `fold`."""
     while num_bytes % (2 * BYTES_PER_BLOCK) == 0:
-        if false_positive_probability(distinct, num_bytes // 2) > probability:
+        if false_positive_probability(ndv, num_bytes // 2) > probability:
             break
         num_bytes //= 2
     return num_bytes
 
 
 def fold(words: np.ndarray, probability: float) -> np.ndarray:
-    """Halve a filter as often as keeps its false positive probability at or below that: adjacent
-    blocks are OR-ed, as a hash's block number halves, rounded down."""
+    """Halve a filter while its estimated false positive probability stays at most ``probability``.
+
+    Each step ORs adjacent blocks. This is right because the block number of a hash halves, rounded
+    down, when the number of blocks halves.
+    """
     while words.size % (2 * WORDS_PER_BLOCK) == 0:
         pairs = words.reshape(-1, 2, WORDS_PER_BLOCK)
         folded = (pairs[:, 0] | pairs[:, 1]).reshape(-1)

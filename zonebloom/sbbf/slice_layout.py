@@ -1,7 +1,7 @@
-"""The bit-sliced layout: where a bit lies, and one hash looked up in NumPy.
+"""Define the sliced layout: the place of each bit, and the lookup of one hash with NumPy.
 
-A tile holds up to 65,536 zones whose filters have one number of blocks, ``z``. Its bits are
-those of the filters, turned: a bit row holds one bit of every zone, padded to 64-bit words.
+A tile holds up to 65,536 zones whose filters all have ``z`` blocks. It holds the bits of the
+filters, transposed: a bit row has one bit for each zone, padded to whole 64-bit words.
 
     tile     | block 0 | block 1 | ...                              | block z-1 |
                   |
@@ -9,13 +9,14 @@ those of the filters, turned: a bit row holds one bit of every zone, padded to 6
                   |                                 |
     row      bit zone of the tile, little-endian    XXH64 of each row, seeded
 
-    row number   word * 32 + bit:  bit of word of the block of every zone's filter
+    row number   word * 32 + bit:  that bit of that word, in this block of every zone's filter
     seed         salt + 256 * number of the block in its file + row number
 
-A hash is in zone ``i`` if bit ``i`` is set in all of the eight rows it names. Every row carries its
-own check, for a bit that fell from one to zero would hide rows. The seed ties a row to its place
-and, by a salt drawn at random, to its file. The checks of a block lie after its rows, and a block
-whose rows are whole pages is padded to such: so no row straddles two pages.
+Zone ``i`` may hold a hash if bit ``i`` is set in all eight rows that the hash selects. Every row
+has a check of its own, because a bit that changes from one to zero would hide rows. The seed ties a
+row to its place in the file, and a random salt ties it to the file. The checks of a block lie after
+its rows. If the rows are whole memory pages, the block is padded to whole pages, so that no row
+lies across two pages.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ ROWS_PER_BLOCK = BITS_PER_BLOCK
 MAX_TILE_ZONES = 1 << 16
 
 _PAGE_WORDS = 512
-_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ALL_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
 _MAX_SEED = 0xFFFFFFFFFFFFFFFF
 _WORD_ROWS = np.arange(WORDS_PER_BLOCK, dtype=np.uint32) * np.uint32(BITS_PER_WORD)
 
 
 class Tile(NamedTuple):
-    """Where a tile lies, lengths in 64-bit words, ``first`` its first zone of all tiles; ``seed``
-    is of its first row's check, ``seed_step`` a block's share."""
+    """The place and shape of a tile.
+
+    ``offset`` is in bytes of the file. ``row_words`` and ``block_words`` are lengths in 64-bit
+    words. ``first`` is the number of its first zone, counted over all tiles. ``seed`` is the seed
+    for the check of its first row, and ``seed_step`` is added for each block.
+    """
 
     group: int
     offset: int
@@ -55,14 +60,14 @@ class Tile(NamedTuple):
         return self.num_blocks * self.block_words * 8
 
     def block_seed(self, block: int) -> int:
-        """Seed of the check of the first row of one of its blocks."""
+        """Return the seed for the check of the first row of a block."""
         return (self.seed + block * self.seed_step) & _MAX_SEED
 
 
 def place_tile(
     group: int, offset: int, num_zones: int, num_blocks: int, before: Tile | None, salt: int | None
 ) -> Tile:
-    """The tile after another one in its file; a file of version 1 has no salt."""
+    """Return the tile that follows ``before`` in the file. Files of version 1 have no salt."""
     row_words = -(-num_zones // 64)
     words = ROWS_PER_BLOCK * (row_words + 1)
     if row_words % _PAGE_WORDS == 0:
@@ -74,29 +79,31 @@ def place_tile(
 
 
 def row_numbers(hashed: np.uint64) -> np.ndarray:
-    """The eight rows of its block a hash names, uint32, shape ``(8,)``."""
+    """Return the eight rows that a hash selects in its block, uint32, shape ``(8,)``."""
     return _WORD_ROWS + bit_numbers(hashed)
 
 
 def intersect(
     rows: np.ndarray, checks: np.ndarray, hashed: np.uint64, seed: int
 ) -> tuple[np.ndarray, int]:
-    """AND the eight rows a hash names: a bit for each zone that may hold it, and rows damaged.
+    """AND the eight rows that a hash selects.
 
-    ``checks`` are all 256 of the block, ``seed`` of the first. A damaged row counts as all ones.
+    Return one bit for each zone, set if the zone may hold the hash, and the number of damaged rows.
+    ``checks`` are the 256 checks of the block, and ``seed`` is the seed of the first. A damaged row
+    counts as all ones.
     """
-    damaged = 0
+    num_damaged = 0
     for row, number in zip(rows, row_numbers(hashed).tolist(), strict=True):
         check = xxhash.xxh64_intdigest(row.data, seed=(seed + number) & _MAX_SEED)
         if check != int(checks[number]):
-            row[:] = _ONES
-            damaged += 1
-    return np.bitwise_and.reduce(rows, axis=0), damaged
+            row[:] = _ALL_ONES
+            num_damaged += 1
+    return np.bitwise_and.reduce(rows, axis=0), num_damaged
 
 
 def set_bits(bits: np.ndarray, num_zones: int) -> np.ndarray:
-    """Numbers of the bits that are set below ``num_zones``, int64, in order."""
-    # Words with a bit first: of thousands of zones few are left.
+    """Return the numbers of the bits that are set below ``num_zones``, int64, ascending."""
+    # Look only at words that are not zero: usually only a few of thousands of zones remain.
     words = np.flatnonzero(bits)
     flags = np.unpackbits(bits[words].view(np.uint8), bitorder="little").reshape(-1, 64)
     word, bit = np.nonzero(flags)

@@ -1,5 +1,8 @@
-"""Kernels that look hashes up in bit rows: many go through whole blocks, in order, each touched
-once; one goes through the eight rows of each tile, an array of its numbers."""
+"""Kernels that look hashes up in bit rows.
+
+Many hashes go through whole blocks in order, so that each block is read once. A single hash reads
+only its eight rows of each tile. Kernels get a tile as a uint64 array of the fields of `Tile`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from zonebloom.sbbf.spec import BITS_PER_WORD, SALT
 from zonebloom.sbbf.vectors import trailing_zeros
 from zonebloom.sbbf.xxh64 import hash_bytes
 
-# In the order of `Tile`.
+# Positions of the fields of `Tile`.
 _, _OFFSET, _NUM_ZONES, _NUM_BLOCKS, _ROW_WORDS, _BLOCK_WORDS, _, _SEED, _SEED_STEP = range(9)
-_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ALL_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @inlined
@@ -30,25 +33,28 @@ def _row(hashed, word):
 
 
 @inlined
-def _append_zones(words, starts, tile, bits, zones, at):
-    """AND the rows that begin at ``words[starts]``, and append the zones whose bit is left."""
-    # Places are unsigned: of signed ones a loop asks whether they are negative.
+def _append_zones(words, starts, tile, bits, zones, count):
+    """AND the eight rows that begin at ``words[starts]``, and append the zones whose bit remains.
+
+    ``zones`` already holds ``count`` zones. Return the new count.
+    """
+    # The positions are unsigned, because a loop tests signed ones for being negative.
     one, two, three, four = starts[0], starts[1], starts[2], starts[3]
     five, six, seven, eight = starts[4], starts[5], starts[6], starts[7]
     num_zones = tile[_NUM_ZONES]
     for i in range(tile[_ROW_WORDS]):
-        left = words[one + i] & words[two + i] & words[three + i] & words[four + i]
-        right = words[five + i] & words[six + i] & words[seven + i] & words[eight + i]
-        bits[i] = left & right
+        first_half = words[one + i] & words[two + i] & words[three + i] & words[four + i]
+        second_half = words[five + i] & words[six + i] & words[seven + i] & words[eight + i]
+        bits[i] = first_half & second_half
     for i in range(tile[_ROW_WORDS]):
         word = bits[i]
         while word:
             zone = i * np.uint64(64) + trailing_zeros(word)
             word &= word - np.uint64(1)
             if zone < num_zones:
-                zones[at] = zone
-                at += 1
-    return at
+                zones[count] = zone
+                count += 1
+    return count
 
 
 @kernel(
@@ -63,8 +69,11 @@ def _append_zones(words, starts, tile, bits, zones, at):
     )
 )
 def find_pairs(blocks, first_block, tile, hashes, out_keys, out_zones, state):
-    """Pair hashes with the zones of a tile that may hold them, as far as there is room (all zones
-    at least); ``state`` is where to go on in ``hashes``, then the number of pairs."""
+    """Pair hashes with the zones of a tile that may hold them, while the output has room.
+
+    The output must have room for all zones of the tile. ``state[0]`` is the next hash to look up,
+    so that a further call continues; ``state[1]`` receives the number of pairs.
+    """
     starts = np.empty(8, np.uint64)
     bits = np.empty(np.int64(tile[_ROW_WORDS]), np.uint64)
     row_words, num_zones = np.int64(tile[_ROW_WORDS]), np.int64(tile[_NUM_ZONES])
@@ -85,7 +94,10 @@ def find_pairs(blocks, first_block, tile, hashes, out_keys, out_zones, state):
 
 @kernel(void(uint64, readonly(uint64, 2), int64[::1], int64[::1]))
 def plan_rows(hashed, tiles, offsets, sizes):
-    """Say which bytes of a file a hash needs: of each tile eight rows, then a block's checks."""
+    """Compute the pieces of a file that a hash needs: for each tile its eight rows and the checks.
+
+    ``offsets`` and ``sizes`` are in bytes, nine for each tile.
+    """
     for number in range(tiles.shape[0]):
         tile = tiles[number]
         start = np.int64(tile[_OFFSET]) + _block(hashed, tile) * np.int64(tile[_BLOCK_WORDS]) * 8
@@ -99,13 +111,16 @@ def plan_rows(hashed, tiles, offsets, sizes):
 
 @kernel(void(uint64[::1], uint64, readonly(uint64, 2), int64[::1], int64[::1]))
 def intersect_rows(pieces, hashed, tiles, out, state):
-    """AND the pieces `plan_rows` asked for, in turn; ``out`` receives zones counted over the tiles,
-    ``state`` how many, and how many rows are damaged."""
+    """AND the rows that `plan_rows` asked for.
+
+    ``pieces`` are the bytes that were read, one piece after another. ``out`` receives the zones,
+    counted over all tiles. ``state`` receives their number and the number of damaged rows.
+    """
     numbers, starts = np.empty(8, np.int64), np.empty(8, np.uint64)
     bits = np.empty(np.int64(tiles[:, _ROW_WORDS].max()), np.uint64)
     for word in range(8):
         numbers[word] = _row(hashed, word)
-    count = first_zone = damaged = start = 0
+    count = first_zone = num_damaged = start = 0
     for number in range(tiles.shape[0]):
         tile = tiles[number]
         size = np.int64(tile[_ROW_WORDS])
@@ -113,15 +128,15 @@ def intersect_rows(pieces, hashed, tiles, out, state):
         for word in range(8):
             row = start + word * size
             starts[word] = np.uint64(row)
-            at = address_of(pieces) + np.uint64(row * 8)
-            check = hash_bytes(at, np.uint64(size * 8), seed + np.uint64(numbers[word]))
+            address = address_of(pieces) + np.uint64(row * 8)
+            check = hash_bytes(address, np.uint64(size * 8), seed + np.uint64(numbers[word]))
             if check != pieces[start + 8 * size + numbers[word]]:
-                damaged += 1
-                pieces[row : row + size] = _ONES
+                num_damaged += 1
+                pieces[row : row + size] = _ALL_ONES
         stop = _append_zones(pieces, starts, tile, bits, out, count)
         out[count:stop] += first_zone
         count = stop
         first_zone += np.int64(tile[_NUM_ZONES])
         start += 8 * size + ROWS_PER_BLOCK
     state[0] = count
-    state[1] = damaged
+    state[1] = num_damaged

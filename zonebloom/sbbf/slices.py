@@ -1,7 +1,7 @@
-"""Kernels of the bit-sliced layout: turn filters into bit rows and back, and check rows.
+"""Kernels of the sliced layout: transpose filters into bit rows and back, and check rows.
 
-Tiles come a run of blocks at a time, uint64, shape ``(blocks, block_words)``, filters as addresses:
-the caller keeps them alive and has checked that they hold the blocks asked for.
+Tiles are passed as consecutive blocks, uint64, shape ``(blocks, block_words)``. Filters are passed
+as addresses: the caller keeps them alive, and has checked that they are long enough.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from zonebloom.sbbf.vectors import (
 )
 from zonebloom.sbbf.xxh64 import hash_bytes
 
-# Bytes of a filter that are turned at a time, in blocks: 512 pieces fit the second cache.
+# Blocks of a filter that are transposed together: 512 pieces of this size fit the L2 cache.
 _PIECE = 16
-# Between pieces, 64-bit words: were it a power of two, all would fall in few sets of a cache.
+# 64-bit words from one piece to the next. With a power of two, all pieces would compete for the
+# same few sets of the cache.
 _PIECE_WORDS = _PIECE * 4 + 8
 _STRIDE = np.uint64(_PIECE_WORDS * 8)
 _STRIP_ZONES = 512
-_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ALL_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 _U0, _U8, _U32, _U64 = map(np.uint64, (0, 8, 32, 64))
 
@@ -39,33 +40,36 @@ def address_of(array):
 
 @inlined
 def _turn_to_rows(pieces, stage, strip, group):
-    """Turn one block of 64 zones: a word of each row of ``strip``, 64 bytes a row."""
+    """Transpose one block of 64 zones into one word of each row of ``strip``, 64 bytes a row."""
     for i in range(8):
-        at = np.uint64(i)
-        source, target = pieces + at * _STRIDE, stage + at * _U32
+        zone = np.uint64(i)
+        source, target = pieces + zone * _STRIDE, stage + zone * _U32
         swaps_of_blocks(source, _U8 * _STRIDE, _U0, target, _U8 * _U32, _U0)
     for i in range(8):
-        at = np.uint64(8 * i)
-        target = strip + at * _U64 + np.uint64(group) * _U8
-        swaps_into_rows(stage + at * _U32, _U32, _U0, target, _U64, _U64 * _U64)
+        row = np.uint64(8 * i)
+        target = strip + row * _U64 + np.uint64(group) * _U8
+        swaps_into_rows(stage + row * _U32, _U32, _U0, target, _U64, _U64 * _U64)
 
 
 @inlined
 def _turn_to_blocks(strip, stage, pieces):
-    """Turn word 0 of each row of ``strip`` into a block of each of 64 zones."""
+    """Transpose word 0 of each row of ``strip`` into one block of each of 64 zones."""
     for i in range(8):
-        at = np.uint64(i)
-        target = stage + at * _U32
-        swaps_of_rows(strip + at * _U64, _U8 * _U64, _U64 * _U64, target, _U8 * _U32, _U0)
+        row = np.uint64(i)
+        target = stage + row * _U32
+        swaps_of_rows(strip + row * _U64, _U8 * _U64, _U64 * _U64, target, _U8 * _U32, _U0)
     for i in range(8):
-        at = np.uint64(8 * i)
-        target = pieces + at * _STRIDE
-        swaps_into_blocks(stage + at * _U32, _U32, _U0, target, _STRIDE, _U0)
+        zone = np.uint64(8 * i)
+        target = pieces + zone * _STRIDE
+        swaps_into_blocks(stage + zone * _U32, _U32, _U0, target, _STRIDE, _U0)
 
 
 @kernel(void(readonly(uint64), int64, int64, uint64[:, ::1]))
 def slice_blocks(filters, first_block, row_words, out):
-    """Turn a run of blocks of the filters of a tile into bit rows; the checks are `seal`'s."""
+    """Transpose consecutive blocks of the filters of a tile into bit rows.
+
+    The checks of the rows are not written: `seal` does that.
+    """
     zones, num_blocks = filters.shape[0], out.shape[0]
     pieces = np.empty(_STRIP_ZONES * _PIECE_WORDS, np.uint64)
     stage = np.empty(64 * 4, np.uint64)
@@ -78,20 +82,21 @@ def slice_blocks(filters, first_block, row_words, out):
             for i in range(groups * 64):
                 if word * 64 + i < zones:
                     source = filters[word * 64 + i] + np.uint64((first_block + first) * 32)
-                    at = piece + np.uint64(i * _PIECE_WORDS * 8)
+                    target = piece + np.uint64(i * _PIECE_WORDS * 8)
                     for block in range(count):
-                        copy_32_bytes(source + np.uint64(block * 32), at + np.uint64(block * 32))
+                        offset = np.uint64(block * 32)
+                        copy_32_bytes(source + offset, target + offset)
                 else:
                     pieces[i * _PIECE_WORDS : i * _PIECE_WORDS + count * 4] = _U0
             for block in range(count):
                 for group in range(groups):
-                    at = (group * 64 * _PIECE_WORDS + block * 4) * 8
-                    _turn_to_rows(piece + np.uint64(at), staged, rows, group)
-                target = address_of(out[first + block]) + np.uint64(word * 8)
+                    start = (group * 64 * _PIECE_WORDS + block * 4) * 8
+                    _turn_to_rows(piece + np.uint64(start), staged, rows, group)
+                out_block = address_of(out[first + block]) + np.uint64(word * 8)
                 if groups == 8:
                     for row in range(ROWS_PER_BLOCK):
-                        at = target + np.uint64(row * row_words * 8)
-                        copy_64_bytes(rows + np.uint64(row * 64), at)
+                        out_row = out_block + np.uint64(row * row_words * 8)
+                        copy_64_bytes(rows + np.uint64(row * 64), out_row)
                 else:
                     for row in range(ROWS_PER_BLOCK):
                         for group in range(groups):
@@ -102,7 +107,10 @@ def slice_blocks(filters, first_block, row_words, out):
 
 @kernel(void(readonly(uint64, 2), int64, int64, int64, readonly(uint64)))
 def unslice_blocks(blocks, first_block, row_words, first_zone, filters):
-    """Turn rows back into blocks of filters: zones from ``first_zone``, a multiple of 64, on."""
+    """Transpose bit rows back into blocks of filters.
+
+    The zones begin at ``first_zone``, a multiple of 64.
+    """
     zones, num_blocks = filters.shape[0], blocks.shape[0]
     pieces = np.empty(64 * _PIECE_WORDS, np.uint64)
     stage = np.empty(64 * 4, np.uint64)
@@ -117,41 +125,41 @@ def unslice_blocks(blocks, first_block, row_words, first_zone, filters):
                     strip[row * 8] = blocks[first + block, row * row_words + word]
                 _turn_to_blocks(rows, staged, piece + np.uint64(block * 32))
             for i in range(min(64, zones - zone)):
-                at = piece + np.uint64(i * _PIECE_WORDS * 8)
+                source = piece + np.uint64(i * _PIECE_WORDS * 8)
                 target = filters[zone + i] + np.uint64((first_block + first) * 32)
                 for block in range(count):
-                    copy_32_bytes(at + np.uint64(block * 32), target + np.uint64(block * 32))
+                    copy_32_bytes(source + np.uint64(block * 32), target + np.uint64(block * 32))
 
 
 @kernel(void(readonly(uint64, 2), int64, uint64, uint64, uint64[:, ::1]))
-def _checks(blocks, row_words, seed, seed_step, out):
+def _hash_rows(blocks, row_words, seed, seed_step, out):
     size = np.uint64(row_words * 8)
     for block in range(blocks.shape[0]):
-        at = address_of(blocks[block])
+        address = address_of(blocks[block])
         for row in range(ROWS_PER_BLOCK):
-            out[block, row] = hash_bytes(at, size, seed + np.uint64(row))
-            at += size
+            out[block, row] = hash_bytes(address, size, seed + np.uint64(row))
+            address += size
         seed += seed_step
 
 
-def _checks_of(blocks: np.ndarray, tile: Tile, first_block: int) -> tuple[np.ndarray, int]:
-    """The checks a run of blocks of a tile should have, and where in each block they lie."""
+def _expected_checks(blocks: np.ndarray, tile: Tile, first_block: int) -> tuple[np.ndarray, int]:
+    """Return the right checks for consecutive blocks of a tile, and their position in a block."""
     checks = np.empty((len(blocks), ROWS_PER_BLOCK), dtype=np.uint64)
-    _checks(blocks, tile.row_words, tile.block_seed(first_block), tile.seed_step, checks)
+    _hash_rows(blocks, tile.row_words, tile.block_seed(first_block), tile.seed_step, checks)
     return checks, ROWS_PER_BLOCK * tile.row_words
 
 
 def seal(blocks: np.ndarray, tile: Tile, first_block: int) -> None:
-    """Write the check of every row of a run of blocks of a tile, and zeros as padding."""
-    checks, at = _checks_of(blocks, tile, first_block)
-    blocks[:, at : at + ROWS_PER_BLOCK] = checks
-    blocks[:, at + ROWS_PER_BLOCK :] = _U0
+    """Write the check of every row of consecutive blocks of a tile, and zeros as padding."""
+    checks, start = _expected_checks(blocks, tile, first_block)
+    blocks[:, start : start + ROWS_PER_BLOCK] = checks
+    blocks[:, start + ROWS_PER_BLOCK :] = _U0
 
 
 def fill_damaged(blocks: np.ndarray, tile: Tile, first_block: int) -> int:
-    """Fill rows that are not what was written with ones, which rules no zone out; how many."""
-    checks, at = _checks_of(blocks, tile, first_block)
-    damaged = np.argwhere(blocks[:, at : at + ROWS_PER_BLOCK] != checks)
+    """Fill damaged rows with ones, which excludes no zone. Return the number of these rows."""
+    checks, start = _expected_checks(blocks, tile, first_block)
+    damaged = np.argwhere(blocks[:, start : start + ROWS_PER_BLOCK] != checks)
     for block, row in damaged.tolist():
-        blocks[block, row * tile.row_words : (row + 1) * tile.row_words] = _ONES
+        blocks[block, row * tile.row_words : (row + 1) * tile.row_words] = _ALL_ONES
     return len(damaged)

@@ -1,4 +1,4 @@
-"""The split-block Bloom filter by its specification: salts, sizes, and where a hash's bits lie.
+"""The specification of the split-block Bloom filter: salts, sizes, and the bits of a hash.
 
 A filter is ``z`` blocks of 256 bits; a block is eight 32-bit words:
 
@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-# One hash or several, uint64.
-Hashed: TypeAlias = np.ndarray | np.uint64
+# One uint64 hash, or an array of them.
+HashOrHashes: TypeAlias = np.ndarray | np.uint64
 
 SALT = np.array(
     [
@@ -42,18 +42,22 @@ BYTES_PER_BLOCK = 32
 MAX_BYTES = 1 << 27
 
 
-def block_numbers(hashes: Hashed, num_blocks: int | np.ndarray) -> np.ndarray:
-    """Which block hashes, uint64, fall in, uint64; sorted if the hashes are."""
+def block_numbers(hashes: HashOrHashes, num_blocks: int | np.ndarray) -> np.ndarray:
+    """Return the block number of each hash, uint64. Sorted hashes give sorted block numbers."""
     return ((hashes >> np.uint64(32)) * np.asarray(num_blocks, dtype=np.uint64)) >> np.uint64(32)
 
 
-def bit_numbers(hashes: Hashed) -> np.ndarray:
-    """Which bit of each of the eight words hashes set, uint32, shape ``(..., 8)``."""
+def bit_numbers(hashes: HashOrHashes) -> np.ndarray:
+    """Return the bit that each hash sets in each of the eight words, uint32, shape ``(..., 8)``."""
     low = np.asarray(hashes).astype(np.uint32)
     return (low[..., None] * SALT) >> np.uint32(27)
 
 
-def holds(words: np.ndarray, hashes: Hashed) -> np.ndarray:
-    """Tell for blocks, uint32, shape ``(n, 8)``, whether they hold a hash each, shape ``(n,)``."""
+def holds(words: np.ndarray, hashes: HashOrHashes) -> np.ndarray:
+    """Return whether each block holds its hash.
+
+    ``words`` are n blocks, uint32, shape ``(n, 8)``. ``hashes`` is one hash for all of them, or one
+    for each. The result is bool, shape ``(n,)``.
+    """
     mask = np.uint32(1) << bit_numbers(hashes)
     return ((words & mask) == mask).all(axis=1)

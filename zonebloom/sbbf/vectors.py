@@ -1,8 +1,8 @@
-"""Vector instructions behind the bit-sliced layout, each an LLVM intrinsic at addresses.
+"""Vector instructions of the sliced layout. Each is an LLVM intrinsic that takes addresses.
 
-A block of a filter is one ``<4 x i64>``, so 64 blocks, one of each of 64 zones, are four 64x64 bit
-matrices side by side; turning one over its diagonal takes six steps of masked swaps (H. S. Warren,
-"Hacker's Delight", 7-3). Three steps at a time touch eight vectors, which fit the registers.
+A block of a filter is one ``<4 x i64>``, so 64 blocks, one from each of 64 zones, are four 64x64
+bit matrices side by side. Transposing a matrix takes six steps of masked swaps (H. S. Warren,
+"Hacker's Delight", 7-3). Three steps together touch eight vectors, which fit the registers.
 """
 
 from __future__ import annotations
@@ -57,15 +57,16 @@ def _scatter(builder, block, address, lane_stride):
 
 
 def _low_halves(width: int) -> int:
-    """The lower half of each run of ``2 width`` bits."""
-    return sum(((1 << width) - 1) << at for at in range(0, 64, 2 * width))
+    """Return a mask of the lower half of each group of ``2 * width`` bits."""
+    return sum(((1 << width) - 1) << start for start in range(0, 64, 2 * width))
 
 
 def _swaps(first: int, *, gather: bool, scatter: bool):
-    """Make an intrinsic of three swap steps, of ``first``, ``first / 2`` and ``first / 4`` rows.
+    """Make an intrinsic that swaps ``first``, then ``first / 2``, then ``first / 4`` rows.
 
-    ``(source, source_stride, source_lanes, target, target_stride, target_lanes)``: addresses, and
-    bytes between the eight vectors and between lanes, which lie together or apart.
+    Its arguments are ``source, source_stride, source_lanes, target, stride, lanes``: two addresses,
+    each with the bytes between its eight vectors and the bytes between the lanes of a vector. The
+    lanes of a vector lie together, unless ``gather`` (source) or ``scatter`` (target) is set.
     """
 
     @intrinsic

@@ -1,11 +1,11 @@
-"""XXH64 with seed 0 over Arrow buffers, one 64-bit hash a value (doc/xxhash_spec.md of xxHash).
+"""Kernels for XXH64 with seed 0 over Arrow buffers (doc/xxhash_spec.md of xxHash).
 
-For a fixed width LLVM vectorises the loop over values; what lies under a null is hashed too, which
-costs less than a branch.
+Each value gives one 64-bit hash. LLVM vectorises the loop over values of a fixed width. The bytes
+under a null are hashed too, because that costs less than a branch.
 """
 
-# Numba promotes uint32 * uint32 to 64 bits and mixes of signed and unsigned to float64:
-# every operand below is therefore a typed constant.
+# Numba promotes uint32 * uint32 to 64 bits, and a mix of signed and unsigned integers to float64.
+# Therefore every operand below is a typed constant.
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRIME_5 = np.uint64(0x27D4EB2F165667C5)
 _U0, _U1, _U2, _U4, _U8, _U16, _U24, _U32 = map(np.uint64, (0, 1, 2, 4, 8, 16, 24, 32))
 
 
-# The rotations are written out: through a function of their own nothing is vectorised.
+# The rotations are written out, because LLVM does not vectorise a loop that calls a function.
 
 
 @inlined
@@ -131,9 +131,9 @@ def hash_width_8(values, out):
 def hash_stride(address, width, out):
     if width == _U16:
         for i in range(out.shape[0]):
-            at = address + np.uint64(i) * _U16
-            hashed = _absorb_64(PRIME_5 + _U16, load_64(at))
-            out[i] = _avalanche(_absorb_64(hashed, load_64(at + _U8)))
+            start = address + np.uint64(i) * _U16
+            hashed = _absorb_64(PRIME_5 + _U16, load_64(start))
+            out[i] = _avalanche(_absorb_64(hashed, load_64(start + _U8)))
     else:
         for i in range(out.shape[0]):
             out[i] = hash_bytes(address + np.uint64(i) * width, width, _U0)
@@ -144,7 +144,7 @@ def hash_stride(address, width, out):
     void(uint64, readonly(int64), uint64[::1]),
 )
 def hash_offsets(address, offsets, out):
-    """Hash values of variable length: value i is bytes ``offsets[i]`` to ``offsets[i + 1]``."""
+    """Hash values of variable length. Value i lies from ``offsets[i]`` to ``offsets[i + 1]``."""
     for i in range(out.shape[0]):
         start = np.uint64(offsets[i])
         out[i] = hash_bytes(address + start, np.uint64(offsets[i + 1]) - start, _U0)
