@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from bench.processes import run_module
-from zonebloom.storage.parquet.footer import read_footer
+from zonebloom.parquet.footer import read_footer
 from zonebloom.storage.random_access import RandomAccessFile
 
 ROW_GROUP_ROWS = 131_072

@@ -11,17 +11,17 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from bench.conftest import uuids
-from zonebloom.build.zones import train
+from zonebloom.base.row_ranges import RowRanges
+from zonebloom.building.zones import train
 from zonebloom.catalog.model import ZoneParameters
-from zonebloom.ranges import RowRanges
+from zonebloom.parquet.footer import read_footer
+from zonebloom.parquet.key_set import KeySet
+from zonebloom.parquet.leaf_reader import LeafReader, PageTable
+from zonebloom.parquet.leaf_type import LeafChunk, schema_leaves
+from zonebloom.parquet.row_group_reader import RowGroupReader
 from zonebloom.sbbf import blocks, xxh64
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.storage.files import ReadCounter, status_identity
-from zonebloom.storage.parquet.footer import read_footer
-from zonebloom.storage.parquet.key_set import KeySet
-from zonebloom.storage.parquet.leaf_reader import LeafReader, PageTable
-from zonebloom.storage.parquet.leaf_type import LeafChunk, schema_leaves
-from zonebloom.storage.parquet.pages import RowGroupReader
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.values.probe import forms_of
 

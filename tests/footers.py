@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zonebloom.storage.parquet import thrift
+from zonebloom.parquet import thrift
 
 # FileMetaData, parquet.thrift.
 ROW_GROUPS, CREATED_BY, COLUMN_ORDERS = 4, 6, 7

@@ -18,7 +18,7 @@ from e2e_helpers import ShortReads, build, write_files
 from helpers import copy_dataset
 
 import zonebloom as zb
-from zonebloom.build.adopt import Adopted, adopt
+from zonebloom.building.adopt import Adopted, adopt
 from zonebloom.errors import StaleIndexWarning
 from zonebloom.storage.files import WHOLE_BYTES, content_digest
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonebloom.arrays import array_of, from_numpy, to_numpy
+from zonebloom.base.arrays import array_of, from_numpy, to_numpy
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()]
 

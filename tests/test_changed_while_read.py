@@ -16,8 +16,8 @@ from e2e_helpers import ShortReads, build
 
 import zonebloom as zb
 from zonebloom.errors import FragmentChanged, ZoneBloomWarning
-from zonebloom.storage.ipc import IpcRows
-from zonebloom.storage.parquet.rows import ParquetRows
+from zonebloom.sources.ipc_rows import IpcRows
+from zonebloom.sources.parquet_rows import ParquetRows
 
 ROWS = 400
 GROUP = 100

@@ -17,7 +17,7 @@ from pyarrow import csv
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.build import tasks as building
+from zonebloom.building import tasks as building
 
 
 @pytest.fixture

@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 from IPython.core.formatters import DisplayFormatter
 
 import zonebloom as zb
-from zonebloom import display, results
-from zonebloom.display import NOWHERE, Figures, Strip, pictures_html, up_to
+from zonebloom import results
+from zonebloom.base import display
+from zonebloom.base.display import NOWHERE, Figures, Strip, pictures_html, up_to
+from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import StaleIndexWarning
-from zonebloom.ranges import RowRanges
 from zonebloom.results import Adopted, EmbeddedDescription, MovedIndex, Refreshed, ScanStats
 from zonebloom.scan.plan import FileZones
 

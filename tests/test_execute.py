@@ -16,7 +16,7 @@ from e2e_helpers import assert_equals_pyarrow, build, numbered, plain_dataset, t
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.ranges import RowRanges
+from zonebloom.base.row_ranges import RowRanges
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
 

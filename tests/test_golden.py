@@ -24,7 +24,7 @@ import zonebloom as zb
 from zonebloom.catalog.versions import listed
 from zonebloom.index.key_ranges import read_ranges
 from zonebloom.index.rows import RowTable
-from zonebloom.storage.parquet.pagemap import PageMap
+from zonebloom.parquet.page_map import PageMap
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -24,7 +24,7 @@ from e2e_helpers import (
 from helpers import index_folder
 
 import zonebloom as zb
-from zonebloom.build.tasks import cut_tasks
+from zonebloom.building.tasks import cut_tasks
 from zonebloom.errors import (
     CorruptIndex,
     IndexNotFound,
@@ -104,7 +104,7 @@ def test_auto_leaves_small_indices_as_rows(folder):
 
 
 def test_auto_slices_large_indices(folder, monkeypatch):
-    monkeypatch.setattr("zonebloom.build.layout.SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
+    monkeypatch.setattr("zonebloom.building.segments.SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
     ds = build(folder, "auto")
     assert ds.index_statistics("id_idx")["layout"] == "sliced"
     assert (
@@ -201,7 +201,7 @@ def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
         ds.to_table(filter="id = 5")
     read = []
     monkeypatch.setattr(
-        "zonebloom.build.builder.cut_tasks",
+        "zonebloom.building.builder.cut_tasks",
         lambda *given: read.extend(each.fragment.path for each in given[-1]) or cut_tasks(*given),
     )
     (done,) = ds.optimize.optimize_indices(layout=layout, spark=False)
@@ -246,7 +246,7 @@ def test_vacuum_after_a_change_of_layout(folder):
 
 
 def test_appends_write_a_zone_anew_as_often_as_the_index_doubles(folder, monkeypatch):
-    monkeypatch.setattr("zonebloom.build.layout._MANY_SEGMENTS", 1)
+    monkeypatch.setattr("zonebloom.building.segments._MANY_SEGMENTS", 1)
     build(folder, "table", ["id"], fold=False)
     for number in range(4, 32):
         pq.write_table(part(number), folder / f"part-{number:03d}.parquet")
@@ -265,7 +265,7 @@ def test_appends_write_a_zone_anew_as_often_as_the_index_doubles(folder, monkeyp
 
 
 def test_what_comes_to_a_sliced_index_leaves_its_large_segment_alone(folder, monkeypatch):
-    monkeypatch.setattr("zonebloom.build.layout.SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
+    monkeypatch.setattr("zonebloom.building.segments.SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
     (large,) = segments_of(build(folder, "auto", ["id"]))
     assert large.layout == "sliced"
     pq.write_table(part(4), folder / "part-004.parquet")

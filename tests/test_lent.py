@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from zonebloom.lent import LentBytes
+from zonebloom.base.exit_guard import LentBytes
 
 # Of a thread that Python does not wait for, as it does not for pyarrow's.
 DROPPED_LATE = """
     import os, threading, time
     import pyarrow.fs as pafs
-    from zonebloom.lent import LentBytes, LentIterator
+    from zonebloom.base.exit_guard import LentBytes, LentIterator
     from zonebloom.storage.files import ReadCounter, counted
 
     def drop():
@@ -71,7 +71,7 @@ def test_nothing_is_waited_for_that_is_not_lent():
 def test_what_is_kept_to_the_end_does_not_keep_the_process():
     assert (
         run("""
-        from zonebloom.lent import LentBytes, LentIterator
+        from zonebloom.base.exit_guard import LentBytes, LentIterator
         kept = LentBytes(b"abc"), LentIterator(iter([1]))
     """)
         == ""
@@ -85,7 +85,7 @@ def test_batches_made_in_python_end_with_the_process():
         import time
         import pyarrow as pa
         import pyarrow.dataset as pads
-        from zonebloom.lent import LentIterator
+        from zonebloom.base.exit_guard import LentIterator
 
         def batches():
             for _ in range(10_000):

@@ -22,10 +22,10 @@ from pyarrow import feather
 
 import zonebloom as zb
 from zonebloom import errors
+from zonebloom.parquet import key_tests as narrow
 from zonebloom.scan import locate as module
 from zonebloom.scan import numbering
 from zonebloom.scan.key_summary import KeyRanges, fragments_with
-from zonebloom.storage.parquet import narrow
 
 NAN = math.nan
 DAY = dt.date(2024, 5, 1)

@@ -13,7 +13,7 @@ import pytest
 from e2e_helpers import array_of, build, numbered, raw_values, scalar_of, write_files
 
 import zonebloom as zb
-from zonebloom.ranges import OFFSET_BITS
+from zonebloom.base.row_ranges import OFFSET_BITS
 
 # (type, rows of each file, distinct values, rows a zone, rows a row group, sizing, probability)
 SHAPES: list[tuple[pa.DataType, list[int], int, int, int, str, float]] = [

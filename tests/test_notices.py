@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
+from zonebloom.base.notices import collected_warnings, warn
 from zonebloom.errors import StaleIndexWarning, ZoneBloomWarning
-from zonebloom.notices import collected_warnings, warn
 
 
 def test_a_warning_names_the_line_that_called_the_package(tmp_path):

@@ -35,8 +35,8 @@ from zonebloom.errors import (
     IndexNotUsedWarning,
     NotPicklable,
 )
-from zonebloom.storage.discovery import as_arrow_filesystem
-from zonebloom.storage.pickling import require_no_keys
+from zonebloom.sources.discovery import as_arrow_filesystem
+from zonebloom.sources.pickling import require_no_keys
 
 ROWS, ZONE = 300, 10
 SECRET = "PASSWORD"

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from zonebloom import ranges
+from zonebloom.base import row_ranges as ranges
+from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges, SearchResult, by_fragment
 from zonebloom.errors import InvalidArgument
-from zonebloom.ranges import OFFSET_BITS, RowRanges, SearchResult, by_fragment
 
 BOUND = 60
 

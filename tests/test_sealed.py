@@ -33,8 +33,8 @@ from zonebloom.errors import (
     InvalidArgument,
     StaleIndexWarning,
 )
+from zonebloom.storage.encryption import Seal, open_at_random, sealed
 from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.sealed import Seal, open_at_random, sealed
 
 KEY = bytes(range(32))
 KEYS = zb.Encryption("key one", {"key one": KEY})

@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 
 import zonebloom as zb
 from zonebloom import errors
+from zonebloom.base.user_values import to_arrow, to_scalar
 from zonebloom.predicates import Compares, Equals, IsIn
-from zonebloom.user_values import to_arrow, to_scalar
 
 # 2024-01-01 00:00:00.123456789 and other values that need all digits of their type.
 NANOSECONDS = [1_704_067_200_123_456_789, -1, 1]

@@ -26,8 +26,8 @@ from zonebloom.index.key_ranges import read_ranges, to_file
 from zonebloom.index.loaded import open_table
 from zonebloom.index.rows import TableWriter, read_table
 from zonebloom.index.sliced_merge import merge
+from zonebloom.parquet.page_map import merged_page_map
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.storage.parquet.pagemap import merged_page_map
 
 ITEMS, ROWS, FILES = 16, 100, 3
 ZONES = FILES * math.ceil(ROWS / ITEMS)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import PACKAGE, ROOT
 
-from zonebloom.version import __version__
+from zonebloom.base.version import __version__
 
 pytest.importorskip("hatchling")
 

@@ -35,12 +35,12 @@ three files in the folder ``orders``, indexed.
 from __future__ import annotations
 
 from zonebloom import errors
+from zonebloom.base.row_ranges import RowRanges, SearchResult
+from zonebloom.base.version import __version__ as __version__
 from zonebloom.dataset import Dataset, IndexConfig, dataset
-from zonebloom.ranges import RowRanges, SearchResult
+from zonebloom.parquet.encryption_keys import ParquetKeys
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.storage.parquet.keys import ParquetKeys
-from zonebloom.storage.sealed import Encryption
-from zonebloom.version import __version__ as __version__
+from zonebloom.storage.encryption import Encryption
 
 __all__ = [
     "Dataset",
@@ -65,7 +65,7 @@ def warmup() -> None:
 
     >>> zb.warmup()
     """
+    import zonebloom.parquet.leaf_reader
     import zonebloom.sbbf.blocks
     import zonebloom.sbbf.xxh64
-    import zonebloom.storage.parquet.leaf_reader
     import zonebloom.storage.pread_kernel  # noqa: F401

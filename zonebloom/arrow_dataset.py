@@ -18,15 +18,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 from pyarrow.fs import LocalFileSystem
 
-from zonebloom import arguments
+from zonebloom.base import arguments
+from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
-from zonebloom.ranges import OFFSET_BITS, RowRanges
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS
 from zonebloom.scan.recheck import Columns
-from zonebloom.storage.pickling import NotPickled
-from zonebloom.storage.source import Fragment, Source
+from zonebloom.sources.pickling import NotPickled
+from zonebloom.sources.source import Fragment, Source
 
 
 class ScanOptions(TypedDict, total=False):

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zonebloom import arguments
+from zonebloom.base import arguments
+from zonebloom.base.notices import warn
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.place import (
     current_folder,
@@ -26,16 +27,15 @@ from zonebloom.errors import (
     ZoneBloomWarning,
 )
 from zonebloom.index.fit import indexed_column
-from zonebloom.notices import warn
 from zonebloom.predicates import Predicate, RowFilter, translate, unknowns
 from zonebloom.scan.binding import Binding, known_columns, require_column
 from zonebloom.scan.planner import Planner
-from zonebloom.storage.columns import Column
+from zonebloom.sources.column_batches import Column
+from zonebloom.sources.source import Source
+from zonebloom.sources.table_snapshot import SnapshotSource
+from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.files import is_local
 from zonebloom.storage.object_store import path_in
-from zonebloom.storage.sealed import Encryption
-from zonebloom.storage.snapshot import SnapshotSource
-from zonebloom.storage.source import Source
 from zonebloom.values.columns import column_path, leaf_type
 from zonebloom.values.types import require_indexable
 

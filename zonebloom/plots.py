@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from zonebloom.base.text import bytes_text
 from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY
 from zonebloom.dataset import Dataset, Filter
 from zonebloom.errors import InvalidArgument, MissingDependency
 from zonebloom.index.describe import measured_filters
 from zonebloom.sbbf.sizing import SIZINGS, size_for
 from zonebloom.scan.recheck import Columns
-from zonebloom.text import bytes_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,16 +21,16 @@ import pyarrow.fs as pafs
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument, MissingDependency, SchemaMismatch
 from zonebloom.opened import Opened
+from zonebloom.parquet.encryption_keys import ParquetKeys
 from zonebloom.predicates import And
 from zonebloom.predicates.polars import filter_of, to_frame, to_predicate
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request
-from zonebloom.storage.discovery import Partitioning, Schema
-from zonebloom.storage.memory import TableSource
-from zonebloom.storage.parquet.keys import ParquetKeys
-from zonebloom.storage.sealed import Encryption
-from zonebloom.storage.source import Source, Stale
+from zonebloom.sources.discovery import Partitioning, Schema
+from zonebloom.sources.memory import TableSource
+from zonebloom.sources.source import Source, Stale
+from zonebloom.storage.encryption import Encryption
 
 if TYPE_CHECKING:
     import polars as pl

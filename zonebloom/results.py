@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from zonebloom.advise.judge import Advice, Advices
 from zonebloom.arrow_dataset import ArrowDataset
-from zonebloom.build.adopt import Adopted
-from zonebloom.build.builder import Refreshed
-from zonebloom.build.move import MovedIndex
+from zonebloom.base.display import Figures, Rows
+from zonebloom.building.adopt import Adopted
+from zonebloom.building.builder import Refreshed
+from zonebloom.building.move import MovedIndex
 from zonebloom.catalog.vacuum import Vacuumed
 from zonebloom.dataset import DatasetOptimizer
-from zonebloom.display import Figures, Rows
 from zonebloom.index.describe import EmbeddedDescription, IndexDescription
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.validate import ValidatedIndex

@@ -17,19 +17,19 @@ from reference import ReferenceSbbf
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.build import tasks as building
-from zonebloom.build.spec import IndexSpec
-from zonebloom.build.tasks import TrainTask, cut_tasks
-from zonebloom.build.train import train_locally, train_task
-from zonebloom.build.zones import train
+from zonebloom.building import tasks as building
+from zonebloom.building.request import IndexSpec
+from zonebloom.building.tasks import TrainTask, cut_tasks
+from zonebloom.building.train import train_locally, train_task
+from zonebloom.building.zones import train
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.rows import RowTable, read_table
-from zonebloom.storage import columns
-from zonebloom.storage.columns import Column
+from zonebloom.sources import column_batches as columns
+from zonebloom.sources.column_batches import Column
+from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import FileIdentity, identities
-from zonebloom.storage.source import Fragment, Source
 
 LOCAL = pafs.LocalFileSystem()
 
@@ -147,7 +147,7 @@ def test_a_small_file_written_again_within_a_tick_of_the_clock_is_noticed(tmp_pa
         tmp_path / "later", [numbered(0, 1000, id=pa.array([7] * 1000))], **plain
     )
     monkeypatch.setattr(FileIdentity, "is_still", lambda self, now: True)
-    monkeypatch.setattr("zonebloom.build.train.is_at_rest", lambda identity, at: False)
+    monkeypatch.setattr("zonebloom.building.train.is_at_rest", lambda identity, at: False)
     with pytest.raises(errors.FragmentUnreadable, match="changed while it was indexed"):
         train_task(task, progress=lambda rows: path.write_bytes(later.read_bytes()) and None)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pyarrow.compute as pc
 import pytest
 
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS
 from zonebloom.catalog.coverage import cover
+from zonebloom.catalog.drift import measure_drift
 from zonebloom.catalog.model import IndexEntry, KnownFragment, Segment, Version, ZoneParameters
 from zonebloom.errors import NoFragments, SourceError
-from zonebloom.index.drift import measure_drift
-from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS
+from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.source import Fragment
 
 SAME = FileIdentity(1000, 5_000_000_000)
 

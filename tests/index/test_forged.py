@@ -18,7 +18,7 @@ from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.index.key_ranges import read_ranges
 from zonebloom.index.rows import RowTable
 from zonebloom.index.sliced_file import MAGIC, TRAILER, read_directory
-from zonebloom.storage.parquet.pagemap import PageMap
+from zonebloom.parquet.page_map import PageMap
 
 READERS = {
     "bloomfilter.arrow": lambda buffer: RowTable(buffer, "it"),

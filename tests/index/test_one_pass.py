@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.build import tasks as building
+from zonebloom.building import tasks as building
 from zonebloom.index.global_filter import GlobalSize
 from zonebloom.index.key_ranges import KeyRange, range_type, ranges_file, read_ranges
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.storage import columns
+from zonebloom.sources import column_batches as columns
 
 TYPES = [
     pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.decimal32(5, 2),

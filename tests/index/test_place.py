@@ -19,7 +19,7 @@ import pytest
 from helpers import copy_dataset, without_privileges
 
 import zonebloom as zb
-from zonebloom.build import move
+from zonebloom.building import move
 from zonebloom.catalog.place import index_places
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (

@@ -13,14 +13,14 @@ from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zonebloom.build.zones import train
+from zonebloom.base.version import stamped
+from zonebloom.building.zones import train
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.errors import CorruptIndex
 from zonebloom.index import rows as rows_module
 from zonebloom.index.rows import RowTable, TableWriter, read_table
 from zonebloom.index.table import FIELDS, table_schema, to_batch
 from zonebloom.sbbf import blocks
-from zonebloom.version import stamped
 
 LOCAL = pafs.LocalFileSystem()
 PARAMETERS = ZoneParameters(10, 0.01)

@@ -11,8 +11,8 @@ from helpers import PLAIN_TYPES, reference_filter, sample
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonebloom.build import zones as zones_module
-from zonebloom.build.zones import train
+from zonebloom.building import zones as zones_module
+from zonebloom.building.zones import train
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.errors import InvalidArgument, UnsupportedType
 from zonebloom.index.table import Zones

@@ -13,7 +13,7 @@ import pytest
 from helpers import index_folder
 
 import zonebloom as zb
-import zonebloom.build.tasks
+import zonebloom.building.tasks
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
 from zonebloom.spark import jobs
 from zonebloom.spark.jobs import task_frame, train_on_spark
@@ -24,7 +24,7 @@ ROWS = 30_000
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three files, each a task of its own."""
-    monkeypatch.setattr(zonebloom.build.tasks, "_TASK_BYTES", 1)
+    monkeypatch.setattr(zonebloom.building.tasks, "_TASK_BYTES", 1)
     random = np.random.default_rng(3)
     for number in range(3):
         names = [None if i % 7 == 0 else f"name {i}" for i in random.integers(0, ROWS, ROWS)]
@@ -85,7 +85,7 @@ def test_active_session_is_used_for_much_when_none_is_given(
 
     monkeypatch.setattr("zonebloom.spark.jobs.train_on_spark", record)
     # Of work that takes this long, a log has a line.
-    monkeypatch.setattr("zonebloom.progress._SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("zonebloom.base.progress._SECONDS_BETWEEN_LINES", 0)
     zb.dataset(lake).create_scalar_index("id", progress=True)
     assert used == ([] if least_bytes else [spark])
     assert ("in this process" if least_bytes else "on Spark") in capsys.readouterr().err

@@ -16,12 +16,12 @@ from helpers import index_folder
 from separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
-import zonebloom.build.tasks
+import zonebloom.building.tasks
 
 
 def start(folder):
     # Each file a task, and a Spark task; in this process alone.
-    zonebloom.build.tasks._TASK_BYTES = 1
+    zonebloom.building.tasks._TASK_BYTES = 1
     from pyspark.sql import SparkSession
 
     from zonebloom.spark import jobs
@@ -69,8 +69,8 @@ def check_kernels_are_loaded_and_not_compiled(spark):
     def stats(batches):
         import pyarrow as pa
 
+        from zonebloom.parquet import find_kernels
         from zonebloom.sbbf import blocks, xxh64
-        from zonebloom.storage.parquet import find_kernels
 
         for _ in batches:
             kernels = [blocks.insert, blocks.check, xxh64.hash_width_8, xxh64.hash_offsets]

@@ -11,7 +11,7 @@ from helpers import index_folder
 from separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
-import zonebloom.build.tasks
+import zonebloom.building.tasks
 from zonebloom.dataset.engine import engine_of
 from zonebloom.errors import (
     ColumnNotFound,
@@ -28,7 +28,7 @@ from zonebloom.spark.tagging import locate
 
 def start(folder):
     # Each file a task; in this process alone.
-    zonebloom.build.tasks._TASK_BYTES = 1
+    zonebloom.building.tasks._TASK_BYTES = 1
     from pyspark.sql import SparkSession
 
     return (

@@ -18,7 +18,7 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.data_source import ZoneBloomReader
-from zonebloom.spark.pruning.pruned import Reason
+from zonebloom.spark.pruning.prune_plan import Reason
 
 pytest.importorskip("cryptography")
 

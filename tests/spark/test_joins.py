@@ -17,13 +17,13 @@ from spark_data import files_read, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs
+from zonebloom.base.text import bytes_text
 from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins import global_filter, rules
 from zonebloom.spark.joins.global_filter import may_hold
 from zonebloom.spark.joins.sides import StepAside
 from zonebloom.spark.load import Load, Options, keys_text
-from zonebloom.text import bytes_text
 
 NAN = float("nan")
 

@@ -11,7 +11,7 @@ from helpers import cases
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.spark.pruning.listed import ListedFiles
+from zonebloom.spark.pruning.listed_files import ListedFiles
 
 FOLDERS = ["file:/a", "file:/a/b", "file:/a/b/c", "file:/ab", "file:/d"]
 

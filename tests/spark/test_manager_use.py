@@ -16,11 +16,11 @@ from spark_data import files_read
 
 import zonebloom as zb
 import zonebloom.spark as zs
+from zonebloom.catalog.drift import measure_drift
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
-from zonebloom.index.drift import measure_drift
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.pruning.listing import set_rule
+from zonebloom.spark.pruning.jvm_bridge import set_rule
 
 ROWS = 500
 FILES = 6

@@ -32,10 +32,10 @@ from spark_data import files_read, settings
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, StaleIndexWarning
-from zonebloom.spark.pruning import listing
+from zonebloom.spark.pruning import jvm_bridge as listing
+from zonebloom.spark.pruning.index_lookup import Answer, Lookup
 from zonebloom.spark.pruning.indexed_files import IndexedFiles
-from zonebloom.spark.pruning.lookup import Answer, Lookup
-from zonebloom.spark.pruning.pruned import Reason
+from zonebloom.spark.pruning.prune_plan import Reason
 
 FILES, ROWS = 6, 400
 DAY = datetime.date(2020, 1, 1)

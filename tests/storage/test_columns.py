@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from zonebloom import errors
-from zonebloom.storage import columns
-from zonebloom.storage.columns import Column, ColumnsReader, Run
+from zonebloom.sources import column_batches as columns
+from zonebloom.sources.column_batches import Column, ColumnsReader, Run
 
 LOCAL = pafs.LocalFileSystem()
 

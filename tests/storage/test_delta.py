@@ -24,7 +24,7 @@ from zonebloom.errors import (
     StaleIndexWarning,
     UnsupportedType,
 )
-from zonebloom.storage.delta import is_delta, open_delta
+from zonebloom.sources.delta_lake import is_delta, open_delta
 
 deltalake = pytest.importorskip("deltalake")
 from deltalake import DeltaTable, Field, Schema, write_deltalake  # noqa: E402

@@ -277,7 +277,7 @@ def test_a_mapping_that_renamed_nothing_needs_no_view(path):
 
 def test_pages_that_pyarrow_alone_reads(mapped, monkeypatch):
     """A row group whose pages cannot be read is read whole, under the table's names."""
-    from zonebloom.storage.parquet.rows import ParquetRows
+    from zonebloom.sources.parquet_rows import ParquetRows
 
     mapped.delete(next(iter(mapped.adds)), [41])
     fields = renamed(renamed(mapped.fields, "id", "?"), "x", "id")

@@ -14,7 +14,7 @@ from e2e_helpers import numbered, write_files
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.storage.discovery import open_source
+from zonebloom.sources.discovery import open_source
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from zonebloom.errors import (
     StaleIndexWarning,
     UnsupportedType,
 )
-from zonebloom.storage.iceberg import is_iceberg
+from zonebloom.sources.iceberg import is_iceberg
 
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")

@@ -33,7 +33,7 @@ from pyiceberg.types import IntegerType, LongType, StringType
 from pyroaring import BitMap64
 from storage.iceberg_by_hand import delete_by_vector, delete_equal, delete_positions
 
-from zonebloom.storage.iceberg_deletes import DeletionVector, PositionDeletes
+from zonebloom.sources.iceberg_deletes import DeletionVector, PositionDeletes
 
 SCHEMA = pa.schema(
     {

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.ranges import RowRanges
+from zonebloom.base.row_ranges import RowRanges
+from zonebloom.sources.ipc_rows import IpcRows
 from zonebloom.storage.files import FileIdentity, ReadCounter, identities
-from zonebloom.storage.ipc import IpcRows
 from zonebloom.storage.random_access import FragmentFile
 
 LOCAL = pafs.LocalFileSystem()

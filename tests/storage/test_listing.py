@@ -11,7 +11,7 @@ import pytest
 from e2e_helpers import unreadable
 
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.storage.listing import is_pattern, matching_files
+from zonebloom.storage.patterns import is_pattern, matching_files
 
 FILES = [
     "a.parquet",

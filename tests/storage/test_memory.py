@@ -10,8 +10,8 @@ from e2e_helpers import assert_equals_pyarrow, build
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.ranges import RowRanges
-from zonebloom.storage.memory import TableRows, open_table
+from zonebloom.base.row_ranges import RowRanges
+from zonebloom.sources.memory import TableRows, open_table
 
 ID = pc.field("id")
 

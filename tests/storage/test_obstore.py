@@ -30,7 +30,7 @@ from zonebloom.errors import (
     SourceError,
     StaleIndexWarning,
 )
-from zonebloom.storage.discovery import as_arrow_filesystem
+from zonebloom.sources.discovery import as_arrow_filesystem
 from zonebloom.storage.files import identities
 from zonebloom.storage.object_store import create_new
 

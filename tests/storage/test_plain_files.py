@@ -12,7 +12,7 @@ import pytest
 
 import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.storage.plain_files import plain_files
+from zonebloom.sources.plain_files import plain_files
 
 LOCAL = pafs.LocalFileSystem()
 NAMES = ["b.parquet", "a.parquet", "sub/x.parquet", "sub.parquet", "sub/deep/é.parquet", "z/1"]

@@ -21,9 +21,9 @@ from pyarrow import csv, orc
 
 import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable, ZoneBloomWarning
-from zonebloom.storage.columns import Column, ColumnsReader
+from zonebloom.sources.column_batches import Column, ColumnsReader
+from zonebloom.sources.source import require_all_rows, stated_row_count
 from zonebloom.storage.files import without_short_reads
-from zonebloom.storage.source import require_all_rows, stated_row_count
 
 ROWS = 20_000
 MOST_CUTS = 12

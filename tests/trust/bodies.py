@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 from storage.parquet.parquet_helpers import File, same, sliced, some_rows
 from trust.report import PEER, Report
 
+from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.ranges import RowRanges
-from zonebloom.storage.parquet.headers import page_header
-from zonebloom.storage.parquet.key_set import KeySet
-from zonebloom.storage.parquet.leaf_reader import LeafReader, PageTable
-from zonebloom.storage.parquet.leaf_type import Undecodable
-from zonebloom.storage.parquet.thrift import Reader
+from zonebloom.parquet.key_set import KeySet
+from zonebloom.parquet.leaf_reader import LeafReader, PageTable
+from zonebloom.parquet.leaf_type import Undecodable
+from zonebloom.parquet.page_headers import page_header
+from zonebloom.parquet.thrift import Reader
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.probe import forms_of
 

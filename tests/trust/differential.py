@@ -26,7 +26,7 @@ from trust.lakes import Lake, make_lake, raws_of, value_type
 from trust.report import Report
 
 import zonebloom as zb
-from zonebloom.ranges import RowRanges
+from zonebloom.base.row_ranges import RowRanges
 from zonebloom.scan.recheck import gather
 
 TREES = 60

@@ -41,7 +41,7 @@ from trust.small import (
 
 import zonebloom as zb
 from zonebloom.index.sliced_file import TRAILER
-from zonebloom.storage.sealed import Seal
+from zonebloom.storage.encryption import Seal
 
 KEYS = zb.Encryption("key", {"key": bytes(32)})
 LAYOUTS = [("table", None), ("sliced", KEYS), ("sliced", None), ("table", KEYS)]

@@ -34,9 +34,9 @@ PRELOADED = [
     "trust.kill",
     "zonebloom.sbbf.blocks",
     "zonebloom.sbbf.slices",
-    "zonebloom.build.builder",
+    "zonebloom.building.builder",
 ]
-PRELOADED += ["zonebloom.sbbf.slice_search", "zonebloom.sbbf.xxh64", "zonebloom.build.train"]
+PRELOADED += ["zonebloom.sbbf.slice_search", "zonebloom.sbbf.xxh64", "zonebloom.building.train"]
 PRELOADED += ["zonebloom.storage.pread_kernel"]
 
 

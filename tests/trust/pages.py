@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from storage.parquet.parquet_helpers import TYPES, File, same, sample, sliced, some_rows, written
 from trust.report import PEER, Report
 
+from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.ranges import RowRanges
-from zonebloom.storage.parquet.headers import page_header
+from zonebloom.parquet.page_headers import page_header
 
 Found = tuple[int, int, RowRanges, pa.ChunkedArray]
 

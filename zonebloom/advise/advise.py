@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom import arguments
 from zonebloom.advise.judge import FROM_PATHS, NOT_INDEXABLE, Advice, Advices, judged
 from zonebloom.advise.sample import (
     Overlaps,
@@ -22,28 +21,29 @@ from zonebloom.advise.sample import (
     overlaps,
     zones_holding,
 )
-from zonebloom.build.zones import train
+from zonebloom.base import arguments
+from zonebloom.base.row_ranges import OFFSET_BITS
+from zonebloom.base.threads import cores
+from zonebloom.building.zones import train
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
 from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch
 from zonebloom.index.key_ranges import range_type
 from zonebloom.opened import Opened
-from zonebloom.ranges import OFFSET_BITS
 from zonebloom.sbbf.hashing import hash_array, value_type
 from zonebloom.sbbf.sizing import false_positive_probability, folded_size
 from zonebloom.scan.binding import no_column
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import Request
-from zonebloom.storage.columns import Column, Run, columns_reader
+from zonebloom.sources.column_batches import Column, Run, columns_reader
+from zonebloom.sources.memory import TableSource
 from zonebloom.storage.files import ReadCounter, counted
-from zonebloom.storage.memory import TableSource
-from zonebloom.threads import cores
 from zonebloom.values.columns import column_path, leaf_type
 from zonebloom.values.types import family, why_not_indexable
 
 if TYPE_CHECKING:
     from zonebloom.scan.planner import Planner
-    from zonebloom.storage.source import Source
+    from zonebloom.sources.source import Source
 
 _ZONES = 50
 _FEWEST_ZONES = 10

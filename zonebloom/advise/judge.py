@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zonebloom import arguments
-from zonebloom.display import Shown, list_html, page, table_html, title_html
+from zonebloom.base import arguments
+from zonebloom.base.display import Shown, list_html, page, table_html, title_html
+from zonebloom.base.text import bytes_text, table_text
 from zonebloom.errors import ColumnNotFound
-from zonebloom.text import bytes_text, table_text
 
 INDEX = "index"
 KEY_RANGES = "key ranges suffice"

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
 from zonebloom.catalog.freshness import is_at_rest, last_seen
 from zonebloom.catalog.model import Version
 from zonebloom.errors import NoFragments, SourceError
-from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
+from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity
-from zonebloom.storage.source import Fragment
 
 
 class PresentFragment(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from zonebloom import arguments
+from zonebloom.base import arguments
 from zonebloom.sbbf.sizing import SIZINGS, size_for
 from zonebloom.storage.files import FileIdentity
 

@@ -8,13 +8,13 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.base.notices import warn
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import PAGE_MAP_FILE, PageMapEntry
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
-from zonebloom.notices import warn
-from zonebloom.storage.parquet.layout import FilePages
-from zonebloom.storage.parquet.pagemap import PageMap, merged_page_map
+from zonebloom.parquet.file_layout import FilePages
+from zonebloom.parquet.page_map import PageMap, merged_page_map
 
 # Maps a lookup may have to open before they are worth putting together, up to this size: a
 # lookup loads the map of the file it reads, and should not load that of all others.

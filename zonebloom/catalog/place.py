@@ -24,8 +24,8 @@ import pyarrow.fs as pafs
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CatalogError
 from zonebloom.storage.files import is_local
-from zonebloom.storage.listing import INDEX_FOLDER, data_folder_of
 from zonebloom.storage.object_store import store_of
+from zonebloom.storage.patterns import INDEX_FOLDER, data_folder_of
 
 
 def index_places(filesystem: pafs.FileSystem, root: str, in_table: bool = False) -> tuple[str, ...]:

@@ -30,6 +30,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
+from zonebloom.base.notices import warn
+from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.base.version import NewerFormat
 from zonebloom.catalog.folder import (
     NewFile,
     create_file,
@@ -63,12 +66,9 @@ from zonebloom.errors import (
     EncryptedIndex,
     IndexNotUsedWarning,
 )
-from zonebloom.notices import warn
+from zonebloom.storage.encryption import Encryption, Seal, SealingStream, sealed
 from zonebloom.storage.files import OutputStream, is_local
-from zonebloom.storage.listing import data_folder_of, shared_folder_of
-from zonebloom.storage.sealed import Encryption, Seal, SealingStream, sealed
-from zonebloom.threads import REMOTE_THREADS
-from zonebloom.version import NewerFormat
+from zonebloom.storage.patterns import data_folder_of, shared_folder_of
 
 _MAX_TRIES = 16
 _VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"})

@@ -35,11 +35,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pyarrow.fs as pafs
 import xxhash
 
+from zonebloom.base.version import FORMAT_VERSION, NewerFormat
 from zonebloom.catalog.folder import NewFile, create_file, sync, whole, write_whole
 from zonebloom.errors import CommitConflict
 from zonebloom.storage.files import forget_listings, is_local
 from zonebloom.storage.object_store import create_new
-from zonebloom.version import FORMAT_VERSION, NewerFormat
 
 _PARTS = re.compile(
     rb'(\{"format_version": \d+, "checksum": ")([0-9a-f]{32})(",\n"content": .*)', re.DOTALL

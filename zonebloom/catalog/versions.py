@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from zonebloom.base.version import require_known, stamped
 from zonebloom.catalog.model import (
     TABLE_FILES,
     IndexEntry,
@@ -20,7 +21,6 @@ from zonebloom.catalog.model import (
 from zonebloom.catalog.version_log import from_json
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.ipc_layout import open_as_it_lies
-from zonebloom.version import require_known, stamped
 
 # Fragments by their keys.
 Fragments: TypeAlias = dict[str, KnownFragment]

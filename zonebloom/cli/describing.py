@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import pyarrow as pa
 
-from zonebloom.arguments import choices
+from zonebloom.base.arguments import choices
+from zonebloom.base.text import bytes_text, table_text
 from zonebloom.cli import text
 from zonebloom.cli.options import given, how_to_build, on_dataset, zonebloom, zones
 from zonebloom.cli.output import Answer, in_terminal, table_of
-from zonebloom.text import bytes_text, table_text
 
 if TYPE_CHECKING:
     from zonebloom.dataset import Dataset

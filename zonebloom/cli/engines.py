@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
-from zonebloom.build.builder import WORTH_AN_ENGINE
+from zonebloom.building.builder import WORTH_AN_ENGINE
 from zonebloom.errors import EngineError
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonebloom.base.text import bytes_text, table_text
 from zonebloom.cli import text
 from zonebloom.cli.options import (
     EngineRun,
@@ -23,7 +24,6 @@ from zonebloom.cli.options import (
 )
 from zonebloom.cli.output import Answer, table_of
 from zonebloom.errors import CorruptIndex, IndexNotFound, SchemaMismatch
-from zonebloom.text import bytes_text, table_text
 
 if TYPE_CHECKING:
     from zonebloom.catalog.vacuum import Vacuumed

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonebloom.base.version import __version__
 from zonebloom.cli import text
 from zonebloom.cli.output import JSON, OF_ROWS, TEXT, Answer, checked_format, write_answer
-from zonebloom.version import __version__
 
 if TYPE_CHECKING:
     from zonebloom.dataset import Dataset
@@ -93,7 +93,7 @@ def _source(given: dict[str, Any]) -> dict[str, Any]:
 def opened(path: str, **given: Any) -> Dataset:
     """What there is at a path: a table whose metadata is there, or files."""
     from zonebloom.dataset import dataset
-    from zonebloom.storage.tables import table_at
+    from zonebloom.sources.table_folders import table_at
 
     table = table_at(path)
     return dataset(path if table is None else table, **given)

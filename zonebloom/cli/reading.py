@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.arrays import array_of
+from zonebloom.base.arrays import array_of
+from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.cli import text
 from zonebloom.cli.options import (
     embedded,
@@ -25,7 +26,6 @@ from zonebloom.cli.options import (
 )
 from zonebloom.cli.output import Answer, in_terminal, table_of
 from zonebloom.errors import InvalidArgument
-from zonebloom.ranges import OFFSET_BITS
 
 if TYPE_CHECKING:
     from zonebloom.dataset import Dataset

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from zonebloom.text import aligned, bytes_text, table_text, text_width
+from zonebloom.base.text import aligned, bytes_text, table_text, text_width
 
 if TYPE_CHECKING:
     from zonebloom.advise.judge import Advice

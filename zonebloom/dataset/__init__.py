@@ -1,6 +1,6 @@
 """dataset() and Dataset."""
 
-from zonebloom.build.spec import IndexConfig
+from zonebloom.building.request import IndexConfig
 from zonebloom.dataset.facade import Dataset, DatasetOptimizer
 from zonebloom.dataset.opening import dataset
 from zonebloom.dataset.reading import Filter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from zonebloom.build.builder import WORTH_AN_ENGINE, Engine
+from zonebloom.building.builder import WORTH_AN_ENGINE, Engine
 
 
 def engine_of(spark: Any) -> Engine | None:

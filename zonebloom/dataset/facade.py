@@ -8,18 +8,20 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from zonebloom import arguments
-from zonebloom.build.adopt import Adopted, adopt
-from zonebloom.build.builder import (
+from zonebloom.base import arguments
+from zonebloom.base.display import Rows
+from zonebloom.base.progress import Progress, require_progress
+from zonebloom.building.adopt import Adopted, adopt
+from zonebloom.building.builder import (
     REFRESHED_HEADERS,
     Builder,
     Refreshed,
     not_refreshed,
     refreshed_cells,
 )
-from zonebloom.build.layout import require_layout
-from zonebloom.build.move import MovedIndex, move_index
-from zonebloom.build.spec import IndexConfig, IndexRequest
+from zonebloom.building.move import MovedIndex, move_index
+from zonebloom.building.request import IndexConfig, IndexRequest
+from zonebloom.building.segments import require_layout
 from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, IndexEntry, Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import RETENTION, Vacuumed, vacuum
@@ -28,7 +30,6 @@ from zonebloom.dataset.indices import IndexedDataset
 from zonebloom.dataset.keys import KeyedDataset
 from zonebloom.dataset.pickled import PickledDataset
 from zonebloom.dataset.reading import ReadableDataset
-from zonebloom.display import Rows
 from zonebloom.errors import (
     CatalogError,
     CorruptIndex,
@@ -39,11 +40,10 @@ from zonebloom.errors import (
 )
 from zonebloom.index.describe import INDEX_TYPE, NO_INDEX
 from zonebloom.opened import Opened
-from zonebloom.progress import Progress, require_progress
-from zonebloom.storage.columns import Column
-from zonebloom.storage.memory import TableSource
-from zonebloom.storage.snapshot import SnapshotSource
-from zonebloom.storage.source import Source
+from zonebloom.sources.column_batches import Column
+from zonebloom.sources.memory import TableSource
+from zonebloom.sources.source import Source
+from zonebloom.sources.table_snapshot import SnapshotSource
 
 if TYPE_CHECKING:
     import polars as pl

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from zonebloom import arguments
+from zonebloom.base import arguments
+from zonebloom.base.display import Figures, Rows, Shown, list_html, page, table_html, title_html
 from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY
 from zonebloom.dataset.keys import KeyedDataset
-from zonebloom.display import Figures, Rows, Shown, list_html, page, table_html, title_html
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.describe import (
     HEADERS,

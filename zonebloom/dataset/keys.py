@@ -7,10 +7,10 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from zonebloom import arguments
+from zonebloom.base import arguments
+from zonebloom.base.exit_guard import LentIterator
 from zonebloom.dataset.reading import ReadableDataset
 from zonebloom.index.batch_lookup import SCHEMA
-from zonebloom.lent import LentIterator
 from zonebloom.scan.binding import check_columns
 from zonebloom.scan.locate import Located, key_columns, locate
 from zonebloom.scan.lookup import lookup

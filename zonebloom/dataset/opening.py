@@ -11,22 +11,22 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom import arguments
+from zonebloom.base import arguments
 from zonebloom.catalog.store import Catalog
 from zonebloom.dataset.engine import active_session
 from zonebloom.dataset.facade import Dataset
 from zonebloom.dataset.pickled import temporary_catalog
 from zonebloom.errors import InvalidArgument
 from zonebloom.opened import Opened, beside
-from zonebloom.storage.delta import is_delta, open_delta
-from zonebloom.storage.discovery import Partitioning, Schema, open_source, require_no_schema
-from zonebloom.storage.iceberg import is_iceberg, open_iceberg
-from zonebloom.storage.memory import open_table
+from zonebloom.parquet.encryption_keys import ParquetKeys
+from zonebloom.sources.delta_lake import is_delta, open_delta
+from zonebloom.sources.discovery import Partitioning, Schema, open_source, require_no_schema
+from zonebloom.sources.iceberg import is_iceberg, open_iceberg
+from zonebloom.sources.memory import open_table
+from zonebloom.sources.source import Source, Stale
+from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
-from zonebloom.storage.parquet.keys import ParquetKeys
 from zonebloom.storage.paths import absolute_path, is_uri, open_uri
-from zonebloom.storage.sealed import Encryption
-from zonebloom.storage.source import Source, Stale
 
 
 def dataset(

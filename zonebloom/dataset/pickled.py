@@ -20,11 +20,11 @@ from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CatalogError, IndexNotUsedWarning
 from zonebloom.opened import Opened
-from zonebloom.storage.memory import TableSource
-from zonebloom.storage.pickling import require_no_keys
-from zonebloom.storage.sealed import Encryption
-from zonebloom.storage.snapshot import SnapshotSource
-from zonebloom.storage.source import Source
+from zonebloom.sources.memory import TableSource
+from zonebloom.sources.pickling import require_no_keys
+from zonebloom.sources.source import Source
+from zonebloom.sources.table_snapshot import SnapshotSource
+from zonebloom.storage.encryption import Encryption
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom import arguments
+from zonebloom.base import arguments
+from zonebloom.base.row_ranges import SearchResult
 from zonebloom.errors import without_secrets
 from zonebloom.opened import Opened
 from zonebloom.predicates import Equals, IsIn, Predicate
-from zonebloom.ranges import SearchResult
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MOST_BATCH_ROWS, Request, ScanStats
 from zonebloom.scan.recheck import Columns, gather

@@ -32,9 +32,9 @@ from zonebloom.catalog.model import Version
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.key_ranges import KeyRange, range_type
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.storage.columns import Column, columns_reader
+from zonebloom.sources.column_batches import Column, columns_reader
+from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import identities
-from zonebloom.storage.source import Fragment, Source
 from zonebloom.values.types import family, unit, widens
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zonebloom import arguments
+from zonebloom.base import arguments
 from zonebloom.errors import (
     ColumnNotFound,
     CorruptIndex,

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.base.user_values import to_arrow
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.view import IndexView
 from zonebloom.sbbf.hashing import hash_array, value_type
-from zonebloom.user_values import to_arrow
 from zonebloom.values.probe import probe
 from zonebloom.values.time_zones import time_zone_refusal
 from zonebloom.values.types import hash_domain, is_comparable

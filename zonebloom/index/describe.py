@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from zonebloom.base.display import Figures, Rows, Shown
+from zonebloom.base.text import bytes_text
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.model import IndexEntry
-from zonebloom.display import Figures, Rows, Shown
 from zonebloom.index.table import Table
+from zonebloom.parquet.embedded_filters import EmbeddedColumn
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.storage.parquet.bloom import EmbeddedColumn
-from zonebloom.text import bytes_text
 
 INDEX_TYPE = "BLOOMFILTER"
 _AS_DESCRIBED = (

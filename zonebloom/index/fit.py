@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from zonebloom.catalog.model import IndexEntry
 from zonebloom.errors import SchemaMismatch
-from zonebloom.storage.columns import Column
-from zonebloom.storage.source import Source
+from zonebloom.sources.column_batches import Column
+from zonebloom.sources.source import Source
 from zonebloom.values.columns import leaf_type
 from zonebloom.values.types import hash_domain
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.arguments import shown
+from zonebloom.base.arguments import shown
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import GLOBAL_FILTER_FILE, GlobalFilterEntry
 from zonebloom.catalog.store import Catalog

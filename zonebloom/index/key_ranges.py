@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from zonebloom.base.version import require_known, stamped
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.storage.ipc_layout import open_as_it_lies
-from zonebloom.version import require_known, stamped
 
 # A key longer than this is not worth its place in the table.
 _MAX_VALUE_BYTES = 256

@@ -8,6 +8,8 @@ from functools import partial
 
 import pyarrow as pa
 
+from zonebloom.base.notices import warn
+from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import KEY_RANGES_FILE, TABLE_FILES, IndexEntry, Segment
 from zonebloom.catalog.store import Catalog
@@ -17,10 +19,8 @@ from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.rows import read_table, write_rows
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.table import Table, WrittenTable
-from zonebloom.notices import warn
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.files import is_local
-from zonebloom.threads import REMOTE_THREADS
 
 
 def open_table(

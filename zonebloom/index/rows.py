@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.arrays import to_numpy
+from zonebloom.base.arrays import to_numpy
+from zonebloom.base.threads import cores, in_order, in_parts
+from zonebloom.base.version import require_known, stamped
 from zonebloom.catalog.folder import read_file
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.table import (
@@ -35,8 +37,6 @@ from zonebloom.sbbf.lookup import check_any
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 from zonebloom.storage.files import FileCreator
 from zonebloom.storage.ipc_layout import open_as_it_lies
-from zonebloom.threads import cores, in_order, in_parts
-from zonebloom.version import require_known, stamped
 
 # Above this a batch's filters would not fit the 32-bit offsets of a binary column.
 _MAX_BATCH_BYTES = 1 << 30

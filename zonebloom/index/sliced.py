@@ -22,9 +22,9 @@ from zonebloom.index.table import FilterRun, Pairs, Table
 from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.sbbf.slice_layout import ROWS_PER_BLOCK, Tile, intersect, row_numbers, set_bits
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, block_numbers
+from zonebloom.storage.encryption import open_at_random
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import read_near
-from zonebloom.storage.sealed import open_at_random
 
 # Read at first: the whole directory of most tables in one request.
 _TAIL_BYTES = 16 << 10

@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import xxhash
 
+from zonebloom.base.threads import cores, in_order
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.sliced_file import MAGIC, PAGE_BYTES, Directory
 from zonebloom.index.table import FilterRun, HashingFile, Runs, Table, WrittenTable
 from zonebloom.sbbf.slice_layout import Tile, place_tile
 from zonebloom.storage.files import FileCreator
-from zonebloom.threads import cores, in_order
 
 # A bit row of so many zones is a page of 4096 bytes: a lookup of a billion rows then costs 36
 # short reads, not the 270 of tiles as they are built.

@@ -9,11 +9,11 @@ from itertools import islice
 
 import numpy as np
 
+from zonebloom.base.threads import cores, in_order
 from zonebloom.index.table import Pairs
 from zonebloom.sbbf.slice_layout import Tile
 from zonebloom.sbbf.spec import block_numbers
 from zonebloom.storage.random_access import RandomAccessFile
-from zonebloom.threads import cores, in_order
 
 # Bytes of blocks a thread holds at a time. Locally what it reads should still be in the
 # processor's cache when it is searched.

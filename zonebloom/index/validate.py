@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from zonebloom import arguments
+from zonebloom.base import arguments
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.freshness import last_seen
 from zonebloom.catalog.model import IndexEntry, Version
@@ -15,9 +15,9 @@ from zonebloom.index.fit import indexed_column
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.table import Table
 from zonebloom.index.validate_rows import RowValidation
+from zonebloom.parquet.page_map import PageMap
+from zonebloom.sources.source import Source
 from zonebloom.storage.files import identities
-from zonebloom.storage.parquet.pagemap import PageMap
-from zonebloom.storage.source import Source
 
 DEFAULT_SAMPLE = 16
 

@@ -13,21 +13,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.arrays import decoded
+from zonebloom.base.arrays import decoded
+from zonebloom.base.row_ranges import RowRanges
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
 from zonebloom.index.key_ranges import KeyRange
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.table import Table
-from zonebloom.ranges import RowRanges
+from zonebloom.parquet.field_names import named_pages
+from zonebloom.parquet.file_layout import FilePages
+from zonebloom.parquet.page_map import PageMap
 from zonebloom.sbbf.hashing import Hashes, hash_array
-from zonebloom.storage.columns import Column, ColumnsReader, TableColumns, columns_reader, leaf_of
+from zonebloom.sources.column_batches import (
+    Column,
+    ColumnsReader,
+    TableColumns,
+    columns_reader,
+    leaf_of,
+)
+from zonebloom.sources.fragment_rows import open_rows
+from zonebloom.sources.source import Source
 from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.parquet.layout import FilePages
-from zonebloom.storage.parquet.named import named_pages
-from zonebloom.storage.parquet.pagemap import PageMap
-from zonebloom.storage.rows import open_rows
-from zonebloom.storage.source import Source
 
 # Hashes looked up in a table at a time: each time, all of a sliced one is read.
 _HASHES = 1 << 22

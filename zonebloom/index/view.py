@@ -7,10 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
+from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.table import Table
-from zonebloom.ranges import OFFSET_BITS, RowRanges
 from zonebloom.values.probe import Probe
 
 # First address and end of some zones, int64, shape (n,) each.

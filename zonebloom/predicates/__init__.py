@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.arrays import is_view
+from zonebloom.base.arrays import is_view
+from zonebloom.base.user_values import to_arrow, to_scalar
 from zonebloom.errors import FilterError
 from zonebloom.predicates.arrow import to_predicate, translate_arrow
 from zonebloom.predicates.arrow_form import referenced_columns
@@ -37,7 +38,6 @@ from zonebloom.predicates.ast import (
 from zonebloom.predicates.expression import balanced, compared_as, from_predicate
 from zonebloom.predicates.sql import to_predicate as sql_to_predicate
 from zonebloom.predicates.sql_literals import is_uuid_of_bytes
-from zonebloom.user_values import to_arrow, to_scalar
 from zonebloom.values.columns import leaf_type
 
 __all__ = [

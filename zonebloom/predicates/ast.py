@@ -25,8 +25,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.base.user_values import to_arrow, to_scalar
 from zonebloom.errors import InvalidArgument
-from zonebloom.user_values import to_arrow, to_scalar
 
 ColumnPath: TypeAlias = tuple[str, ...]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom import arguments
+from zonebloom.base import arguments
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.predicates.arrow_form import SHORTER

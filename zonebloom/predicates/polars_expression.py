@@ -31,7 +31,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zonebloom.arrays import decoded
+from zonebloom.base.arrays import decoded
 from zonebloom.predicates import ast
 from zonebloom.values.columns import resolve
 from zonebloom.values.literal import Literal, Unanswerable, to_stored

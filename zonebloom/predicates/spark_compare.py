@@ -20,11 +20,11 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zonebloom.base.user_values import to_scalar
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import ast
 from zonebloom.predicates.expression import compared_as
 from zonebloom.predicates.sql_literals import among, compared, timestamp
-from zonebloom.user_values import to_scalar
 from zonebloom.values.columns import find_leaf, resolve
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, nearest, to_stored
 from zonebloom.values.types import family, plain

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom import arguments
-from zonebloom.arrays import array_of
+from zonebloom.base import arguments
+from zonebloom.base.arrays import array_of
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, sql_literals
 from zonebloom.predicates.ast import Constant, Predicate

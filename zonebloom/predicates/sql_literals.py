@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zonebloom.arrays import array_of
+from zonebloom.base.arrays import array_of
 from zonebloom.predicates import ast
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, nearest, to_stored
 from zonebloom.values.time_zones import time_zone_trouble

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from zonebloom import arguments
-from zonebloom.display import Shown, Strip, page, pictures_html, title_html, up_to
+from zonebloom.base import arguments
+from zonebloom.base.display import Shown, Strip, page, pictures_html, title_html, up_to
+from zonebloom.base.user_values import to_arrow
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header, encode_header
 from zonebloom.sbbf.sizing import estimated_fpp, fold, size_for, validate_target
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
-from zonebloom.user_values import to_arrow
 
 # The hashes of this many values fit the processor's cache while they are checked.
 _VALUES_PER_STEP = 1 << 15

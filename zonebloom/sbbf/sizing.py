@@ -14,7 +14,7 @@ from math import exp, lgamma, log
 
 import numpy as np
 
-from zonebloom.arguments import choice, refusal, shown
+from zonebloom.base.arguments import choice, refusal, shown
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.spec import (
     BITS_PER_BLOCK,

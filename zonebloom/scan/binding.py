@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom import arguments
+from zonebloom.base import arguments
 from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter, columns_of
 from zonebloom.scan.recheck import Columns, filter_text, without_views

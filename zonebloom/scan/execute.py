@@ -15,19 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
+from zonebloom.base.threads import REMOTE_THREADS, cores, in_order
 from zonebloom.errors import FragmentChanged, FragmentUnreadable, SourceError, ZoneBloomError
+from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.predicates.row_group_statistics import prunable
-from zonebloom.ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
 from zonebloom.scan.recheck import holds_views, matching_rows, project, recheck, rows_equal, rows_of
-from zonebloom.storage.columns import type_mismatch
+from zonebloom.sources.column_batches import type_mismatch
+from zonebloom.sources.fragment_rows import FragmentRows, open_rows, viewed_batches
+from zonebloom.sources.parquet_rows import ParquetRows
+from zonebloom.sources.source import Fragment, Source, require_all_rows, stated_row_count
 from zonebloom.storage.files import ReadCounter, counted, is_in_python, is_local, reading
-from zonebloom.storage.parquet.narrow import KeyTests
-from zonebloom.storage.parquet.rows import ParquetRows
-from zonebloom.storage.rows import FragmentRows, open_rows, viewed_batches
-from zonebloom.storage.source import Fragment, Source, require_all_rows, stated_row_count
-from zonebloom.threads import REMOTE_THREADS, cores, in_order
 from zonebloom.values.types import widens
 
 # Offsets of rows in their fragment, ascending, int64, and the rows.

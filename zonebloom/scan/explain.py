@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zonebloom.display import (
+from zonebloom.base.display import (
     NOWHERE,
     Shown,
     Strip,
@@ -15,11 +15,11 @@ from zonebloom.display import (
     title_html,
     up_to,
 )
+from zonebloom.base.row_ranges import ranges_text
+from zonebloom.base.text import bytes_text, counted
 from zonebloom.predicates import Predicate, RowFilter
-from zonebloom.ranges import ranges_text
 from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
-from zonebloom.storage.pickling import NotPickled
-from zonebloom.text import bytes_text, counted
+from zonebloom.sources.pickling import NotPickled
 
 _SHOWN_FRAGMENTS = 5
 _SHOWN_RANGES = 3

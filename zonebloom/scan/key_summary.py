@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.arrays import array_of, from_numpy, to_numpy
+from zonebloom.base.arrays import array_of, from_numpy, to_numpy
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import EncryptedIndex, IndexNotFound
 from zonebloom.predicates.ast import ColumnPath
@@ -22,7 +22,7 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.scan.key_values import plain, plain_column
 from zonebloom.scan.planner import Planner
-from zonebloom.storage.source import Source
+from zonebloom.sources.source import Source
 from zonebloom.values.types import hash_domain
 
 # A row in five hundred is held against the keys in vain.

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.arrays import array_of, decoded, from_numpy, to_numpy
+from zonebloom.base.arrays import array_of, decoded, from_numpy, to_numpy
 from zonebloom.predicates.ast import ColumnPath
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.values.literal import Literal, Unanswerable, to_stored

@@ -18,23 +18,23 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from zonebloom import arguments
-from zonebloom.arrays import distinct, empty, from_numpy, to_numpy
+from zonebloom.base import arguments
+from zonebloom.base.arrays import distinct, empty, from_numpy, to_numpy
+from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
+from zonebloom.base.threads import cores, in_order, in_parts
+from zonebloom.base.user_values import is_data_frame
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import FragmentChanged, IndexNotFound, InvalidArgument
 from zonebloom.index.batch_lookup import keys_for
 from zonebloom.predicates import And, IsIn
-from zonebloom.ranges import OFFSET_BITS, RowRanges
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_summary import KeyRanges, KeyRows, key_ranges, summarize
 from zonebloom.scan.key_values import as_stored, plain, plain_column, plain_type
 from zonebloom.scan.numbering import numbered_keys, shared_codes
 from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.planner import Planner
-from zonebloom.storage.columns import Column
-from zonebloom.storage.source import Source
-from zonebloom.threads import cores, in_order, in_parts
-from zonebloom.user_values import is_data_frame
+from zonebloom.sources.column_batches import Column
+from zonebloom.sources.source import Source
 from zonebloom.values.types import hash_domain
 
 _SCHEMA = pa.schema(

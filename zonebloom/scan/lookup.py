@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.arrays import array_of, from_numpy, to_numpy
+from zonebloom.base.arrays import array_of, from_numpy, to_numpy
 from zonebloom.index.batch_lookup import keys_for
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.scan.execute import Execution
@@ -17,8 +17,8 @@ from zonebloom.scan.key_values import as_stored, plain, plain_column, plain_type
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MOST_BATCH_ROWS, Request
 from zonebloom.scan.planner import Planner
 from zonebloom.scan.recheck import gather
-from zonebloom.storage.columns import Column
-from zonebloom.storage.source import Source
+from zonebloom.sources.column_batches import Column
+from zonebloom.sources.source import Source
 
 # Of a batch, in which keys are looked for.
 _ROWS_PER_KEY = 4

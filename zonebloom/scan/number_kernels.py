@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import boolean, int32, int64, uint64, void
 
-from zonebloom.ranges import OFFSET_BITS
+from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 
 _PRIME = np.uint64(0x9E3779B185EBCA87)

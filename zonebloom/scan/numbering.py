@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.arrays import empty, from_numpy, to_numpy
+from zonebloom.base.arrays import empty, from_numpy, to_numpy
+from zonebloom.base.threads import cores
 from zonebloom.scan.key_values import LARGE
-from zonebloom.threads import cores
 
 # Offsets of 32 bits end there.
 _MOST_BYTES = 1 << 31

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
+from zonebloom.base.row_ranges import RowRanges
+from zonebloom.parquet.file_layout import FilePages
 from zonebloom.predicates import Predicate, RowFilter, columns_of
-from zonebloom.ranges import RowRanges
+from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.parquet.layout import FilePages
-from zonebloom.storage.source import Fragment
 
 DEFAULT_BATCH_ROWS = 1 << 17
 # What pyarrow takes.

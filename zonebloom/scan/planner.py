@@ -9,10 +9,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zonebloom import arguments
+from zonebloom.base import arguments
+from zonebloom.base.row_ranges import (
+    MAX_ROWS_PER_FRAGMENT,
+    OFFSET_BITS,
+    RowRanges,
+    SearchResult,
+    by_fragment,
+)
+from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import DEFAULT_ITEMS, Version
 from zonebloom.catalog.page_maps import PageMaps
+from zonebloom.catalog.present_files import PresentFiles
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     ColumnNotFound,
@@ -25,30 +34,21 @@ from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.key_ranges import ranges_of
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.view import IndexView
+from zonebloom.parquet.field_names import named_pages
+from zonebloom.parquet.file_layout import FilePages
+from zonebloom.parquet.key_tests import finds_keys
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.predicates.ast import columns
-from zonebloom.ranges import (
-    MAX_ROWS_PER_FRAGMENT,
-    OFFSET_BITS,
-    RowRanges,
-    SearchResult,
-    by_fragment,
-)
 from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.scan.binding import no_column
 from zonebloom.scan.explain import IndexUse, ScanPlan
 from zonebloom.scan.partition_columns import PathValues
 from zonebloom.scan.plan import FileZones, FragmentPlan
-from zonebloom.scan.present import PresentFiles
 from zonebloom.scan.search import Search, Searcher
-from zonebloom.storage.embedded import FragmentFilters
+from zonebloom.sources.fragment_filters import FragmentFilters
+from zonebloom.sources.source import Fragment, Source
+from zonebloom.storage.file_view import FileView
 from zonebloom.storage.files import FileIdentity, ReadCounter, is_local
-from zonebloom.storage.parquet.layout import FilePages
-from zonebloom.storage.parquet.named import named_pages
-from zonebloom.storage.parquet.narrow import finds_keys
-from zonebloom.storage.source import Fragment, Source
-from zonebloom.storage.view import FileView
-from zonebloom.threads import REMOTE_THREADS
 from zonebloom.values.columns import leaf_type
 
 # With more of a fragment than this to read, reading it as a whole is quicker.

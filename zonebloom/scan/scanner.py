@@ -11,17 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from zonebloom import arguments
-from zonebloom.display import Shown
-from zonebloom.lent import LentIterator
+from zonebloom.base import arguments
+from zonebloom.base.display import Shown
+from zonebloom.base.exit_guard import LentIterator
 from zonebloom.predicates import EngineFilter
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
 from zonebloom.scan.plan import Request, ScanStats
+from zonebloom.sources.pickling import NotPickled
+from zonebloom.sources.source import Source
 from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.pickling import NotPickled
-from zonebloom.storage.source import Source
 
 
 class Scanner(NotPickled, Shown):

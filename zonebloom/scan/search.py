@@ -9,10 +9,11 @@ from operator import or_
 
 import pyarrow as pa
 
+from zonebloom.base.notices import warn
+from zonebloom.base.row_ranges import RowRanges, SearchResult
 from zonebloom.errors import IndexNotUsedWarning
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.view import IndexView
-from zonebloom.notices import warn
 from zonebloom.predicates.ast import (
     Compares,
     Constant,
@@ -24,7 +25,6 @@ from zonebloom.predicates.ast import (
     Unknown,
     fold,
 )
-from zonebloom.ranges import RowRanges, SearchResult
 from zonebloom.scan.partition_columns import PathValues
 from zonebloom.values.columns import leaf_type
 from zonebloom.values.probe import Probe, probe, probe_many

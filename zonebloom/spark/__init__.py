@@ -42,7 +42,7 @@ from zonebloom.spark.frames import Indexed, plan, scan
 from zonebloom.spark.hyperspace.index_manager import BFIndexConfig, IndexManager
 from zonebloom.spark.joins.filter_join import JoinPlan, explain_join, filter_join
 from zonebloom.spark.pruning.prune import disable, enable, last_scans, prune, prune_plan, table
-from zonebloom.spark.pruning.pruned import PrunePlan, Reason
+from zonebloom.spark.pruning.prune_plan import PrunePlan, Reason
 from zonebloom.spark.tagging.tag import files_with_keys, tag_location
 
 __all__ = [

@@ -14,7 +14,7 @@ from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.dataset import Dataset
 from zonebloom.errors import SchemaMismatch
 from zonebloom.scan.planner import Planner
-from zonebloom.storage.source import Source
+from zonebloom.sources.source import Source
 from zonebloom.values.columns import alike, column_path, leaf_type
 from zonebloom.values.types import hash_domain
 

@@ -20,7 +20,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.spark.jobs import Sealed
 from zonebloom.spark.session import s3a_settings, spark_context
 from zonebloom.spark.types import arrow_schema, as_spark
-from zonebloom.storage.sealed import Encryption
+from zonebloom.storage.encryption import Encryption
 
 if TYPE_CHECKING:
     from zonebloom.spark.load import Load

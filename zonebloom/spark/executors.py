@@ -18,12 +18,12 @@ import xxhash
 from pyspark.sql import SparkSession
 
 import zonebloom
-from zonebloom.display import Shown
+from zonebloom.base.display import Shown
+from zonebloom.base.version import __version__
 from zonebloom.errors import EngineError
 from zonebloom.spark.data_source import register
 from zonebloom.spark.failures import explained
 from zonebloom.spark.session import parallelism, spark_context
-from zonebloom.version import __version__
 
 # As in pyproject.toml; a zip cannot bring them, for they are compiled for the machine.
 REQUIREMENTS = {

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from zonebloom import errors
+from zonebloom.base.version import __version__
 from zonebloom.errors import EngineError
-from zonebloom.version import __version__
 
 _OURS = re.compile(r"^\s*zonebloom\.errors\.(\w+): (.+?)(?:\s+SQLSTATE: \w+)?$", re.M)
 # What is found in the text of an error, and what that means; the first one counts.

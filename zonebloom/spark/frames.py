@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from zonebloom import arguments
+from zonebloom.base import arguments
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.spark.data_source import NAME, register_for
 from zonebloom.spark.failures import explained
 from zonebloom.spark.load import Load, Options
 from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.session import is_classic, parallelism, quoted
+from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path
-from zonebloom.storage.sealed import Encryption
 
 Path = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

@@ -19,13 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from zonebloom.build.builder import Engine
-from zonebloom.build.tasks import TrainedTask, TrainTask
-from zonebloom.build.train import Progress, train_task
+from zonebloom.base.version import __version__
+from zonebloom.building.builder import Engine
+from zonebloom.building.tasks import TrainedTask, TrainTask
+from zonebloom.building.train import Progress, train_task
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
 from zonebloom.spark.failures import explained
 from zonebloom.spark.session import parallelism, spark_context
-from zonebloom.version import __version__
 
 Batches = Iterator[pa.RecordBatch]
 _POLL_SECONDS = 0.2
@@ -102,7 +102,7 @@ def task_frame(
     return mapped(frame, work, schema)
 
 
-# Builds: the tasks of `zonebloom.build.tasks`, one Spark task each
+# Builds: the tasks of `zonebloom.building.tasks`, one Spark task each
 
 
 @contextmanager

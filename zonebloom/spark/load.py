@@ -18,6 +18,7 @@ import pyarrow.dataset as pads
 import pyarrow.types as pt
 from pyspark.sql import types as st
 
+from zonebloom.base.threads import cores
 from zonebloom.dataset import Dataset
 from zonebloom.errors import FilterError, InvalidArgument, SourceError
 from zonebloom.opened import Opened
@@ -27,15 +28,14 @@ from zonebloom.predicates.expression import from_predicate, lookup_is_exact
 from zonebloom.predicates.spark import to_spark_filter
 from zonebloom.scan.binding import check_columns
 from zonebloom.scan.explain import ScanPlan
+from zonebloom.sources.source import Source
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.pieces import OnRows, Piece, Work, cut
 from zonebloom.spark.rebase import Rebase, without_rebased
 from zonebloom.spark.session import open_dataset
 from zonebloom.spark.types import opaque_columns, spark_types
+from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import NO_SETTINGS, plain_path
-from zonebloom.storage.sealed import Encryption
-from zonebloom.storage.source import Source
-from zonebloom.threads import cores
 from zonebloom.values.columns import find_column
 
 _OPTIONS = {

@@ -14,9 +14,9 @@ from zonebloom.predicates import EngineFilter
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.recheck import matching_rows
+from zonebloom.sources.source import Source
 from zonebloom.spark.column_case import require_names
 from zonebloom.spark.rebase import Rebase
-from zonebloom.storage.source import Source
 
 # A batch costs the JVM a round trip; one of more bytes than this costs it memory.
 BATCH_ROWS = 1 << 16

@@ -22,8 +22,8 @@ from pyspark.sql import types as st
 
 from zonebloom.errors import SchemaMismatch
 from zonebloom.predicates import ast
+from zonebloom.sources.source import Source
 from zonebloom.storage.files import reading
-from zonebloom.storage.source import Source
 
 _FIRST_DAY = datetime.date(1582, 10, 15)
 # From 1900 on every file holds instants as Spark shows them, which may be later ones by up to a day

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import EngineError
+from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import NO_SETTINGS, filesystem_of, open_files_of, split_path
 from zonebloom.storage.s3a import told
-from zonebloom.storage.sealed import Encryption
 
 _PREFIX = "fs.s3a."
 _BYTES = re.compile(r"(-?\d+)\s*([kmgtp]?)b?", re.IGNORECASE)

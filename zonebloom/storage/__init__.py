@@ -1,0 +1,1 @@
+"""Bytes of files: identity, random access, object stores, encryption of index files."""

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
+from zonebloom.base.exit_guard import LentBytes, mark
+from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.errors import FragmentUnreadable, SourceError
-from zonebloom.lent import LentBytes, mark
 from zonebloom.storage.object_store import StoreHandler, reader_of
-from zonebloom.threads import REMOTE_THREADS
 
 # Of a file whose file system does not say when it was written: nothing known of it can be
 # trusted later.

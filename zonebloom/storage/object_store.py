@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.errors import FragmentChanged, InvalidArgument, without_secrets
 from zonebloom.storage.paths import is_uri, split_path
-from zonebloom.threads import REMOTE_THREADS
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta

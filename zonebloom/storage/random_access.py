@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow.fs as pafs
 
+from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.errors import FragmentChanged, FragmentUnreadable
 from zonebloom.storage.files import (
     FileIdentity,
@@ -24,7 +25,6 @@ from zonebloom.storage.files import (
     status_identity,
 )
 from zonebloom.storage.object_store import reader_of
-from zonebloom.threads import REMOTE_THREADS
 
 # Bytes between two reads below which they are one: a request to an object store costs as
 # much as reading this many more.

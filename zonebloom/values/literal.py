@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zonebloom.arrays import array_of, from_numpy, to_numpy
+from zonebloom.base.arrays import array_of, from_numpy, to_numpy
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.values.types import EXACT_INTEGERS, bounds, family, unit
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from zonebloom.arrays import distinct
+from zonebloom.base.arrays import distinct
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.values.literal import Literal, Unanswerable, integers_within, stored_bytes
 from zonebloom.values.types import family, hash_domain, is_comparable

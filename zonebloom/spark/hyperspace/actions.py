@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 
-from zonebloom import arguments
-from zonebloom.build.builder import Builder
-from zonebloom.build.layout import compact, drop_for_good
-from zonebloom.build.spec import IndexSpec, require_sealed
+from zonebloom.base import arguments
+from zonebloom.building.builder import Builder
+from zonebloom.building.request import IndexSpec, require_sealed
+from zonebloom.building.segments import compact, drop_for_good
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.dataset import Dataset
 from zonebloom.errors import (

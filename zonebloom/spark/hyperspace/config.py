@@ -36,7 +36,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from zonebloom import arguments
+from zonebloom.base import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.sizing import validate_target
 from zonebloom.storage.paths import absolute_path, is_uri, plain_path

@@ -17,8 +17,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from zonebloom import arguments
-from zonebloom.build.spec import global_size
+from zonebloom.base import arguments
+from zonebloom.building.request import global_size
 from zonebloom.spark.hyperspace.actions import Actions, Progress, no_index
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
@@ -31,12 +31,12 @@ from zonebloom.spark.hyperspace.config import (
 from zonebloom.spark.hyperspace.managed_lookup import ManagedLookup
 from zonebloom.spark.hyperspace.records import Record, Records
 from zonebloom.spark.hyperspace.source import DDL, Access, figures, open_source, resolve_columns
-from zonebloom.spark.pruning.listing import set_rule, with_index
-from zonebloom.spark.pruning.lookup import Recent
+from zonebloom.spark.pruning.index_lookup import Recent
+from zonebloom.spark.pruning.jvm_bridge import set_rule, with_index
 from zonebloom.spark.pruning.prune import plan_of
-from zonebloom.spark.pruning.pruned import PrunePlan
+from zonebloom.spark.pruning.prune_plan import PrunePlan
 from zonebloom.spark.session import is_case_sensitive, spark_context
-from zonebloom.storage.sealed import Encryption
+from zonebloom.storage.encryption import Encryption
 
 __all__ = ["BFIndexConfig", "IndexManager"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom.catalog.drift import Drift
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
-from zonebloom.index.drift import Drift
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
     HYBRID_ENABLED,
@@ -23,10 +23,10 @@ from zonebloom.spark.hyperspace.config import (
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.hyperspace.source import Access
 from zonebloom.spark.pruning.answer import Answer, Question
+from zonebloom.spark.pruning.index_lookup import Lookup, Recent
 from zonebloom.spark.pruning.indexed_files import IndexedFiles
-from zonebloom.spark.pruning.listed import ListedFiles
-from zonebloom.spark.pruning.lookup import Lookup, Recent
-from zonebloom.spark.pruning.pruned import Note, Reason
+from zonebloom.spark.pruning.listed_files import ListedFiles
+from zonebloom.spark.pruning.prune_plan import Note, Reason
 from zonebloom.storage.paths import plain_path
 
 

@@ -37,7 +37,7 @@ class Record:
     """What is known of an index.
 
     The path is that of the data; the changes are what a quick refresh took note of, as
-    `zonebloom.index.drift` names them.
+    `zonebloom.catalog.drift` names them.
     """
 
     name: str

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
+from zonebloom.catalog.drift import Drift, measure_drift
 from zonebloom.catalog.place import current_folder
 from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
-from zonebloom.index.drift import Drift, measure_drift
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.relation import file_relation, items
 from zonebloom.spark.session import open_dataset, open_place
+from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path, plain_path, split_path
-from zonebloom.storage.sealed import Encryption
 
 
 class Access(NamedTuple):

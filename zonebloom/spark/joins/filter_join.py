@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from zonebloom.display import Shown
+from zonebloom.base.display import Shown
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.frames import Indexed
 from zonebloom.spark.joins.cost import NotWorthIt, require_shuffle

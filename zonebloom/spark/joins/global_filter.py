@@ -21,12 +21,12 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import value_type
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, SALT, WORDS_PER_BLOCK
 from zonebloom.scan.binding import no_column
+from zonebloom.sources.column_batches import columns_reader
 from zonebloom.spark.column_case import require_names
 from zonebloom.spark.joins.sides import StepAside, why_keys_differ
 from zonebloom.spark.rebase import first_exact
 from zonebloom.spark.session import byte_count, quoted
 from zonebloom.spark.types import spark_type
-from zonebloom.storage.columns import columns_reader
 from zonebloom.values.columns import find_column
 from zonebloom.values.types import hash_domain
 

@@ -13,16 +13,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from zonebloom.base.row_ranges import by_fragment
+from zonebloom.base.text import bytes_text
 from zonebloom.dataset import Dataset
 from zonebloom.predicates import And, IsIn
-from zonebloom.ranges import by_fragment
 from zonebloom.spark.joins.cost import NotWorthIt, is_broadcast, num_bytes, require_few_pass
 from zonebloom.spark.joins.global_filter import fitted, only_held, whole_filter, why_not
 from zonebloom.spark.joins.key_origin import require_own_column
 from zonebloom.spark.joins.sides import Side, StepAside, collected, why_keys_differ
 from zonebloom.spark.session import is_classic, quoted
 from zonebloom.spark.types import INTEGERS
-from zonebloom.text import bytes_text
 
 # Spark reads less within the time it takes to find out what need not be read; and as there are
 # fewer files than zones to skip, so many times as much must be there.

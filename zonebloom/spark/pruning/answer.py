@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomWarning
 from zonebloom.predicates import ast
-from zonebloom.spark.pruning.listed import ListedFiles
-from zonebloom.spark.pruning.pruned import Note, Reason
+from zonebloom.spark.pruning.listed_files import ListedFiles
+from zonebloom.spark.pruning.prune_plan import Note, Reason
 
 T = TypeVar("T")
 

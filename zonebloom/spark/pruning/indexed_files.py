@@ -10,19 +10,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
-from zonebloom.ranges import OFFSET_BITS
 from zonebloom.scan.planner import Planner
 from zonebloom.scan.search import NoIndex
+from zonebloom.sources.discovery import open_files
+from zonebloom.sources.source import Fragment, Source
 from zonebloom.spark.column_case import files_hiding
 from zonebloom.spark.pruning.answer import Answer, Question
-from zonebloom.spark.pruning.listed import ListedFiles
-from zonebloom.spark.pruning.pruned import Note, Reason
+from zonebloom.spark.pruning.listed_files import ListedFiles
+from zonebloom.spark.pruning.prune_plan import Note, Reason
 from zonebloom.spark.rebase import without_rebased
-from zonebloom.storage.discovery import open_files
-from zonebloom.storage.source import Fragment, Source
 
 _SHOWN = 3
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from zonebloom import arguments
+from zonebloom.base import arguments
 from zonebloom.errors import EngineError
 from zonebloom.spark.pruning.answer import Answer
-from zonebloom.spark.pruning.listing import (
+from zonebloom.spark.pruning.index_lookup import IndexDirs, Lookup
+from zonebloom.spark.pruning.jvm_bridge import (
     Scan,
     last_answer,
     plans_of,
@@ -23,11 +24,10 @@ from zonebloom.spark.pruning.listing import (
     told,
     with_index,
 )
-from zonebloom.spark.pruning.lookup import IndexDirs, Lookup
-from zonebloom.spark.pruning.pruned import Note, PrunedRelation, PrunePlan, Reason
+from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.spark.relation import items, node_name
+from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path
-from zonebloom.storage.sealed import Encryption
 
 # Of a scan, what users ask for.
 _METRICS = ("numFiles", "filesSize", "numOutputRows", "scanTime")

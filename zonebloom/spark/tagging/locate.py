@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from zonebloom.base.threads import cores, in_order
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.predicates import And, Constant, IsIn
@@ -25,6 +26,7 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.scan.key_summary import KeyRanges, KeyRows, key_ranges, summarize
 from zonebloom.scan.locate import Part, tied
 from zonebloom.scan.plan import FragmentPlan
+from zonebloom.sources.memory import TableSource
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.jobs import mapped, task_frame
 from zonebloom.spark.load import SparkFiles
@@ -34,8 +36,6 @@ from zonebloom.spark.session import parallelism
 from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, PATH, ROW_OFFSET, KeyColumns, collected
 from zonebloom.spark.types import arrow_schema, as_spark
 from zonebloom.storage.files import is_local
-from zonebloom.storage.memory import TableSource
-from zonebloom.threads import cores, in_order
 
 # What the driver takes in at most; spark.driver.maxResultSize is 1 GiB by default.
 _COLLECTED_BYTES = 1 << 27

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from zonebloom import arguments
+from zonebloom.base import arguments
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
 from zonebloom.spark.failures import explained
@@ -18,8 +18,8 @@ from zonebloom.spark.rebase import corrects_others
 from zonebloom.spark.session import is_case_sensitive, open_dataset, quoted
 from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, PATH, PREFIX, KeyColumns, key_columns
 from zonebloom.spark.tagging.locate import Located, locate
+from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import plain_path
-from zonebloom.storage.sealed import Encryption
 from zonebloom.values.columns import alike
 
 Names = str | Sequence[str]

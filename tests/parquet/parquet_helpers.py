@@ -1,0 +1,369 @@
+"""Files in memory, and reads of them page by page held against pyarrow's whole read."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable, Sequence
+from decimal import Context, Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zonebloom.base.row_ranges import RowRanges
+from zonebloom.parquet.file_layout import FilePages, Pages
+from zonebloom.parquet.footer import (
+    TAIL_BYTES,
+    footer_length,
+    parse_footer,
+    parse_offset_index,
+)
+from zonebloom.parquet.key_filter import KeyFilter
+from zonebloom.parquet.key_set import KeySet
+from zonebloom.parquet.leaf_reader import LeafReader, PageTable
+from zonebloom.parquet.leaf_type import CODECS, LeafChunk, Undecodable, schema_leaves
+from zonebloom.parquet.page_headers import walk_pages
+from zonebloom.parquet.row_group_reader import RowGroupReader
+from zonebloom.storage.files import FileIdentity
+from zonebloom.values.literal import Unanswerable
+from zonebloom.values.probe import forms_of
+from zonebloom.values.types import family
+
+# Decimals of 76 digits are more than the default context keeps.
+_WIDE = Context(prec=80)
+
+Located = Callable[[int, int], Pages | None]
+
+
+class File:
+    """A Parquet file in memory; ``requests`` are the byte ranges that were read."""
+
+    is_local = False
+    coalesce = 4096
+    path = "memory"
+    identity = FileIdentity(0, 0)
+
+    def __init__(self, data: bytes):
+        self.data = data
+        self.requests: list[tuple[int, int]] = []
+        length = footer_length(data[-TAIL_BYTES:], len(data))
+        stop = len(data) - TAIL_BYTES
+        self.footer: FilePages = parse_footer(data[stop - length : stop], len(data))
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        self.requests += ranges
+        return [self.data[start:stop] for start, stop in ranges]
+
+    def indexed(self, group: int, leaf: int) -> Pages | None:
+        """Locations out of the OffsetIndex."""
+        row_group = self.footer.row_groups[group]
+        chunk = row_group.chunks[leaf]
+        if not chunk.index_bytes:
+            return None
+        data = self.data[chunk.index_start : chunk.index_start + chunk.index_bytes]
+        return parse_offset_index(data, chunk, row_group.num_rows)
+
+    def walked(self, group: int, leaf: int) -> Pages | None:
+        """Locations by the page headers."""
+        row_group = self.footer.row_groups[group]
+        return walk_pages(self.read, row_group.chunks[leaf], row_group.num_rows)
+
+    def nowhere(self, group: int, leaf: int) -> Pages | None:
+        """No locations: chunks are read whole."""
+        return None
+
+    def rows(
+        self, group: int, rows: RowRanges, located: Located | None = None, fields: Any = None
+    ) -> dict[int, pa.ChunkedArray]:
+        located = located or self.indexed
+        pages = FilePages(self.footer.schema, self.footer.row_groups, located)
+        reader = RowGroupReader(pages, group, self.read)
+        return reader.read(range(len(self.footer.schema.names)) if fields is None else fields, rows)
+
+    def leaves(self, group: int, located: Located, fields: Sequence[int]) -> dict[int, LeafChunk]:
+        """Those of some fields that kernels decode."""
+        schema = self.footer.schema
+        found = {}
+        for field in fields:
+            numbers = schema.field_leaves[field]
+            leaf = schema_leaves(schema)[numbers[0]] if len(numbers) == 1 else None
+            if len(schema.leaves[numbers[0]].path) > 1:
+                leaf = None
+            pages = None if leaf is None else located(group, numbers[0])
+            if leaf is not None and pages is not None:
+                chunk = self.footer.row_groups[group].chunks[numbers[0]]
+                if chunk.codec in CODECS:
+                    found[field] = LeafChunk(leaf, chunk, pages)
+        return found
+
+    def rows_by_kernels(
+        self, group: int, rows: RowRanges, located: Located, fields: Sequence[int]
+    ) -> dict[int, pa.ChunkedArray]:
+        """The values of those of some fields that kernels decode."""
+        found = {}
+        for field, column in self.leaves(group, located, fields).items():
+            (values,) = LeafReader(self).take(PageTable([column]), rows)
+            if values is not None:
+                found[field] = pa.chunked_array([values])
+        return found
+
+
+def written(table: pa.Table, **options: Any) -> bytes:
+    """A file by pyarrow, with an OffsetIndex and small pages unless told otherwise."""
+    sink = io.BytesIO()
+    defaults = {
+        "write_page_index": True,
+        "data_page_size": 512,
+        "write_batch_size": 50,
+        "row_group_size": 700,
+    }
+    pq.write_table(table, sink, **{**defaults, **options})
+    return sink.getvalue()
+
+
+def some_rows(num_rows: int, rng: random.Random, most: int = 6) -> RowRanges:
+    """Random ranges within a row group, at least one row."""
+    ranges = []
+    for _ in range(rng.randint(1, most)):
+        start = rng.randrange(num_rows)
+        ranges.append((start, min(num_rows, start + 1 + int(rng.paretovariate(0.5)))))
+    return RowRanges(ranges)
+
+
+def sliced(column: pa.ChunkedArray, rows: RowRanges) -> pa.ChunkedArray:
+    pieces = [column.slice(start, stop - start) for start, stop in rows]
+    return pa.chunked_array([c for piece in pieces for c in piece.chunks], column.type)
+
+
+def same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> bool:
+    """Equal values and types; NaN is equal to NaN."""
+    if left.type != right.type or len(left) != len(right):
+        return False
+    return left.equals(right) or repr(left.to_pylist()) == repr(right.to_pylist())
+
+
+def check_rows(file: File, whole: pa.Table, group: int, rows: RowRanges, located: Located) -> None:
+    """Rows read by pages are those of the whole row group."""
+    found = file.rows(group, rows, located)
+    for field, name in enumerate(whole.column_names):
+        found[field].validate(full=True)
+        assert same(found[field], sliced(whole.column(field), rows)), (name, group, rows)
+    fields = range(len(whole.column_names))
+    for field, values in file.rows_by_kernels(group, rows, located, fields).items():
+        values.validate(full=True)
+        expected = sliced(whole.column(field), rows)
+        assert same(_decoded(values), _decoded(expected)), (whole.column_names[field], group, rows)
+        assert values.type == expected.type
+
+
+def check_found(
+    file: File, whole: pa.Table, group: int, rows: RowRanges, located: Located, rng: random.Random
+) -> int:
+    """Keys found among stored values are those of the whole row group; how many columns."""
+    count = 0
+    fields = range(len(whole.column_names))
+    for field, column in file.leaves(group, located, fields).items():
+        plain = _decoded(whole.column(field))
+        if isinstance(plain.type, pa.BaseExtensionType):
+            plain = pa.chunked_array([chunk.storage for chunk in plain.chunks])
+        # Of other types Python's values may not hold all that a column can.
+        is_float = pa.types.is_floating(plain.type)
+        values = plain.to_pylist() if is_float else _codes(plain)
+        nulls = rng.random() < 0.5
+        for most in (0, 1, 1, 5, 70):
+            at = [rng.randrange(len(values)) for _ in range(most)]
+            at = [row for row in at if values[row] is not None]
+            keys = {values[row] for row in at}
+            try:
+                forms = [
+                    form for row in at for form in forms_of(column.leaf.arrow_type, plain[row])
+                ]
+                found = LeafReader(file).find(
+                    PageTable([column]), KeySet(column.leaf, forms), nulls, rows
+                )
+            except (Unanswerable, Undecodable):
+                continue
+            count += 1
+            expected = [
+                row
+                for start, stop in rows
+                for row in range(start, stop)
+                if values[row] in keys or (values[row] is None and nulls)
+            ]
+            assert found.tolist() == expected, (whole.column_names[field], group, rows, keys, nulls)
+            if at and is_hashed(plain.type):
+                filter_ = KeyFilter(column.leaf, pa.array([plain[row] for row in at], plain.type))
+                found = LeafReader(file).find(PageTable([column]), filter_, nulls, rows)
+                extra = set(found.tolist()) - set(expected)
+                assert found.size - len(extra) == len(expected)
+                assert len({values[row] for row in extra}) <= 2 + len(set(values)) / 50
+    return count
+
+
+def is_hashed(kind: pa.DataType) -> bool:
+    """Whether keys of a type are looked for by a filter where they are many."""
+    return family(kind) in ("integer", "text", "bytes")
+
+
+def _codes(values: pa.ChunkedArray) -> list[int | None]:
+    """A number for each distinct value."""
+    if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
+        values = values.cast(pa.large_binary())
+    return values.combine_chunks().dictionary_encode().indices.to_pylist()
+
+
+def _decoded(values: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values without a dictionary, whose order says nothing, as one chunk."""
+    if isinstance(values, pa.Array):
+        values = pa.chunked_array([values])
+    while pa.types.is_dictionary(values.type):
+        values = pa.chunked_array(
+            [chunk.dictionary_decode() for chunk in values.chunks], values.type.value_type
+        )
+    return values
+
+
+def check_file(
+    data: bytes, seed: int = 0, tries: int = 5, same_groups: bytes | None = None
+) -> File:
+    """Random rows of each row group, with each way of knowing where pages lie.
+
+    ``same_groups`` is a file of the same rows and row groups for pyarrow to read, where it
+    cannot read ``data`` itself.
+    """
+    rng = random.Random(seed)
+    file = File(data)
+    parquet = pq.ParquetFile(io.BytesIO(same_groups or data))
+    assert file.footer.num_rows == parquet.metadata.num_rows
+    for number, group in enumerate(file.footer.row_groups):
+        if not group.num_rows:
+            continue
+        whole = parquet.read_row_group(number)
+        everything = RowRanges([(0, group.num_rows)])
+        many = RowRanges([(i, i + 1) for i in range(0, group.num_rows, 3)])
+        for located in (file.indexed, file.walked, file.nowhere):
+            for rows in [everything, many, *(some_rows(group.num_rows, rng) for _ in range(tries))]:
+                check_rows(file, whole, number, rows, located)
+                check_found(file, whole, number, rows, located, rng)
+    return file
+
+
+SCALARS: dict[str, pa.DataType] = {
+    str(each): each
+    for each in [
+        pa.bool_(),
+        pa.int8(),
+        pa.uint16(),
+        pa.int32(),
+        pa.uint32(),
+        pa.int64(),
+        pa.uint64(),
+        pa.float16(),
+        pa.float32(),
+        pa.float64(),
+        pa.decimal32(7, 2),
+        pa.decimal64(16, 4),
+        pa.decimal128(9, 2),
+        pa.decimal128(18, 2),
+        pa.decimal128(38, 10),
+        pa.decimal256(70, 5),
+        pa.date32(),
+        pa.date64(),
+        pa.time32("ms"),
+        pa.time64("us"),
+        pa.time64("ns"),
+        pa.timestamp("s"),
+        pa.timestamp("ms", "UTC"),
+        pa.timestamp("us", "Europe/Paris"),
+        pa.timestamp("ns"),
+        pa.duration("s"),
+        pa.duration("ns"),
+        pa.binary(1),
+        pa.binary(16),
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.binary_view(),
+        pa.uuid(),
+        pa.null(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.int8(), pa.large_string()),
+        pa.dictionary(pa.int16(), pa.int64()),
+    ]
+}
+NESTED: dict[str, pa.DataType] = {
+    str(each): each
+    for each in [
+        pa.list_(pa.int64()),
+        pa.list_(pa.string()),
+        pa.large_list(pa.float32()),
+        pa.list_(pa.int32(), 3),
+        pa.list_(pa.field("item", pa.bool_(), nullable=False)),
+        pa.list_(pa.list_(pa.int16())),
+        pa.list_(pa.dictionary(pa.int32(), pa.string())),
+        pa.map_(pa.string(), pa.int64()),
+        pa.map_(pa.int32(), pa.list_(pa.string())),
+        pa.struct([("a", pa.int32()), ("b", pa.int32())]),
+        # Leaves of different widths: their pages are cut at different rows.
+        pa.struct([("a", pa.int8()), ("b", pa.string()), ("c", pa.decimal128(38, 2))]),
+        pa.list_(pa.struct([("a", pa.int32()), ("b", pa.string())])),
+        pa.struct([("a", pa.list_(pa.int32())), ("b", pa.struct([("c", pa.string())]))]),
+    ]
+}
+TYPES = {**SCALARS, **NESTED}
+
+
+def sample(kind: pa.DataType, rows: int, rng: random.Random, nulls: float = 0.15) -> pa.Array:
+    """Random values of a type, a share of them null; few or many distinct ones."""
+    if isinstance(kind, pa.UuidType):
+        return pa.ExtensionArray.from_storage(kind, sample(pa.binary(16), rows, rng, nulls))
+    if pa.types.is_dictionary(kind):
+        values = sample(kind.value_type, 20, rng, 0).unique()
+        at = [None if rng.random() < nulls else rng.randrange(len(values)) for _ in range(rows)]
+        return pa.DictionaryArray.from_arrays(pa.array(at, kind.index_type), values)
+    values = [_value(kind, rng, nulls) for _ in range(rows)]
+    if pa.types.is_float16(kind):
+        values = [None if value is None else np.float16(value) for value in values]
+    if pa.types.is_nested(kind) and "dictionary" in str(kind):
+        return pa.array(values, pa.list_(kind.value_type.value_type)).cast(kind)
+    return pa.array(values, kind)
+
+
+def _value(kind: pa.DataType, rng: random.Random, nulls: float) -> Any:
+    is_type = pa.types
+    if is_type.is_null(kind) or rng.random() < nulls:
+        return None
+    if is_type.is_boolean(kind):
+        return rng.random() < 0.5
+    if is_type.is_floating(kind):
+        return rng.choice([rng.uniform(-100, 100), float("nan"), -0.0, float("inf")])
+    if is_type.is_decimal(kind):
+        return Decimal(rng.randrange(10**kind.precision)).scaleb(-kind.scale, _WIDE)
+    if is_type.is_struct(kind):
+        return {each.name: _value(each.type, rng, nulls) for each in kind}
+    if is_type.is_map(kind):
+        keys = {_value(kind.key_type, rng, 0) for _ in range(rng.randrange(4))}
+        return [(key, _value(kind.item_type, rng, nulls)) for key in keys]
+    if is_type.is_fixed_size_list(kind):
+        return [_value(kind.value_type, rng, nulls) for _ in range(kind.list_size)]
+    if is_type.is_list(kind) or is_type.is_large_list(kind):
+        share = nulls if kind.value_field.nullable else 0
+        inner = kind.value_type
+        inner = inner.value_type if is_type.is_dictionary(inner) else inner
+        return [_value(inner, rng, share) for _ in range(rng.randrange(5))]
+    if is_type.is_fixed_size_binary(kind):
+        return rng.randbytes(kind.byte_width)
+    if "string" in str(kind):
+        return "".join(rng.choices("ab0é€😀", k=rng.randrange(12)))
+    if "binary" in str(kind):
+        return rng.randbytes(rng.randrange(20))
+    if is_type.is_date64(kind):
+        return rng.randrange(20_000) * 86_400_000
+    if is_type.is_time(kind):
+        return rng.randrange(86_400_000)
+    bits = min(kind.bit_width - 1, rng.choice([4, 12, 40]))
+    return rng.randrange(1 << bits)

@@ -1,0 +1,370 @@
+"""Encrypted files read page by page: what PyArrow wrote, held against the rows it wrote."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import random
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import duckdb
+import fsspec
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from helpers import cases
+from pyarrow.parquet import encryption
+
+import zonebloom as zb
+from zonebloom.base.row_ranges import RowRanges
+from zonebloom.errors import FragmentUnreadable, InvalidArgument, MissingDependency
+from zonebloom.parquet.decrypted_file import DecryptedFile
+from zonebloom.sources.discovery import open_source
+from zonebloom.sources.fragment_rows import open_rows
+from zonebloom.storage import encryption as sealed
+from zonebloom.storage.files import ReadCounter, identities
+
+ROWS, GROUP, PAGE = 12_000, 5_000, 500
+KEY = b"0123456789abcdef"
+NAMES = ["id", "text", "number", "pair", "list"]
+
+
+class Kms(encryption.KmsClient):
+    """Keys wrapped in their own master's name; ``asked`` are the masters asked for."""
+
+    asked: ClassVar[list[str]] = []
+    refused: ClassVar[set[str]] = set()
+
+    def __init__(self, config):
+        super().__init__()
+
+    def wrap_key(self, key_bytes, master_key_identifier):
+        return base64.b64encode(master_key_identifier.encode() + b"|" + key_bytes)
+
+    def unwrap_key(self, wrapped_key, master_key_identifier):
+        self.asked.append(master_key_identifier)
+        if master_key_identifier in self.refused:
+            raise PermissionError(master_key_identifier)
+        master, key = base64.b64decode(wrapped_key).split(b"|", 1)
+        assert master.decode() == master_key_identifier
+        return key
+
+
+def present(value: Any) -> Any:
+    assert value is not None
+    return value
+
+
+@pytest.fixture(autouse=True)
+def nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kms, "asked", [])
+    monkeypatch.setattr(Kms, "refused", set())
+
+
+def rows(number: int = 0) -> pa.Table:
+    generator = np.random.default_rng(number)
+    ids = generator.permutation(ROWS)
+    return pa.table(
+        {
+            "id": ids,
+            "text": [None if i % 7 == 0 else f"text {i % 50}" for i in ids],
+            "number": generator.random(ROWS),
+            "pair": [{"a": i, "b": str(i)} for i in ids.tolist()],
+            "list": [list(range(i % 3)) for i in ids.tolist()],
+        }
+    )
+
+
+def write(path: Path, table: pa.Table, properties: Any, **options: Any) -> None:
+    options = {"row_group_size": GROUP, "max_rows_per_page": PAGE, **options}
+    pq.write_table(table, path, encryption_properties=properties, **options)
+
+
+def by_kms(**options: Any) -> Any:
+    if not options.get("uniform_encryption"):
+        options["column_keys"] = {"ids": ["id", "pair.b"], "texts": ["text", "list.list.element"]}
+    configuration = encryption.EncryptionConfiguration("footer", **options)
+    factory = encryption.CryptoFactory(Kms)
+    return factory.file_encryption_properties(encryption.KmsConnectionConfig(), configuration)
+
+
+def by_one(**options: Any) -> Any:
+    return encryption.create_encryption_properties(KEY, **options)
+
+
+def read(path: Path, keys: zb.ParquetKeys, names=NAMES, wanted=None, filesystem=None):
+    """Rows by pages, or FragmentUnreadable, and the bytes read."""
+    source = open_source(str(path), "parquet", filesystem, None, rows().schema, keys)
+    source, counter = replace(source, file_format=None, parquet_keys=keys), ReadCounter()
+    (identity,) = source.identities()
+    reader = open_rows(source, source.fragments[0], present(identity), None, counter)
+    assert reader is not None
+    try:
+        groups = reader.row_groups(RowRanges([(0, ROWS)]) if wanted is None else wanted)
+        parts = [reader.read(number, names, inside) for number, _, inside in groups]
+    finally:
+        reader.close()
+    return pa.concat_tables(parts), counter.num_bytes
+
+
+def kinds() -> list[dict[str, Any]]:
+    generator = random.Random(17)
+    drawn = []
+    for number in range(cases(200, quick=24)):
+        drawn.append(
+            {
+                "how": {
+                    "uniform_encryption": generator.random() < 0.3,
+                    # Each half of the cases has both.
+                    "plaintext_footer": number % 2 == 0,
+                    "encryption_algorithm": ["AES_GCM_V1", "AES_GCM_CTR_V1"][number // 2 % 2],
+                    "double_wrapping": generator.random() < 0.5,
+                    "data_key_length_bits": generator.choice([128, 192, 256]),
+                },
+                "written": {
+                    "use_dictionary": generator.random() < 0.5,
+                    "data_page_version": generator.choice(["1.0", "2.0"]),
+                    "compression": generator.choice(["none", "snappy", "zstd", "lz4", "gzip"]),
+                    "write_page_index": generator.random() < 0.5,
+                    "write_page_checksum": generator.random() < 0.5,
+                },
+            }
+        )
+    return drawn
+
+
+@pytest.mark.parametrize("kind", kinds(), ids=str)
+def test_pages_are_those_that_were_written(tmp_path, kind):
+    path, table = tmp_path / "0.parquet", rows()
+    write(path, table, by_kms(**kind["how"]), **kind["written"])
+    theirs = encryption.CryptoFactory(Kms).file_decryption_properties(
+        encryption.KmsConnectionConfig()
+    )
+    assert pq.read_table(path, decryption_properties=theirs).equals(table)
+    keys = zb.ParquetKeys(Kms)
+    assert read(path, keys)[0].equals(table)
+    some = RowRanges([(3, 4), (PAGE - 1, PAGE + 1), (GROUP - 1, GROUP + 1), (ROWS - 1, ROWS)])
+    wanted = table.take(some.rows())
+    assert read(path, keys, wanted=some)[0].equals(wanted)
+    # What was located in one reading is known in the next.
+    few, num_bytes = read(path, keys, ["id", "text"], some)
+    assert few.equals(wanted.select(["id", "text"]))
+    assert num_bytes < path.stat().st_size / 4
+
+
+def test_a_lookup_reads_pages_and_asks_for_each_key_once(tmp_path):
+    write(tmp_path / "0.parquet", rows(), by_kms(double_wrapping=False), write_page_index=True)
+    keys = zb.ParquetKeys(Kms)
+    ds = zb.dataset(tmp_path, parquet_keys=keys)
+    ds.create_scalar_index("id", number_of_items=PAGE, plaintext=True, spark=False)
+    Kms.asked.clear()
+    expression = pc.field("id") == 4242
+    for _ in range(3):
+        found = ds.to_table(["id", "number"], filter=expression)
+        assert found.equals(rows().filter(expression).select(["id", "number"]))
+    # `number` is not encrypted, and nobody asked for `text`.
+    assert sorted(Kms.asked) == ["footer", "ids"]
+    plan = ds.scanner(["id", "number"], filter=expression).analyze_plan()
+    assert 0 < plan.stats.data_bytes < (tmp_path / "0.parquet").stat().st_size / 10
+    assert not plan.stats.whole_row_groups
+    # No map of their pages is kept: what is read by one is never decrypted.
+    index = Path(ds.index_dir)
+    assert list(index.rglob("bloomfilter.arrow")) and not list(index.rglob("pages.arrow"))
+
+
+def test_columns_whose_key_is_refused_are_left_to_pyarrow(tmp_path, monkeypatch):
+    write(tmp_path / "0.parquet", rows(), by_kms(double_wrapping=False), write_page_index=True)
+    ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
+    ds.create_scalar_index("id", number_of_items=PAGE, plaintext=True, spark=False)
+    monkeypatch.setattr(Kms, "refused", {"texts"})
+    ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
+    assert ds.to_table(["id"], filter="id = 42").to_pylist() == [{"id": 42}]
+    with pytest.raises(FragmentUnreadable, match=r"0\.parquet: texts"):
+        ds.to_table(["id", "text"], filter="id = 42")
+
+
+@pytest.mark.parametrize("is_clear", [True, False])
+def test_copies_are_known_again(tmp_path, monkeypatch, is_clear):
+    # Else the content of a small file is.
+    monkeypatch.setattr("zonebloom.catalog.freshness.WHOLE_BYTES", 0)
+    lake, copy, keys = tmp_path / "lake", tmp_path / "copy", zb.ParquetKeys(KEY)
+    lake.mkdir()
+    write(lake / "0.parquet", rows(), by_one(plaintext_footer=is_clear))
+    zb.dataset(lake, parquet_keys=keys).create_scalar_index("id", plaintext=True, spark=False)
+    shutil.copytree(lake, copy, copy_function=shutil.copyfile)
+    os.utime(copy / "0.parquet", (10**9, 10**9))
+    ds = zb.dataset(copy, parquet_keys=keys)
+    adopted = ds.adopt_index()
+    assert (adopted.num_files, len(adopted.left)) == (1, 0)
+    assert not ds.scanner(filter="id = -1").plan().fragments
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("is_clear", [True, False])
+def test_one_key_and_a_prefix(tmp_path, is_stored, is_clear):
+    path, table = tmp_path / "0.parquet", rows()
+    properties = by_one(aad_prefix=b"a", store_aad_prefix=is_stored, plaintext_footer=is_clear)
+    write(path, table, properties, write_page_index=True)
+    keys = zb.ParquetKeys(KEY, aad_prefix=b"a")
+    assert read(path, keys)[0].equals(table)
+    ds = zb.dataset(path, parquet_keys=keys)
+    ds.create_scalar_index("id", plaintext=True, spark=False)
+    assert ds.count_rows("id = 42") == 1
+    for wrong in (zb.ParquetKeys(KEY, aad_prefix=b"b"), zb.ParquetKeys(KEY[::-1], aad_prefix=b"a")):
+        with pytest.raises(FragmentUnreadable):
+            read(path, wrong)
+        with pytest.raises(FragmentUnreadable, match=r"0\.parquet"):
+            zb.dataset(path, parquet_keys=wrong).to_table()
+    if is_stored:
+        assert read(path, zb.ParquetKeys(KEY))[0].equals(table)
+    pq.write_table(table, path)
+    with pytest.raises(FragmentUnreadable, match="it is not encrypted"):
+        read(path, zb.ParquetKeys(KEY))
+    # As PyArrow has it.
+    assert read(path, zb.ParquetKeys(Kms))[0].equals(table)
+
+
+def check_damaged(path: Path, table: pa.Table, keys: zb.ParquetKeys, damaged: bytes) -> bool:
+    """Whether damage is noticed where it is not harmless."""
+    path.write_bytes(damaged)
+    try:
+        found = read(path, keys, ["id", "text", "number"])[0]
+    except FragmentUnreadable:
+        return True
+    assert found.equals(table.select(["id", "text", "number"]))
+    return False
+
+
+# Values of AES_GCM_CTR_V1 are not authenticated: its checksums are all there is.
+@pytest.mark.parametrize("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
+@pytest.mark.parametrize("is_clear", [True, False])
+def test_changed_bytes_are_noticed(tmp_path, algorithm, is_clear):
+    path, table = tmp_path / "0.parquet", rows().slice(0, 2000)
+    properties = by_one(encryption_algorithm=algorithm, plaintext_footer=is_clear)
+    write(path, table, properties, write_page_index=True, write_page_checksum=True)
+    whole, generator = path.read_bytes(), random.Random(5)
+    noticed = 0
+    for _ in range(cases(1000, quick=150)):
+        at = generator.randrange(4, len(whole) - 4)
+        changed = bytes([whole[at] ^ 1 << generator.randrange(8)])
+        noticed += check_damaged(
+            path, table, zb.ParquetKeys(KEY), whole[:at] + changed + whole[at + 1 :]
+        )
+    # Others are of columns that are not read, or of statistics.
+    assert noticed > 40
+
+
+def test_pages_cannot_be_exchanged(tmp_path):
+    path, others = tmp_path / "0.parquet", tmp_path / "1.parquet"
+    table = rows().select(["id", "number"]).append_column("text", rows()["text"])
+    options: dict[str, Any] = {"use_dictionary": False, "compression": "none"}
+    write(path, table, by_one(plaintext_footer=True), **options)
+    write(others, table, by_one(plaintext_footer=True), **options)
+    whole, other = path.read_bytes(), others.read_bytes()
+    keys = zb.ParquetKeys(KEY)
+    local = pafs.LocalFileSystem()
+    (identity,) = identities(local, [str(path)])
+    with DecryptedFile(local, str(path), present(identity), ReadCounter()) as file:
+        located = file.pages(keys)
+        pages = [located.pages(*each) for each in [(0, 0), (0, 1), (1, 0)]]
+    (first, second, *_), (other_column, *_), (other_group, *_) = (
+        present(each).starts.tolist() for each in pages
+    )
+    sizes = {size for each in pages for size in present(each).sizes[:2].tolist()}
+    # All of one size, which alone tells nothing.
+    (size,) = sizes
+    for place in (second, other_column, other_group):
+        swapped = bytearray(whole)
+        swapped[first : first + size] = whole[place : place + size]
+        assert check_damaged(path, table, keys, bytes(swapped))
+    of_another = whole[:first] + other[first : first + size] + whole[first + size :]
+    assert check_damaged(path, table, keys, of_another)
+    assert not check_damaged(path, table, keys, whole)
+
+
+def test_a_store_is_asked_for_ranges(tmp_path):
+    path, table = tmp_path / "0.parquet", rows()
+    for has_index in (True, False):
+        write(path, table, by_kms(), write_page_index=has_index)
+        store = fsspec.filesystem("file")
+        for names in (NAMES, ["id"]):
+            some = RowRanges([(7, 9), (GROUP + 1, GROUP + 2)])
+            found, num_bytes = read(path, zb.ParquetKeys(Kms), names, some, store)
+            assert found.equals(table.take(some.rows()).select(names))
+        assert num_bytes < path.stat().st_size / (2 if has_index else 1)
+
+
+def test_threads_share_keys(tmp_path):
+    write(tmp_path / "0.parquet", rows(), by_kms(), write_page_index=True)
+    ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
+    ds.create_scalar_index("id", number_of_items=PAGE, plaintext=True, spark=False)
+    wanted = {row["id"]: row for row in rows().to_pylist()}
+    ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: ds.to_table(filter=f"id = {i}").to_pylist(), range(64)))
+    assert found == [[wanted[i]] for i in range(64)]
+
+
+def test_other_engines_read_by_the_same_keys(tmp_path):
+    write(tmp_path / "0.parquet", rows(), by_kms())
+    ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
+    expected = pl.DataFrame(rows())
+    for indexed in (False, True):
+        if indexed:
+            ds.create_scalar_index("id", plaintext=True, spark=False)
+        assert ds.to_polars().collect().equals(expected)
+        few = pl.col("id").is_in([3, 4242])
+        assert ds.to_polars().filter(few).collect().equals(expected.filter(few))
+        orders = ds.to_arrow_dataset()  # noqa: F841 - read by name
+        found = duckdb.sql("SELECT id, text FROM orders WHERE id = 4242").fetchall()
+        assert found == expected.filter(pl.col("id") == 4242).select("id", "text").rows()
+
+
+def test_pyarrow_reads_by_the_same_keys(tmp_path):
+    write(tmp_path / "0.parquet", rows(), by_kms())
+    keys = zb.ParquetKeys(Kms, encryption.KmsConnectionConfig(key_access_token="token"))
+    for each in (keys, pickle.loads(pickle.dumps(keys))):
+        ds = pads.dataset(tmp_path, format=each.format)
+        assert ds.to_table().equals(rows())
+        assert zb.dataset(ds, parquet_keys=each).to_table().equals(rows())
+        assert "0123456789abcdef" not in repr(each)
+    options = keys.format.default_fragment_scan_options
+    by_options = pads.ParquetFileFormat(
+        dictionary_columns=["text"], default_fragment_scan_options=options
+    )
+    ds = pads.dataset(tmp_path, format=by_options)
+    assert zb.dataset(ds, parquet_keys=keys).to_table().equals(ds.to_table())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [(b"short",), (KEY.decode(),), (None,), (KEY, 5), (KEY, None, "text"), (Kms, None, b"prefix")],
+    ids=str,
+)
+def test_what_are_no_keys(given):
+    with pytest.raises(InvalidArgument) as refused:
+        zb.ParquetKeys(*given)
+    assert "short" not in str(refused.value)
+
+
+def test_of_other_sources_none_are_taken(tmp_path):
+    with pytest.raises(InvalidArgument, match="parquet_keys"):
+        zb.dataset(tmp_path, "ipc", parquet_keys=zb.ParquetKeys(KEY))
+
+
+def test_without_cryptography_it_is_named(monkeypatch):
+    sealed.cipher.cache_clear()
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    with pytest.raises(MissingDependency, match=r"zonebloom\[encryption\]"):
+        zb.ParquetKeys(KEY)

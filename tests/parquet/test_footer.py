@@ -1,0 +1,187 @@
+"""Footers are read as pyarrow reads them; those that lie are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from storage.parquet.parquet_helpers import File, written
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.parquet.file_layout import Chunk
+from zonebloom.parquet.footer import checked_pages, footer_length, parse_footer
+from zonebloom.parquet.thrift import I64, LIST, STRUCT, Reader, integer, listed, struct
+
+TABLE = pa.table(
+    {
+        "id": pa.array(range(2000)),
+        "tags": pa.array([["a", "b"], []] * 1000),
+        "point": pa.array([{"x": 1, "y": {"z": "k"}}] * 2000),
+        "when": pa.array([0] * 2000, pa.timestamp("us", "Europe/Paris")),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def data() -> bytes:
+    return written(TABLE)
+
+
+def test_agrees_with_pyarrow(data):
+    footer = File(data).footer
+    metadata = pq.read_metadata(io.BytesIO(data))
+    assert footer.num_rows == metadata.num_rows
+    assert footer.schema.names == tuple(TABLE.column_names)
+    assert footer.schema.created_by == metadata.created_by.encode()
+    assert [each.path for each in footer.schema.leaves] == [
+        tuple(metadata.row_group(0).column(i).path_in_schema.split("."))
+        for i in range(metadata.num_columns)
+    ]
+    assert [each.repeated for each in footer.schema.leaves] == [False, True, False, False, False]
+    assert footer.schema.field_leaves == (range(1), range(1, 2), range(2, 4), range(4, 5))
+    for number, group in enumerate(footer.row_groups):
+        assert group.num_rows == metadata.row_group(number).num_rows
+        for leaf, chunk in enumerate(group.chunks):
+            column = metadata.row_group(number).column(leaf)
+            assert chunk.num_values == column.num_values
+            assert chunk.data_start == column.data_page_offset
+            assert chunk.start == (column.dictionary_page_offset or column.data_page_offset)
+            assert chunk.stop - chunk.start == column.total_compressed_size
+            assert (chunk.index_bytes > 0) == column.has_offset_index
+
+
+def test_page_locations_tile_the_chunk(data):
+    file = File(data)
+    for number, group in enumerate(file.footer.row_groups):
+        for leaf, chunk in enumerate(group.chunks):
+            pages = file.indexed(number, leaf)
+            assert pages is not None
+            assert pages.starts[0] == chunk.data_start
+            assert (pages.starts + pages.sizes).tolist() == [*pages.starts[1:], chunk.stop]
+            assert pages.first_rows[0] == 0
+            assert pages.first_rows[-1] == group.num_rows
+
+
+@pytest.mark.parametrize(
+    "tail, says",
+    [
+        (b"\x04\0\0\0PARE", "encrypted"),
+        (b"\x04\0\0\0PAR2", "does not end"),
+        (b"PAR1", "does not end"),
+        (b"\xff\xff\xff\xffPAR1", "more than the file has"),
+        (b"\x59\0\0\0PAR1", "more than the file has"),
+    ],
+)
+def test_tails(tail, says):
+    with pytest.raises(FragmentUnreadable, match=says):
+        footer_length(tail, 100)
+
+
+def test_longest_footer():
+    assert footer_length(b"\x58\0\0\0PAR1", 100) == 88
+
+
+def test_cut_anywhere(data):
+    length = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - length : -8]
+    for stop in range(0, length, 7):
+        with pytest.raises(FragmentUnreadable):
+            parse_footer(footer[:stop], len(data))
+
+
+def test_chunks_outside_the_file(data):
+    length = int.from_bytes(data[-8:-4], "little")
+    with pytest.raises(FragmentUnreadable, match="outside the file"):
+        parse_footer(data[-8 - length : -8], 3000)
+
+
+def rewritten(data: bytes, **changed: bytes) -> bytes:
+    """A footer with other fields: ``f3=integer(5)`` sets num_rows."""
+    length = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - length : -8]
+    raw = Reader(footer).struct()
+    elements = [footer[each.start : each.stop] for each in raw[2]]
+    groups = [footer[each.start : each.stop] for each in raw[4]]
+    kinds = {1: 5, 2: LIST, 3: I64, 4: LIST}
+    values = {
+        1: integer(raw[1]),
+        2: listed(STRUCT, elements),
+        3: integer(raw[3]),
+        4: listed(STRUCT, groups),
+        **{int(name[1:]): value for name, value in changed.items()},
+    }
+    return struct([(number, kinds[number], values[number]) for number in sorted(values)])
+
+
+LIES = {
+    "rows of the file": {"f3": integer(1 << 62)},
+    "rows below zero": {"f3": integer(-1)},
+    "no row groups": {"f4": listed(STRUCT, [])},
+    "an empty schema": {"f2": listed(STRUCT, [])},
+    "row groups of nothing": {"f4": listed(STRUCT, [b"\x15\x00\x00"])},
+    "rows of a group": {"f4": listed(STRUCT, [struct([(1, LIST, b"\x0c"), (3, I64, integer(9))])])},
+    "a group that is a number": {"f4": listed(I64, [integer(4)])},
+}
+
+
+@pytest.mark.parametrize("changed", LIES.values(), ids=LIES.keys())
+def test_lies(data, changed):
+    assert parse_footer(rewritten(data), len(data)).num_rows == 2000
+    with pytest.raises(FragmentUnreadable):
+        parse_footer(rewritten(data, **changed), len(data))
+
+
+def test_schema_nested_too_deep():
+    child = struct([(4, 8, b"\x01a"), (5, 5, integer(1))])
+    schema = listed(STRUCT, [child] * 3000)
+    footer = struct(
+        [(1, 5, integer(2)), (2, LIST, schema), (3, I64, integer(0)), (4, LIST, b"\x0c")]
+    )
+    with pytest.raises(FragmentUnreadable, match="too deep"):
+        parse_footer(footer, 1000)
+
+
+def chunk() -> Chunk:
+    return Chunk(2, 0, (0,), 30, 4, 304, 104, 400, 50)
+
+
+GOOD = ([104, 200], [96, 104], [0, 10, 30])
+
+
+def checked(starts, sizes, rows):
+    return checked_pages(
+        *(np.array(each, dtype=np.int64) for each in (starts, sizes, rows)), chunk()
+    )
+
+
+BAD = {
+    "none": ([], [], [30]),
+    "before the data": ([100, 200], [96, 104], [0, 10, 30]),
+    "past the chunk": ([104, 200], [96, 105], [0, 10, 30]),
+    "starts far past": ([104, 1 << 62], [96, 104], [0, 10, 30]),
+    "a sum that overflows": ([104, 200], [96, (1 << 63) - 1], [0, 10, 30]),
+    "overlapping": ([104, 199], [96, 104], [0, 10, 30]),
+    "out of order": ([200, 104], [104, 96], [0, 10, 30]),
+    "a page of no bytes": ([104, 200], [0, 104], [0, 10, 30]),
+    "a late first row": ([104, 200], [96, 104], [1, 10, 30]),
+    "rows that go back": ([104, 200], [96, 104], [0, 31, 30]),
+}
+
+
+@pytest.mark.parametrize("pages", BAD.values(), ids=BAD.keys())
+def test_page_locations_that_cannot_be(pages):
+    checked(*GOOD)
+    with pytest.raises(FragmentUnreadable, match="does not hold"):
+        checked(*pages)
+
+
+def test_empty_chunks_need_no_place(data):
+    file = File(written(TABLE.slice(0, 0)))
+    for group in file.footer.row_groups:
+        for each in group.chunks:
+            assert dataclasses.replace(each, index_bytes=0).num_values == 0
+            assert each.start == each.stop

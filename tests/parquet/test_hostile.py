@@ -1,0 +1,197 @@
+"""Files that lie: noticed before anything is believed, allocated or returned."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from storage.parquet.parquet_helpers import File, sample, written
+
+from zonebloom.base.row_ranges import RowRanges
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.parquet.dictionaries import Dictionary
+from zonebloom.parquet.file_layout import FilePages, Pages
+from zonebloom.parquet.leaf_type import BYTE_ARRAY, CODECS, INT64, LeafType
+from zonebloom.parquet.page_headers import page_header, walk_pages
+from zonebloom.parquet.plain_encoding import to_plain
+from zonebloom.parquet.row_group_reader import RowGroupReader
+from zonebloom.parquet.thrift import I32, STRUCT, integer, struct
+
+VERSIONS = ["1.0", "2.0"]
+DELTA_BYTE_ARRAY = 7
+
+
+@pytest.fixture(params=VERSIONS)
+def file(request) -> File:
+    rng = random.Random(0)
+    table = pa.table(
+        {
+            "id": pa.array(range(600)),
+            "l": sample(pa.list_(pa.int64()), 600, rng),
+        }
+    )
+    return File(written(table, data_page_version=request.param, use_dictionary=False))
+
+
+def read(file: File, field: int, pages: Pages | None, rows: RowRanges, **changed) -> list:
+    group = file.footer.row_groups[0]
+    chunks = list(group.chunks)
+    chunks[field] = dataclasses.replace(chunks[field], **changed)
+    group = dataclasses.replace(group, chunks=tuple(chunks))
+    reader = RowGroupReader(FilePages(file.footer.schema, (group,), lambda *_: pages), 0, file.read)
+    return reader.read([field], rows)[field].to_pylist()
+
+
+def moved(pages: Pages, what: str, page: int, by: int) -> Pages:
+    values = getattr(pages, what).copy()
+    values[page] += by
+    return dataclasses.replace(pages, **{what: values})
+
+
+@pytest.mark.parametrize("field", [0, 1])
+@pytest.mark.parametrize("by", [-1, 1])
+@pytest.mark.parametrize("what", ["starts", "sizes", "first_rows"])
+def test_locations_that_are_off_by_one(file, what, by, field):
+    pages = file.indexed(0, field)
+    assert pages is not None
+    first = int(pages.first_rows[2])
+    rows = RowRanges([(first + 2, first + 4)])
+    read(file, field, pages, rows)
+    with pytest.raises(FragmentUnreadable):
+        read(file, field, moved(pages, what, 2, by), rows)
+
+
+@pytest.mark.parametrize("field", [0, 1])
+def test_locations_of_another_column(file, field):
+    pages = file.indexed(0, 1 - field)
+    with pytest.raises(FragmentUnreadable):
+        read(file, field, pages, RowRanges([(300, 301)]))
+
+
+@pytest.mark.parametrize("field", [0, 1])
+@pytest.mark.parametrize("num_values", [1, 599, 10_000, 1 << 31, 1 << 62])
+def test_number_of_values_of_a_chunk(file, num_values, field):
+    with pytest.raises(FragmentUnreadable):
+        read(file, field, None, RowRanges([(300, 301)]), num_values=num_values)
+    chunk = dataclasses.replace(file.footer.row_groups[0].chunks[field], num_values=num_values)
+    with pytest.raises(FragmentUnreadable):
+        walk_pages(file.read, chunk, num_values)
+
+
+@pytest.mark.parametrize("num_rows", [1, 599, 601, 1 << 31, 1 << 40])
+@pytest.mark.parametrize("field", [0, 1])
+def test_number_of_rows_of_a_group(file, field, num_rows):
+    group = dataclasses.replace(file.footer.row_groups[0], num_rows=num_rows)
+    reader = RowGroupReader(FilePages(file.footer.schema, (group,)), 0, file.read)
+    with pytest.raises(FragmentUnreadable):
+        reader.read([field], RowRanges([(0, 1)]))
+
+
+def header(kind: int, size: int, *described: int, uncompressed: int | None = None) -> bytes:
+    fields = struct([(at + 1, I32, integer(each)) for at, each in enumerate(described)])
+    return struct(
+        [
+            (1, I32, integer(kind)),
+            (2, I32, integer(size if uncompressed is None else uncompressed)),
+            (3, I32, integer(size)),
+            ({0: 5, 2: 7, 3: 8}.get(kind, 6), STRUCT, fields),
+        ]
+    )
+
+
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec])
+def test_dictionaries_that_claim_more_than_their_body_becomes(codec):
+    """What a codec does not fill is as it was in memory: those values would be anything."""
+    leaf = LeafType(pa.int64(), INT64, 8, 0)
+    values = np.array([7, 9])
+    body = pa.Codec(CODECS[codec]).compress(values.tobytes()).to_pybytes()
+    for claimed in (1, 2, 3):
+        page = header(2, len(body), claimed, 0, uncompressed=8 * claimed) + body
+        data = np.frombuffer(page, dtype=np.uint8)
+        if claimed == values.size:
+            assert Dictionary(leaf, codec, data).size == values.size
+            continue
+        with pytest.raises(FragmentUnreadable):
+            Dictionary(leaf, codec, data)
+
+
+HEADERS = {
+    "values below zero": header(0, 10, -1, 0, 3, 3),
+    "values of 2**31": header(0, 10, 1 << 31, 0, 3, 3),
+    "a size below zero": header(0, -10, 5, 0, 3, 3),
+    "a size of 2**62": header(0, 1 << 62, 5, 0, 3, 3),
+    "unpacked size below zero": header(0, 10, 5, 0, 3, 3, uncompressed=-1),
+    "more nulls than values": header(3, 10, 5, 6, 5, 0, 0, 0),
+    "more rows than values": header(3, 10, 5, 0, 6, 0, 0, 0),
+    "levels longer than the page": header(3, 10, 5, 0, 5, 0, 8, 8),
+    "levels below zero": header(3, 10, 5, 0, 5, 0, -8, 8),
+    "nothing described": struct([(1, I32, b"\x00"), (2, I32, b"\x02"), (3, I32, b"\x02")]),
+    "no type": struct([(2, I32, b"\x02"), (3, I32, b"\x02")]),
+    "no encoding": header(0, 10, 5),
+}
+
+
+@pytest.mark.parametrize("data", HEADERS.values(), ids=HEADERS.keys())
+def test_headers(data):
+    with pytest.raises(FragmentUnreadable):
+        page_header(data + b"\0" * 10)
+
+
+def test_walk_of_pages_without_values_ends():
+    """Ten thousand pages of nothing, and a value that never comes."""
+    page = header(0, 0, 0, 0, 3, 3)
+    data = page * 10_000
+    chunk = File(written(pa.table({"x": [1]}))).footer.row_groups[0].chunks[0]
+    chunk = dataclasses.replace(chunk, start=0, data_start=0, stop=len(data), num_values=1)
+    with pytest.raises(FragmentUnreadable, match="ends before its last value"):
+        walk_pages(lambda ranges: [data[a:b] for a, b in ranges], chunk, 1)
+
+
+def test_arrow_schema_of_another_file(file):
+    other = File(written(pa.table({"a": [1]}))).footer.schema.arrow_schema
+    assert other is not None
+    for schema in (other, other[: len(other) // 2], b"!!", b""):
+        changed = dataclasses.replace(file.footer.schema, arrow_schema=schema)
+        pages = FilePages(changed, (file.footer.row_groups[0],))
+        reader = RowGroupReader(pages, 0, file.read)
+        with pytest.raises(FragmentUnreadable):
+            reader.read([1], RowRanges([(0, 1)]))
+
+
+def test_pages_are_small_beside_what_they_claim():
+    """A file cannot have more rows than its page headers bear out."""
+    table = pa.table({"x": np.zeros(1000, dtype=np.int64)})
+    file = File(written(table, row_group_size=1000))
+    group = dataclasses.replace(
+        file.footer.row_groups[0],
+        num_rows=1 << 38,
+        chunks=(dataclasses.replace(file.footer.row_groups[0].chunks[0], num_values=1 << 38),),
+    )
+    reader = RowGroupReader(FilePages(file.footer.schema, (group,)), 0, file.read)
+    with pytest.raises(FragmentUnreadable, match="last value"):
+        reader.read([0], RowRanges([(0, 1)]))
+
+
+def in_steps(step: int) -> bytes:
+    """Three numbers from 0 on, in DELTA_BINARY_PACKED: differences of no bits."""
+    # Values of a block, its miniblocks, values in all, the first, the least difference, widths.
+    return b"\x80\x01" + b"\x04" + b"\x03" + integer(0) + integer(step) + bytes(4)
+
+
+@pytest.mark.parametrize("step", [1 << 20, 1 << 29])
+def test_texts_that_begin_as_more_than_the_one_before(step):
+    leaf = LeafType(pa.binary(), BYTE_ARRAY, 0, 0)
+    body = np.frombuffer(in_steps(step) + in_steps(1) + b"abcd", np.uint8)
+    tracemalloc.start()
+    with pytest.raises(FragmentUnreadable, match="begins as more"):
+        to_plain(leaf, DELTA_BYTE_ARRAY, body, 3)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 16
+    tracemalloc.stop()
+    body = np.frombuffer(in_steps(0) + in_steps(1) + b"abc", np.uint8)
+    assert to_plain(leaf, DELTA_BYTE_ARRAY, body, 3).tobytes() == (
+        b"\0\0\0\0" + b"\1\0\0\0a" + b"\2\0\0\0bc"
+    )

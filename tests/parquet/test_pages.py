@@ -1,0 +1,260 @@
+"""Rows read page by page are the rows a whole read gives."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from storage.parquet.parquet_helpers import (
+    NESTED,
+    SCALARS,
+    TYPES,
+    File,
+    check_file,
+    sample,
+    written,
+)
+
+from zonebloom.base.row_ranges import RowRanges
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.storage.files import ReadCounter, identities
+from zonebloom.storage.random_access import FragmentFile
+
+LOCAL = pafs.LocalFileSystem()
+
+CODECS = ["none", "snappy", "gzip", "brotli", "zstd", "lz4"]
+VERSIONS = ["1.0", "2.0"]
+
+
+def mixed_table(rows: int = 1500, seed: int = 0) -> pa.Table:
+    rng = random.Random(seed)
+    names = ["int64", "string", "double", "list<element: int64>", "fixed_size_binary[16]"]
+    return pa.table({name: sample(TYPES.get(name, pa.int64()), rows, rng) for name in names})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_types(kind, version):
+    rng = random.Random(1)
+    table = pa.table({"x": sample(TYPES[kind], 1500, rng), "n": pa.array(range(1500))})
+    check_file(written(table, data_page_version=version))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("codec", CODECS)
+def test_codecs(codec, version):
+    check_file(written(mixed_table(), compression=codec, data_page_version=version))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "encoding, names",
+    [
+        ("PLAIN", ["int32", "int64", "float", "double", "string", "fixed_size_binary[16]"]),
+        ("DELTA_BINARY_PACKED", ["int32", "int64", "timestamp[us, tz=Europe/Paris]"]),
+        ("DELTA_LENGTH_BYTE_ARRAY", ["string", "binary", "large_string"]),
+        ("DELTA_BYTE_ARRAY", ["string", "binary", "decimal128(38, 10)"]),
+        ("BYTE_STREAM_SPLIT", ["float", "double", "int32", "int64", "fixed_size_binary[16]"]),
+        ("RLE", ["bool"]),
+    ],
+)
+def test_encodings(encoding, names, version):
+    rng = random.Random(2)
+    table = pa.table({name: sample(SCALARS[name], 1500, rng) for name in names})
+    data = written(
+        table,
+        use_dictionary=False,
+        column_encoding=dict.fromkeys(names, encoding),
+        data_page_version=version,
+    )
+    check_file(data)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_dictionary_that_gives_way_to_plain_pages(version):
+    rng = random.Random(3)
+    table = pa.table({"s": [f"{rng.randrange(10**9):030}" for _ in range(3000)], "n": range(3000)})
+    data = written(
+        table,
+        dictionary_pagesize_limit=8192,
+        row_group_size=3000,
+        data_page_version=version,
+        compression="none",
+    )
+    file = check_file(data)
+    group = file.footer.row_groups[0]
+    chunk = group.chunks[0]
+    # Its last pages are plain: the dictionary is not read for them.
+    file.requests.clear()
+    file.rows(0, RowRanges([(2990, 3000)]), fields=[0])
+    assert all(start >= chunk.data_start for start, _ in file.requests)
+    file.requests.clear()
+    file.rows(0, RowRanges([(0, 1)]), fields=[0])
+    assert any(start == chunk.start for start, _ in file.requests)
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize("name", ["int64", "string", "bool", *list(NESTED)[:3]])
+def test_nulls_alone(name, dictionary):
+    column = pa.nulls(1000, TYPES[name])
+    check_file(written(pa.table({"x": column}), use_dictionary=dictionary))
+
+
+def test_arrow_schema_left_out():
+    check_file(written(mixed_table(), store_schema=False))
+
+
+def test_old_timestamps():
+    moments = pa.array(range(0, 10**12, 10**9), pa.timestamp("us"))
+    check_file(written(pa.table({"t": moments}), use_deprecated_int96_timestamps=True))
+
+
+@pytest.mark.parametrize("use_dictionary", [False, True])
+def test_old_timestamps_by_kernels(use_dictionary):
+    most = (1 << 63) - 1
+    some = [0, -1, 1, most, -most, 86_400 * 10**9, -86_400 * 10**9 - 1, None]
+    moments = pa.array([each for each in some for _ in range(40)], pa.timestamp("ns"))
+    table = pa.table({"t": moments})
+    options = {"use_deprecated_int96_timestamps": True, "use_dictionary": use_dictionary}
+    file = check_file(written(table, store_schema=False, **options))
+    assert file.leaves(0, file.indexed, [0])
+
+
+def test_page_checksums():
+    check_file(written(mixed_table(), write_page_checksum=True))
+
+
+def test_damage_is_noticed_by_checksum():
+    data = bytearray(
+        written(pa.table({"n": range(3000)}), write_page_checksum=True, compression="none")
+    )
+    pages = File(bytes(data)).indexed(0, 0)
+    assert pages is not None
+    data[int(pages.starts[2] + pages.sizes[2]) - 3] ^= 1
+    file = File(bytes(data))
+    file.rows(0, RowRanges([(0, 1)]))
+    row = int(pages.first_rows[2])
+    with pytest.raises(FragmentUnreadable, match="cannot be decoded"):
+        file.rows(0, RowRanges([(row, row + 1)]))
+
+
+@pytest.mark.parametrize("options", [{}, {"write_page_index": False}, {"data_page_size": 1 << 30}])
+def test_rows_at_group_bounds(options):
+    check_file(written(mixed_table(), **options))
+
+
+def test_row_group_without_rows():
+    table = mixed_table(100)
+    check_file(written(table.slice(0, 0)))
+
+
+def test_columns_with_the_same_name_and_odd_names():
+    arrays = [
+        pa.array(range(1000)),
+        pa.array([str(i) for i in range(1000)]),
+        pa.array([1.5] * 1000),
+    ]
+    for names in (["a", "a", "a"], ["a.b", "", "列"], ["a", "a.list.element", "x\0y"]):
+        check_file(written(pa.Table.from_arrays(arrays, names)))
+
+
+def test_wide_file_reads_only_what_is_asked():
+    table = pa.table({f"c{i}": np.arange(2000) + i for i in range(50)})
+    file = File(written(table, row_group_size=2000, use_dictionary=False, max_rows_per_page=100))
+    found = file.rows(0, RowRanges([(150, 160), (1900, 1901)]), fields=[40, 3])
+    assert sorted(found) == [3, 40]
+    assert found[40].to_pylist() == [*range(190, 200), 1940]
+    pages = [file.indexed(0, leaf) for leaf in (3, 40)]
+    wanted = sum(int(each.sizes[1] + each.sizes[19]) for each in pages if each)
+    assert sum(stop - start for start, stop in file.requests) <= wanted + 4 * 4096
+
+
+def test_pages_of_struct_leaves_that_do_not_align_are_read_whole():
+    kind = pa.struct([("a", pa.int8()), ("b", pa.string())])
+    file = File(written(pa.table({"s": sample(kind, 700, random.Random(0))}), use_dictionary=False))
+    left, right = (file.indexed(0, leaf) for leaf in (0, 1))
+    assert left is not None
+    assert right is not None
+    assert left.first_rows.tolist() != right.first_rows.tolist()
+    file.rows(0, RowRanges([(5, 6)]))
+    chunks = file.footer.row_groups[0].chunks
+    assert sum(stop - start for start, stop in file.requests) >= chunks[1].stop - chunks[1].start
+
+
+def test_walk_of_repeated_columns():
+    table = pa.table({"l": sample(pa.list_(pa.int64()), 2000, random.Random(0))})
+    options = {"write_page_index": False, "row_group_size": 2000}
+    first = File(written(table, data_page_version="1.0", **options))
+    assert first.walked(0, 0) is None
+    second = File(written(table, data_page_version="2.0", **options))
+    found = second.walked(0, 0)
+    assert found is not None
+    assert found.starts.size > 3
+    assert all(stop - start <= 16 << 10 for start, stop in second.requests)
+
+
+def test_walk_finds_what_the_offset_index_says():
+    file = File(written(mixed_table(), data_page_version="2.0"))
+    for leaf in range(len(file.footer.schema.leaves)):
+        index, walked = file.indexed(0, leaf), file.walked(0, leaf)
+        assert index is not None
+        assert walked is not None
+        for name in ("starts", "sizes", "first_rows"):
+            assert getattr(index, name).tolist() == getattr(walked, name).tolist()
+
+
+def test_file_cut_while_it_is_read(tmp_path):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(written(mixed_table()))
+    (identity,) = identities(LOCAL, [str(path)])
+    with FragmentFile(LOCAL, str(path), identity, ReadCounter()) as file:
+        os.truncate(path, 100)
+        assert file.read([(90, 100)]) == [path.read_bytes()[90:]]
+        with pytest.raises(FragmentUnreadable, match=r"a\.parquet: it ends at 100 bytes"):
+            file.read([(0, 10), (90, 101)])
+
+
+@given(data=st.data())
+def test_random_files(data):
+    rng = random.Random(data.draw(st.integers(0, 1 << 32), label="seed"))
+    names = data.draw(
+        st.lists(st.sampled_from(sorted(TYPES)), min_size=1, max_size=4), label="types"
+    )
+    rows = data.draw(st.integers(1, 700), label="rows")
+    nulls = data.draw(st.sampled_from([0.0, 0.1, 0.9]), label="nulls")
+    options = {
+        "data_page_size": data.draw(st.sampled_from([1, 64, 1024, 1 << 20]), label="page bytes"),
+        "max_rows_per_page": data.draw(st.integers(1, 500), label="page rows"),
+        "write_batch_size": data.draw(st.integers(1, 200), label="batch"),
+        "row_group_size": data.draw(st.integers(1, 800), label="row group"),
+        "data_page_version": data.draw(st.sampled_from(VERSIONS), label="page version"),
+        "compression": data.draw(st.sampled_from(CODECS), label="codec"),
+        "use_dictionary": data.draw(st.booleans(), label="dictionary"),
+        "dictionary_pagesize_limit": data.draw(st.sampled_from([64, 1 << 20]), label="limit"),
+        "write_page_index": data.draw(st.booleans(), label="index"),
+        "write_page_checksum": data.draw(st.booleans(), label="checksum"),
+        "store_schema": data.draw(st.booleans(), label="schema"),
+    }
+    options["row_group_size"] = max(options["row_group_size"], rows // 4)
+    columns = [sample(TYPES[name], rows, rng, nulls) for name in names]
+    table = pa.Table.from_arrays(columns, [f"{i}" for i in range(len(names))])
+    # pyarrow loses rows of its own files when pages are this small: it writes pages without
+    # values, and reads one as the end of its chunk.
+    readable = {**options, "data_page_size": 1 << 20, "max_rows_per_page": 1000}
+    check_file(written(table, **options), tries=2, same_groups=written(table, **readable))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_pages_without_values_are_left_out(version):
+    """Of one row in a dictionary page's worth of a byte, pyarrow writes an empty page first."""
+    table = pa.table({"l": pa.array([[1.0, 2.0, 3.0]], pa.list_(pa.float32()))})
+    options = {"data_page_size": 1, "write_batch_size": 1, "data_page_version": version}
+    for index in (True, False):
+        data = written(table, write_page_index=index, **options)
+        check_file(data, same_groups=written(table, store_schema=True))

@@ -1,0 +1,150 @@
+"""Snappy's format, decompressed by the kernel and by a reference of its description."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonebloom.parquet import header_kernels
+from zonebloom.parquet.decompression_kernels import decompress_snappy, read_bodies
+from zonebloom.parquet.leaf_type import SNAPPY as CODEC
+
+SNAPPY = pa.Codec("snappy")
+# Bytes around a target that nothing may be written to.
+GUARD = 80
+
+
+def by_kernel(stream: bytes, size: int) -> bytes | None:
+    source = np.frombuffer(stream, dtype=np.uint8)
+    memory = np.full(GUARD + size + GUARD, 0xA5, dtype=np.uint8)
+    result = decompress_snappy(source.ctypes.data, source.size, memory.ctypes.data + GUARD, size)
+    assert (memory[:GUARD] == 0xA5).all()
+    assert (memory[GUARD + size :] == 0xA5).all()
+    data = None if result < 0 else memory[GUARD : GUARD + size].tobytes()
+    assert not size or in_a_page(stream, size) == data
+    return data
+
+
+def in_a_page(stream: bytes, size: int) -> bytes | None:
+    """The same as the body of a page, which may be left where it is."""
+    data = np.frombuffer(b"header" + stream, dtype=np.uint8)
+    out = np.empty(size, dtype=np.uint8)
+    page = np.zeros((header_kernels.PAGE_FIELDS, 1), dtype=np.int64)
+    page[header_kernels.BEGIN], page[header_kernels.SIZE] = len(b"header"), len(stream)
+    page[header_kernels.PLAIN_SIZE] = size
+    if read_bodies(data, out, page, np.array([0, 1]), np.array([[0, CODEC]])) < 0:
+        return None
+    address, num_bytes = page[[header_kernels.ADDRESS, header_kernels.SIZE], 0].tolist()
+    return pa.foreign_buffer(address, num_bytes, (data, out)).to_pybytes()
+
+
+def by_reference(stream: bytes, size: int) -> bytes | None:
+    """What format_description.txt says, byte by byte; None for a stream that is wrong."""
+    try:
+        claimed, shift, at = 0, 0, 0
+        while True:
+            byte = stream[at]
+            claimed |= (byte & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 0x80:
+                break
+            if shift > 63:
+                return None
+        out = bytearray()
+        while at < len(stream):
+            tag = stream[at]
+            at += 1
+            width = [max(0, (tag >> 2) - 59), 1, 2, 4][tag & 3]
+            behind = stream[at : at + width]
+            if len(behind) < width:
+                return None
+            number = int.from_bytes(behind, "little")
+            at += width
+            if tag & 3 == 0:
+                length = (number if width else tag >> 2) + 1
+                if length > len(stream) - at:
+                    return None
+                out += stream[at : at + length]
+                at += length
+            else:
+                length = (tag >> 2) + 1
+                if tag & 3 == 1:
+                    length, number = ((tag >> 2) & 7) + 4, number | tag >> 5 << 8
+                if not 0 < number <= len(out):
+                    return None
+                for _ in range(length):
+                    out.append(out[-number])
+            if len(out) > size:
+                return None
+    except IndexError:
+        return None
+    return bytes(out) if claimed == size == len(out) else None
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[bytes, int]:
+    """A sound stream of elements of every kind, and the bytes it becomes."""
+    stream, size = bytearray(), 0
+    for _ in range(draw(st.integers(0, 25))):
+        kind = draw(st.sampled_from(["literal", 1, 2, 4])) if size else "literal"
+        if kind == "literal":
+            data = draw(st.binary(min_size=1, max_size=90) | st.just(bytes(range(256)) * 3))
+            width = draw(st.integers(0 if len(data) <= 60 else (len(data) > 256) + 1, 4))
+            tag = len(data) - 1 if width == 0 else 59 + width
+            behind = (len(data) - 1).to_bytes(4, "little")[:width]
+            stream += bytes([tag << 2]) + behind + data
+            size += len(data)
+            continue
+        near = draw(st.integers(1, min(size, 20)) | st.integers(1, size))
+        distance = min(near, 2047 if kind == 1 else 65535)
+        length = draw(st.integers(4, 11) if kind == 1 else st.integers(1, 64))
+        if kind == 1:
+            stream += bytes([distance >> 8 << 5 | (length - 4) << 2 | 1, distance & 0xFF])
+        else:
+            tag = 2 if kind == 2 else 3
+            stream += bytes([(length - 1) << 2 | tag]) + distance.to_bytes(kind, "little")
+        size += length
+    return varint(size) + bytes(stream), size
+
+
+@given(streams())
+def test_sound_streams(stream: tuple[bytes, int]):
+    data = by_kernel(*stream)
+    assert data is not None
+    assert data == by_reference(*stream)
+
+
+@given(streams(), st.data())
+def test_damaged_streams_are_read_alike_or_refused(stream: tuple[bytes, int], data: st.DataObject):
+    damaged, size = bytearray(stream[0]), stream[1]
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    del damaged[data.draw(st.integers(0, len(damaged)) | st.just(len(damaged))) :]
+    assert by_kernel(bytes(damaged), size) == by_reference(bytes(damaged), size)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_pyarrow_compressed(seed: int):
+    rng = np.random.default_rng(seed)
+    for data in (
+        b"",
+        rng.bytes(100_000),
+        np.sort(rng.integers(0, 1 << 40, 20_000)).tobytes(),
+        rng.integers(0, 1000, 50_000).astype(np.int32).tobytes(),
+        b"of the field" * 9_000 + rng.bytes(70) + bytes(300_000),
+        " ".join(f"{n:x}" for n in rng.integers(0, 5000, 30_000)).encode(),
+    ):
+        stream = SNAPPY.compress(data).to_pybytes()
+        assert by_kernel(stream, len(data)) == data
+        assert by_kernel(stream, len(data) + 1) is None

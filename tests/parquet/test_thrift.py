@@ -1,0 +1,140 @@
+"""Thrift's compact protocol: what is written is read; what is hostile is refused."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.parquet import thrift
+from zonebloom.parquet.thrift import (
+    BINARY,
+    I64,
+    LIST,
+    STRUCT,
+    MalformedThrift,
+    Reader,
+    binary,
+    integer,
+    listed,
+    struct,
+    varint,
+)
+
+INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(value=INTEGERS)
+def test_integers(value):
+    assert Reader(integer(value)).zigzag() == value
+
+
+@given(value=st.integers(0, (1 << 64) - 1))
+def test_varints(value):
+    reader = Reader(varint(value))
+    assert reader.varint() == value
+    assert reader.at == len(varint(value))
+
+
+@pytest.mark.parametrize(
+    "value, encoded", [(0, "00"), (-1, "01"), (1, "02"), (-64, "7f"), (64, "8001"), (150, "ac02")]
+)
+def test_integers_as_the_specification_has_them(value, encoded):
+    assert integer(value).hex() == encoded
+
+
+@given(
+    fields=st.dictionaries(
+        st.integers(1, 300), st.one_of(INTEGERS, st.binary(), st.lists(INTEGERS)), max_size=12
+    )
+)
+def test_structs(fields):
+    encoded = []
+    for number, value in sorted(fields.items()):
+        if isinstance(value, int):
+            encoded.append((number, I64, integer(value)))
+        elif isinstance(value, bytes):
+            encoded.append((number, BINARY, binary(value)))
+        else:
+            encoded.append((number, LIST, listed(I64, map(integer, value))))
+    data = struct(encoded)
+    for view in (data, memoryview(data)):
+        read = Reader(view).struct()
+        assert dict(read) == fields
+        assert (read.start, read.stop) == (0, len(data))
+
+
+def test_nested_structs_say_where_they_lie():
+    inner = struct([(1, I64, integer(7))])
+    data = struct([(2, LIST, listed(STRUCT, [inner, inner]))])
+    first, second = Reader(data).struct()[2]
+    assert data[first.start : first.stop] == data[second.start : second.stop] == inner
+
+
+def test_every_type_is_passed_over():
+    data = bytes.fromhex(
+        "11"  # 1: true
+        "12"  # 2: false
+        "1305"  # 3: byte
+        "1404"  # 4: i16
+        "17"
+        + "00"
+        * 8  # 5: double
+        + "1b"
+        "0188"
+        "0161"
+        "0162"  # 6: a map of binary to binary
+        "1a"
+        "21"
+        "0102"  # 7: a set of booleans
+        "1d"
+        + "00"
+        * 16  # 8: uuid
+        + "1b"
+        "00"  # 9: an empty map
+        "1b"
+        "0152"
+        "0e"
+        "01"  # 10: a map of i32 to boolean
+        "00"
+    )
+    read = Reader(data).struct()
+    assert read.stop == len(data)
+    assert sorted(read) == list(range(1, 11))
+    assert read[6] == [(b"a", b"b")]
+    assert read[7] == [True, False]
+
+
+HOSTILE = {
+    "nothing": b"",
+    "no end": b"\x15\x02",
+    "a varint without end": b"\x16" + b"\xff" * 20,
+    "bytes past the end": b"\x18\xff\xff\xff\xff\x07ab",
+    "a list past the end": b"\x19\xf5\xff\xff\xff\xff\x07" + b"\x02" * 9,
+    "a list of 2**62": b"\x19\xf6" + varint(1 << 62) + b"\x00",
+    "a map past the end": b"\x1b" + varint(1 << 31) + b"\x55",
+    "a type that is not": b"\x1f\x00",
+    "deep structs": b"\x1c" * 5000,
+    "deep lists": b"\x19" + b"\x19" * 5000,
+    "deep maps": b"\x1b" + b"\x01\xbb" * 5000,
+    "many empty structs": b"\x19\xfc" + varint(900) + b"\x00" * 901,
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile(data):
+    with pytest.raises(MalformedThrift):
+        Reader(data).struct()
+
+
+@given(data=st.binary(max_size=200))
+def test_random_bytes(data):
+    with contextlib.suppress(FragmentUnreadable):
+        assert Reader(data).struct().stop <= len(data)
+
+
+def test_numbers_of_types():
+    assert (thrift.STOP, thrift.BINARY, thrift.STRUCT, thrift.UUID) == (0, 8, 12, 13)

@@ -1,0 +1,1 @@
+"""Small modules that every room uses: arguments, text, displays, threads, row ranges, ..."""

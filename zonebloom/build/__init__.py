@@ -1,1 +1,0 @@
-"""From columns to zones, segments and one commit."""

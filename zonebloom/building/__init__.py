@@ -1,0 +1,1 @@
+"""Build indices: from columns to zones, segments and one commit."""

@@ -1,0 +1,221 @@
+"""Recognise files that were copied, moved or uploaded with their index.
+
+A file is the one that was indexed if size and footer agree, and all of its content that the index
+speaks of. Of a small local file the digest of all bytes shows that. Of others the indexed columns
+are read, and every value is looked up in the index.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+from zonebloom.base.threads import cores
+from zonebloom.building.other_datasets import OtherDatasets
+from zonebloom.building.train import locate_pages
+from zonebloom.catalog.coverage import PresentFragment, cover
+from zonebloom.catalog.folder import writing_to
+from zonebloom.catalog.freshness import digest_is_whole, wait_for_rest
+from zonebloom.catalog.model import KnownFragment, PageMapEntry, Version
+from zonebloom.errors import CommitConflict, CorruptIndex, FragmentUnreadable, SourceError
+from zonebloom.index.loaded import LoadedIndex
+from zonebloom.index.validate_rows import RowValidation
+from zonebloom.opened import Opened
+from zonebloom.parquet.footer import footer_digest
+from zonebloom.sources.column_batches import Column
+from zonebloom.sources.source import Source
+from zonebloom.storage.files import REMOTE_THREADS, ReadCounter, content_digest, is_local
+from zonebloom.storage.random_access import FragmentFile
+
+# Indexed files that are gone or changed, by size and digest of their footer.
+Orphans: TypeAlias = dict[tuple[int, str], list[KnownFragment]]
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Result of `Dataset.adopt_index`.
+
+    Attributes
+    ----------
+    num_files : int
+        Files that the index covers again.
+    left : tuple of str
+        Paths of the files that it does not cover. They are read whole until they are indexed.
+    """
+
+    num_files: int
+    left: tuple[str, ...]
+
+
+class _Candidate(NamedTuple):
+    """A file, the indexed file it may be a copy of, and the entry that would replace that one's."""
+
+    present: PresentFragment
+    original: KnownFragment
+    entry: KnownFragment
+
+    @property
+    def adopted(self) -> PresentFragment:
+        """The file as the index would cover it."""
+        known = self.entry
+        return PresentFragment(
+            self.present.fragment, known.identity, known.fragment_id, known.num_rows
+        )
+
+
+def adopt(opened: Opened) -> tuple[Version, Adopted]:
+    """Commit which files are those that were indexed, at other places or with other times."""
+    opened.require_unlocked()
+    source, base = opened.source, opened.version
+    present = cover(source.fragments, source.identities(), base).present
+    strangers = [file for file in present if not file.is_known]
+    others = OtherDatasets(source, opened.catalog)
+    known_ids = {known.fragment_id for known in base.fragments.values()}
+    in_place = {file.fragment_id for file in present if file.is_known}
+    orphans = _orphans(base, in_place | others.unchanged(base, known_ids))
+    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+        entries = list(pool.map(lambda file: _seen_now(source, file, orphans), strangers))
+    by_digest: list[_Candidate] = []
+    by_rows: list[_Candidate] = []
+    for file, entry in zip(strangers, entries, strict=True):
+        original = None if entry is None else _take_original(entry, orphans)
+        if entry is None or original is None:
+            continue
+        entry = entry._replace(fragment_id=original.fragment_id, num_rows=original.num_rows)
+        is_proven = original.digest and entry.digest and digest_is_whole(entry.identity)
+        (by_digest if is_proven else by_rows).append(_Candidate(file, original, entry))
+    by_rows = _proven_by_rows(opened, by_rows)
+    adopted = {file.original.key: file.entry for file in (*by_digest, *by_rows)}
+    keys = {entry.key for entry in adopted.values()}
+    left = tuple(file.fragment.path for file in strangers if file.fragment.key not in keys)
+    if not adopted:
+        return base, Adopted(0, left)
+    prefix = opened.catalog.new_segment_prefix()
+    try:
+        with writing_to(opened.catalog.folder):
+            # Pages may lie elsewhere although the rows are the same.
+            page_map = locate_pages(
+                opened.catalog, f"{prefix}-pages", source, [file.adopted for file in by_rows]
+            ).page_map
+            version = _commit(opened, adopted, page_map)
+    finally:
+        opened.catalog.delete_unnamed([prefix])
+    return version, Adopted(len(adopted), left)
+
+
+def _commit(
+    opened: Opened, adopted: dict[str, KnownFragment], page_map: PageMapEntry | None
+) -> Version:
+    base = opened.version
+
+    def change(latest: Version) -> Version:
+        if any(latest.fragments.get(key) != base.fragments[key] for key in adopted):
+            raise CommitConflict("another writer indexed some of the files meanwhile; try again")
+        fragments = {key: file for key, file in latest.fragments.items() if key not in adopted}
+        fragments |= {file.key: file for file in adopted.values()}
+        changed = replace(latest, fragments=fragments)
+        return changed.with_indices(latest.indices, [] if page_map is None else [page_map])
+
+    return opened.catalog.commit(change)
+
+
+def _proven_by_rows(opened: Opened, files: Sequence[_Candidate]) -> list[_Candidate]:
+    """Return the files whose rows hold nothing that an index of them denies."""
+    if not files:
+        return []
+    indices: list[tuple[LoadedIndex, Column]] = []
+    unusable: set[int] = set()
+    ids = {file.entry.fragment_id for file in files}
+    for entry in opened.version.indices.values():
+        if ids.isdisjoint(entry.fragment_ids):
+            continue
+        try:
+            column = opened.indexed_column(entry)
+            index = LoadedIndex(opened.catalog, entry, strict=True)
+            index.tables()
+            index.key_ranges(column.type)
+        except (CorruptIndex, SourceError):
+            # A lookup may be able to read it later, and would trust it.
+            unusable |= entry.fragment_ids
+            continue
+        indices.append((index, column))
+    files = [file for file in files if file.entry.fragment_id not in unusable]
+    seen_at = wait_for_rest(file.entry.identity for file in files)
+    workers = cores() if is_local(opened.source.filesystem) else REMOTE_THREADS
+    groups = [files[number::workers] for number in range(workers)]
+    with ThreadPoolExecutor(workers) as pool:
+        proven = [
+            file
+            for group in pool.map(lambda group: _held(opened.source, indices, group), groups)
+            for file in group
+        ]
+    identities = opened.source.identities([file.present.fragment for file in proven])
+    return [
+        file._replace(entry=file.entry._replace(seen_at=seen_at))
+        for file, now in zip(proven, identities, strict=True)
+        if file.entry.identity.is_still(now)
+    ]
+
+
+def _held(
+    source: Source, indices: Sequence[tuple[LoadedIndex, Column]], files: Sequence[_Candidate]
+) -> list[_Candidate]:
+    """Return the files of which the indices deny no value, by halving the files that fail."""
+    if not files:
+        return []
+    try:
+        for index, column in indices:
+            covered = [
+                file.adopted for file in files if file.entry.fragment_id in index.entry.fragment_ids
+            ]
+            RowValidation(index, {}, source, column, covered).check(None)
+    except (CorruptIndex, SourceError):
+        half = len(files) // 2
+        parts = (files[:half], files[half:]) if half else ()
+        return [file for part in parts for file in _held(source, indices, part)]
+    return list(files)
+
+
+def _orphans(base: Version, in_place: Set[int]) -> Orphans:
+    orphans: Orphans = {}
+    for known in base.fragments.values():
+        if known.fragment_id not in in_place and known.footer:
+            orphans.setdefault((known.identity.size, known.footer), []).append(known)
+    return orphans
+
+
+def _seen_now(source: Source, file: PresentFragment, orphans: Orphans) -> KnownFragment | None:
+    """Return the entry of a file without its id and rows, or None if no orphan has its size."""
+    path, identity = file.fragment.path, file.identity
+    if not source.is_parquet or all(size != identity.size for size, _ in orphans):
+        return None
+    seen_at = time.time_ns()
+    try:
+        with FragmentFile(source.filesystem, path, identity, ReadCounter()) as opened:
+            footer = footer_digest(opened.num_bytes, opened.read)
+        digest = content_digest(path) if is_local(source.filesystem) else ""
+    except (FragmentUnreadable, OSError):
+        # A scan reports why it cannot be read.
+        return None
+    return KnownFragment(-1, file.fragment.key, identity, 0, digest, seen_at, footer)
+
+
+def _take_original(now: KnownFragment, orphans: Orphans) -> KnownFragment | None:
+    """Return the indexed file that a file may be a copy of, and take it out of the orphans."""
+    alike = orphans.get((now.identity.size, now.footer), [])
+    # Digests of samples that differ prove that the files differ.
+    originals = [k for k in alike if not (k.digest and now.digest) or k.digest == now.digest]
+    if not originals:
+        return None
+    # Prefer the same place, then the same name, where several are copies of one another.
+    original = min(originals, key=lambda k: (k.key != now.key, _name(k) != _name(now)))
+    alike.remove(original)
+    return original
+
+
+def _name(known: KnownFragment) -> str:
+    return posixpath.basename(known.key)

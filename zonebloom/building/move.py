@@ -1,0 +1,217 @@
+"""Moving the index of a dataset to another folder.
+
+A reader must find one whole index at any moment, and no commit may be lost on the way:
+
+    1. Copy every file of the newest version, and read the copies back.
+    2. Commit to the old folder that the index moves. This fails if another writer committed since,
+       and no writer can commit there from then on.
+    3. Commit the version to the new folder. From then on datasets find it there.
+    4. Delete the old files.
+
+A move that died before step 2 left copies that nobody uses. After step 2 the old index is still
+whole for its readers, and the same move goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import pyarrow.fs as pafs
+
+from zonebloom.building.other_datasets import OtherDatasets
+from zonebloom.catalog.folder import (
+    copy_file,
+    delete_file,
+    delete_segment,
+    list_folder,
+    writing_to,
+)
+from zonebloom.catalog.model import Version
+from zonebloom.catalog.names import SEGMENTS, VERSIONS, is_version_file
+from zonebloom.catalog.store import Catalog
+from zonebloom.errors import (
+    CommitConflict,
+    CorruptIndex,
+    IndexExists,
+    IndexNotFound,
+    InvalidArgument,
+)
+from zonebloom.opened import Opened, beside, places_of
+from zonebloom.sources.source import Source
+from zonebloom.storage.paths import key_below
+
+
+@dataclass(frozen=True, slots=True)
+class MovedIndex:
+    """The result of `Dataset.move_index`.
+
+    Attributes
+    ----------
+    index_dir : str
+        The folder of the index now.
+    num_files : int
+        Files that were copied there; 0 if the index was there already.
+    foreign_files : tuple of str
+        Paths in the old folder that are not the index's own, and stay.
+    """
+
+    index_dir: str
+    num_files: int
+    foreign_files: tuple[str, ...]
+
+
+def move_index(opened: Opened, index_dir: str | None) -> tuple[Opened, MovedIndex]:
+    """Move an index, and return the dataset with the index where it is now."""
+    opened.require_unlocked()
+    old, places = opened.catalog, places_of(opened.source)
+    source, new = beside(
+        opened.source.with_keys_below_root(),
+        places[0] if index_dir is None else index_dir,
+        old.encryption,
+    )
+    if new.folder == old.folder:
+        return opened, MovedIndex(old.folder, 0, _delete_remains(old, places))
+    base = _movable(opened)
+    num_files = 0
+    with writing_to(new.folder):
+        if new.newest_number() == 0:
+            num_files = _copy(old, new, base)
+            version = _commit(old, new, base, _rekeyed(base, opened.source, source))
+        elif base.moved_to == new.folder:
+            version = new.latest(for_writing=True)
+        else:
+            raise IndexExists(
+                f"{new.folder} holds an index already; delete that, or give another folder"
+            )
+    with writing_to(old.folder):
+        foreign_files = _delete(old)
+    embedded = opened.planner.asks_embedded
+    return Opened.of(source, new, version, embedded), MovedIndex(
+        new.folder, num_files, foreign_files
+    )
+
+
+def _movable(opened: Opened) -> Version:
+    """Return the newest version, if it can be read and is of this dataset alone."""
+    catalog = opened.catalog
+    base = catalog.latest(for_writing=True)
+    if base.number < catalog.newest_number():
+        raise CorruptIndex(
+            f"the newest version of the index in {catalog.folder} cannot be read; mend it: "
+            f"zonebloom refresh {opened.source.root}"
+        )
+    if base.number == 0:
+        raise IndexNotFound(f"there is no index of {opened.source.root} to move; build one first")
+    if others := OtherDatasets(opened.source, catalog).fragments(base):
+        raise InvalidArgument(
+            f"the index in {catalog.folder} is also of other files, such as {others[0].key}, which "
+            "would lose it; build an index of this dataset in the new place instead"
+        )
+    return base
+
+
+def _copy(old: Catalog, new: Catalog, base: Version) -> int:
+    if base.moved_to not in ("", new.folder):
+        raise CommitConflict(
+            f"the index in {old.folder} is on its way to {base.moved_to}; finish that move first: "
+            f"zonebloom move-index --to {base.moved_to}"
+        )
+    for segment, file in base.files:
+        source, target = old.path(segment, file), new.path(segment, file)
+        copy_file(old.filesystem, source, target, new.create_stored)
+    return len(base.files)
+
+
+def _commit(old: Catalog, new: Catalog, base: Version, moved: Version) -> Version:
+    """Close the old folder for writers and open the new one; leave both as they were on failure."""
+
+    def close(latest: Version) -> Version:
+        if replace(latest, number=base.number, listings=base.listings) != base:
+            raise CommitConflict("another writer committed while the index was moved; try again")
+        return replace(latest, moved_to=new.folder)
+
+    def reopen(latest: Version) -> Version:
+        return replace(latest, moved_to="")
+
+    def place(latest: Version) -> Version:
+        if latest.number:
+            raise IndexExists(f"another writer built an index in {new.folder}; delete one of both")
+        return moved
+
+    try:
+        if not base.moved_to:
+            old.commit(close)
+        try:
+            return new.commit(place)
+        except BaseException:
+            old.commit(reopen)
+            raise
+    except BaseException:
+        new.delete_unnamed({segment for segment, _ in base.files})
+        raise
+
+
+def _rekeyed(version: Version, before: Source, after: Source) -> Version:
+    """Return a version whose fragments have the keys that they have in the new folder."""
+    has_paths = any(fragment.key == fragment.path for fragment in after.fragments[:1])
+    fragments = {}
+    for fragment in version.fragments.values():
+        path = before.path_of(fragment.key)
+        key = path if has_paths else key_below(path, after.root)
+        fragments[key] = fragment._replace(key=key)
+    return replace(version, fragments=fragments, listings=(), doomed=(), moved_to="")
+
+
+def _delete_remains(catalog: Catalog, places: tuple[str, ...]) -> tuple[str, ...]:
+    """Delete what a move to a folder left in the other default places when it died."""
+    foreign_files: list[str] = []
+    for place in places:
+        other = Catalog(catalog.filesystem, place, catalog.encryption)
+        if place == catalog.folder or not _exists(other):
+            continue
+        newest = other.newest_number()
+        if newest and other.latest(for_writing=True).moved_to != catalog.folder:
+            raise IndexExists(
+                f"there is another index in {place}, which is not used; delete one of both"
+            )
+        foreign_files += _delete(other)
+    return tuple(foreign_files)
+
+
+def _exists(catalog: Catalog) -> bool:
+    return catalog.filesystem.get_file_info(catalog.folder).type == pafs.FileType.Directory
+
+
+def _delete(catalog: Catalog) -> tuple[str, ...]:
+    """Delete the index in a folder, and return the paths of files that are not its own."""
+    filesystem = catalog.filesystem
+    segments = posixpath.join(catalog.folder, SEGMENTS)
+    versions = posixpath.join(catalog.folder, VERSIONS)
+    for segment in list_folder(filesystem, segments, catalog.folder):
+        # A segment that holds anything foreign stays.
+        with suppress(OSError):
+            delete_segment(filesystem, segment.path, catalog.folder)
+    infos = list_folder(filesystem, versions, catalog.folder)
+    own = [info for info in infos if info.type == pafs.FileType.File]
+    own = [info.path for info in own if is_version_file(info.base_name)]
+    # The newest document says that the index has moved, so it goes last of the documents. It
+    # could not be read without its listings, so those follow it.
+    for path in sorted(own, key=lambda path: (not path.endswith(".json"), path)):
+        delete_file(filesystem, path, catalog.folder)
+    for folder in (versions, segments, catalog.folder):
+        if not list_folder(filesystem, folder, posixpath.dirname(folder)):
+            with suppress(OSError):
+                filesystem.delete_dir(folder)
+    catalog.remove_empty_folders()
+    catalog.forget()
+    # The folder may also hold the indices of folders below the data, which are not looked at.
+    remaining = list_folder(filesystem, catalog.folder, catalog.folder)
+    for name in (SEGMENTS, VERSIONS):
+        path = posixpath.join(catalog.folder, name)
+        with suppress(OSError):
+            remaining += filesystem.get_file_info(
+                pafs.FileSelector(path, allow_not_found=True, recursive=True)
+            )
+    return tuple(info.path for info in remaining if info.type == pafs.FileType.File)

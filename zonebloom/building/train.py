@@ -1,0 +1,284 @@
+"""What a task of a build runs, in this process or on a Spark worker: one pass over each file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from zonebloom.base.threads import cores, in_order
+from zonebloom.building.tasks import TrainedTask, TrainTask
+from zonebloom.building.zones import ZoneTrainer, hashed
+from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.freshness import digest_is_whole, is_at_rest, wait_for_rest
+from zonebloom.catalog.model import (
+    KEY_RANGES_FILE,
+    PAGE_MAP_FILE,
+    TABLE_FILES,
+    KnownFragment,
+    PageMapEntry,
+    Segment,
+)
+from zonebloom.catalog.store import Catalog
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.index.global_filter import KeyHashes, Part
+from zonebloom.index.key_ranges import KeyRange, ranges_file
+from zonebloom.index.rows import TableWriter
+from zonebloom.index.table import Zones
+from zonebloom.parquet.footer import footer_digest, read_footer
+from zonebloom.parquet.page_map import map_rows, page_map_file
+from zonebloom.sbbf.hashing import Hashes
+from zonebloom.sources.column_batches import ColumnsReader, Run, TableColumns, columns_reader
+from zonebloom.sources.memory import TableSource
+from zonebloom.sources.source import Source
+from zonebloom.storage.files import ReadCounter, content_digest, is_local, reading
+from zonebloom.storage.random_access import FragmentFile
+
+Progress = Callable[[int], None]
+
+
+def train_locally(
+    tasks: Sequence[TrainTask], *, workers: int | None = None, progress: Progress | None = None
+) -> list[TrainedTask]:
+    """Run tasks on threads of this process; results come in the order of the tasks."""
+    workers = workers or cores()
+    threads = max(1, workers // len(tasks))
+    is_stopped = threading.Event()
+
+    def report(rows: int) -> None:
+        if is_stopped.is_set():
+            raise CancelledError
+        if progress is not None:
+            progress(rows)
+
+    with ThreadPoolExecutor(min(workers, len(tasks))) as pool:
+        try:
+            return list(
+                in_order(
+                    pool,
+                    lambda task: train_task(task, threads=threads, progress=report),
+                    tasks,
+                    len(tasks) + 1,
+                )
+            )
+        except BaseException:
+            # Tasks under way end at their next batch: whoever interrupts does not wait for a file.
+            is_stopped.set()
+            raise
+
+
+def train_task(
+    task: TrainTask, *, threads: int = 1, progress: Progress | None = None
+) -> TrainedTask:
+    num_rows: list[int] = []
+    seen_at = wait_for_rest(
+        file.identity
+        for file in task.fragments
+        if not (_is_local(task) and digest_is_whole(file.identity))
+    )
+    early_digests = _digests(task, seen_at)
+    with ExitStack() as stack:
+        outputs: list[_Output] = []
+        for number in range(len(task.specs)):
+            outputs.append(_Output(task, number))
+            stack.callback(outputs[-1].writer.abort)
+        for fragment in task.fragments:
+            for output in outputs:
+                output.begin_fragment(fragment.fragment_id)
+            columns = [spec.column for spec in task.specs]
+            reader = columns_reader(task.source, fragment.fragment, columns)
+            _train_fragment(reader, outputs, threads, progress)
+            num_rows.append(max(output.end_fragment() for output in outputs))
+        digests = _digests(task)
+        _require_unchanged(task, early_digests, digests)
+        stack.pop_all()
+    segments = tuple(output.close() for output in outputs)
+    parts = tuple(output.part() for output in outputs)
+    located = locate_pages(task.catalog, f"{task.segment}-pages", task.source, task.fragments)
+    fragments = tuple(
+        KnownFragment(
+            each.fragment_id,
+            each.fragment.key,
+            each.identity,
+            rows,
+            digest,
+            seen_at,
+            located.footers.get(each.fragment_id, ""),
+        )
+        for each, rows, digest in zip(task.fragments, num_rows, digests, strict=True)
+    )
+    return TrainedTask(segments, parts, fragments, located.page_map, located.hidden)
+
+
+def _train_fragment(
+    reader: ColumnsReader | TableColumns,
+    outputs: Sequence[_Output],
+    threads: int,
+    progress: Progress | None,
+) -> None:
+    """Read a fragment once, and train its zones for all outputs in row order; several runs of its
+    rows are read and hashed side by side."""
+    runs = reader.runs(split=threads > 1)
+
+    def pieces(run: Run, ranges: Sequence[KeyRange]) -> Iterator[tuple[int, Hashes]]:
+        for arrays in reader.read(run):
+            for number, array in enumerate(arrays):
+                ranges[number].add(array)
+                for hashes in hashed(array):
+                    yield number, hashes
+            if progress is not None:
+                progress(len(arrays[0]))
+
+    def read_apart(run: Run) -> tuple[list[tuple[int, Hashes]], list[KeyRange]]:
+        ranges = [KeyRange(output.spec.column.type) for output in outputs]
+        return list(pieces(run, ranges)), ranges
+
+    if threads > 1 and len(runs) > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            for all_hashes, ranges in in_order(pool, read_apart, runs, threads + 1):
+                for number, hashes in all_hashes:
+                    outputs[number].add(hashes)
+                for output, key_range in zip(outputs, ranges, strict=True):
+                    output.range.absorb(key_range)
+        return
+    for run in runs:
+        for number, hashes in pieces(run, [output.range for output in outputs]):
+            outputs[number].add(hashes)
+
+
+class _Output:
+    def __init__(self, task: TrainTask, number: int):
+        self._catalog = task.catalog
+        self._segment = task.segment_of(number)
+        self._ids = tuple(fragment.fragment_id for fragment in task.fragments)
+        self.spec = task.specs[number]
+        path = self._catalog.path(self._segment, TABLE_FILES["table"])
+        parameters = self.spec.parameters
+        self.writer = TableWriter(
+            self._catalog,
+            path,
+            parameters.number_of_items,
+            parameters.probability,
+            parameters.fold,
+        )
+        self._ranges: list[dict] = []
+        self._hashes = KeyHashes(self.spec.global_bytes)
+
+    def begin_fragment(self, fragment_id: int) -> None:
+        self._fragment_id = fragment_id
+        self.range = KeyRange(self.spec.column.type)
+        self._trainer = ZoneTrainer(self.spec.parameters)
+
+    def add(self, hashes: Hashes) -> None:
+        """Take the next rows of the fragment."""
+        self.range.num_rows += hashes.values.size
+        self.range.null_count += hashes.null_count
+        if self.spec.global_bytes:
+            self._hashes.add(hashes.valid())
+        self._write(self._trainer.add(hashes))
+
+    def end_fragment(self) -> int:
+        """Write what is left of a fragment; the number of its rows."""
+        self._write(self._trainer.finish())
+        self._ranges.append(self.range.row(self._fragment_id))
+        return self.range.num_rows
+
+    def _write(self, zones: Iterable[Zones]) -> None:
+        for part in zones:
+            self.writer.write(self._fragment_id, part)
+
+    def close(self) -> Segment:
+        catalog, name = self._catalog, self._segment
+        written = self.writer.close()
+        ranges = ranges_file(self._ranges, self.spec.column.type)
+        num_bytes, checksum = catalog.write(catalog.path(name, KEY_RANGES_FILE), ranges)
+        return Segment(
+            name,
+            written.num_bytes,
+            written.checksum,
+            written.num_zones,
+            self._ids,
+            ranges_bytes=num_bytes,
+            ranges_checksum=checksum,
+        )
+
+    def part(self) -> Part | None:
+        if not self.spec.global_bytes:
+            return None
+        return self._hashes.write(self._catalog, f"{self._segment}-keys")
+
+
+class LocatedPages(NamedTuple):
+    """The page map of some files, the digests of their footers by fragment id, and columns in them
+    that the dataset's schema does not have."""
+
+    page_map: PageMapEntry | None
+    footers: dict[int, str]
+    hidden: dict[str, str]
+
+
+def locate_pages(
+    catalog: Catalog, segment: str, source: Source, fragments: Sequence[PresentFragment]
+) -> LocatedPages:
+    """Read the footers of some files, and write a page map of them as a segment."""
+    hidden: dict[str, str] = {}
+    footers: dict[int, str] = {}
+    if not source.is_parquet:
+        return LocatedPages(None, footers, hidden)
+    rows, ids = [], []
+    for present in fragments:
+        path = present.fragment.path
+        try:
+            with FragmentFile(source.filesystem, path, present.identity, ReadCounter()) as file:
+                footers[present.fragment_id] = footer_digest(file.num_bytes, file.read)
+                pages = read_footer(file.num_bytes, file.read, with_pages=True)
+                rows += map_rows(present.fragment_id, pages)
+                for name in set(pages.schema.names).difference(source.schema.names):
+                    hidden.setdefault(name, path)
+        except FragmentUnreadable:
+            # Lookups read row groups of such a file: its columns are encrypted, for example.
+            continue
+        ids.append(present.fragment_id)
+    if not ids:
+        return LocatedPages(None, footers, hidden)
+    written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), page_map_file(rows))
+    return LocatedPages(PageMapEntry(segment, *written, tuple(ids)), footers, hidden)
+
+
+def _is_local(task: TrainTask) -> bool:
+    return not isinstance(task.source, TableSource) and is_local(task.source.filesystem)
+
+
+def _digests(task: TrainTask, read_at: int | None = None) -> list[str]:
+    """Return the digests of local files, and empty texts for others.
+
+    With the time when reading begins, only files get one that may be written later without a
+    change of their times.
+    """
+    if not _is_local(task):
+        return [""] * len(task.fragments)
+    digests = []
+    for file in task.fragments:
+        if read_at is not None and is_at_rest(file.identity, read_at):
+            digests.append("")
+            continue
+        with reading(file.fragment.path, "repair or remove the file, then build again"):
+            digests.append(content_digest(file.fragment.path))
+    return digests
+
+
+def _require_unchanged(
+    task: TrainTask, early_digests: Sequence[str], digests: Sequence[str]
+) -> None:
+    """Raise `FragmentUnreadable` if a file changed since the task was made."""
+    identities = task.source.identities([file.fragment for file in task.fragments])
+    for file, now, early, digest in zip(
+        task.fragments, identities, early_digests, digests, strict=True
+    ):
+        if not file.identity.is_still(now) or (early and early != digest):
+            raise FragmentUnreadable(
+                f"{file.fragment.path} changed while it was indexed; build again when writers are "
+                "done"
+            )

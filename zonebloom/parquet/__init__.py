@@ -1,0 +1,1 @@
+"""Read Parquet files below the level of rows: footers, pages, encodings, filters, encryption."""

@@ -1,0 +1,74 @@
+"""Decompress the bodies of pages, verify their checksums, and make errors of kernel codes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.parquet import header_kernels
+from zonebloom.parquet.decompression_kernels import decompress_snappy
+from zonebloom.parquet.leaf_type import CODECS, GZIP, SNAPPY, Undecodable
+
+# For zlib: the largest window, and a header of either gzip or zlib.
+_GZIP_BITS = 47
+
+
+def decompressor(codec: int) -> Callable[[Any, int], pa.Buffer]:
+    """Return a function that decompresses a page body to a given number of bytes.
+
+    ``codec`` is a number of parquet.thrift. PyArrow does not clear the part of the output that a
+    body does not fill, so each body must be proven to have its full size. PyArrow does this for
+    zstd, the kernel of the header for LZ4, and our own kernel for Snappy.
+    """
+    if codec == SNAPPY:
+        return _decompress_snappy
+    decompress = pa.Codec(CODECS[codec]).decompress if codec else None
+
+    def decompress_to_size(body: Any, size: int) -> pa.Buffer:
+        assert decompress is not None
+        try:
+            if codec == GZIP:
+                # Allow one byte more, so that zlib goes on to the checksum at the end.
+                stream = zlib.decompressobj(_GZIP_BITS)
+                inflated = pa.py_buffer(stream.decompress(body, size + 1))
+                if not stream.eof:
+                    raise FragmentUnreadable("a page cannot be decompressed: it does not end")
+            else:
+                inflated = decompress(body, size)
+        except (pa.ArrowException, OSError, ValueError, zlib.error) as error:
+            raise FragmentUnreadable(f"a page cannot be decompressed: {error}") from None
+        if inflated.size != size:
+            raise FragmentUnreadable("a page does not have the size it claims")
+        return inflated
+
+    return decompress_to_size
+
+
+def _decompress_snappy(body: Any, size: int) -> pa.Buffer:
+    stored = np.frombuffer(body, dtype=np.uint8)
+    inflated = pa.allocate_buffer(size)
+    if decompress_snappy(stored.ctypes.data, stored.size, inflated.address, size) < 0:
+        raise FragmentUnreadable("a page cannot be decompressed")
+    return inflated
+
+
+def verify(data: np.ndarray, page: np.ndarray) -> None:
+    """Raise `FragmentUnreadable` if the CRC32 of the bytes after the page header is wrong."""
+    stop = page[header_kernels.BEGIN] + page[header_kernels.SIZE]
+    body = data[page[header_kernels.CHECKED] : stop].tobytes()
+    if zlib.crc32(body) != page[header_kernels.CHECKSUM] & 0xFFFFFFFF:
+        raise FragmentUnreadable("the checksum of a page does not hold")
+
+
+def refusal(code: int) -> Undecodable | FragmentUnreadable:
+    """Return the exception for the code with which a kernel refuses a page."""
+    if code in (header_kernels.MALFORMED, header_kernels.UNKNOWN_LEVELS):
+        return Undecodable()
+    if code == header_kernels.MISPLACED:
+        return FragmentUnreadable("a page location does not lead to such a page")
+    return FragmentUnreadable("a page header contradicts itself")

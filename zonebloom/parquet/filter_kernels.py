@@ -1,0 +1,52 @@
+"""Find the stored values of pages that a Bloom filter of keys may hold. See `find_kernels`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, uint32
+
+from zonebloom.parquet.find_kernels import PAGES
+from zonebloom.parquet.page_bytes import copy_bytes, text_at
+from zonebloom.sbbf import blocks
+from zonebloom.sbbf.jit import kernel, readonly
+from zonebloom.sbbf.xxh64 import hash_bytes, hash_width_4, hash_width_8
+
+# Values are hashed in groups before they are checked, so that the processor can overlap the loads.
+_GROUP_SIZE = 512
+
+
+@kernel(int64(*PAGES, int64, readonly(uint32), int64[::1]))
+def find_hashed(addresses, sizes, counts, bases, width, words, positions):
+    """Write the positions of the values that a filter may hold. Return their number, or -1."""
+    values = np.empty(_GROUP_SIZE, dtype=np.uint64)
+    halves = values.view(np.uint32)
+    values_address = np.uint64(values.ctypes.data)
+    hashes = np.empty(_GROUP_SIZE, dtype=np.uint64)
+    are_hits = np.empty(_GROUP_SIZE, dtype=np.bool_)
+    hits = 0
+    for page in range(addresses.shape[0]):
+        address, size, count = np.uint64(addresses[page]), sizes[page], counts[page]
+        if count < 0 or count * width > size or hits + count > positions.shape[0]:
+            return -1
+        at = 0
+        for first in range(0, count, _GROUP_SIZE):
+            num = min(count - first, _GROUP_SIZE)
+            if width in (4, 8):
+                copy_bytes(values_address, address + np.uint64(first * width), num * width)
+            if width == 8:
+                hash_width_8(values[:num], hashes[:num])
+            elif width == 4:
+                hash_width_4(halves[:num], hashes[:num])
+            else:
+                for i in range(num):
+                    at, length = text_at(address, at, size, width)
+                    if length < 0:
+                        return -1
+                    start = address + np.uint64(at)
+                    hashes[i] = hash_bytes(start, np.uint64(length), np.uint64(0))
+                    at += length
+            blocks.check(words, hashes[:num], are_hits)
+            for i in range(num):
+                positions[hits] = bases[page] + first + i
+                hits += np.int64(are_hits[i])
+    return hits

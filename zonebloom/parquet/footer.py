@@ -1,0 +1,311 @@
+"""What a Parquet footer says of where bytes lie: row groups, column chunks, page locations.
+
+    | PAR1 | column chunks ... | page indices | FileMetaData | its length, 4 bytes | PAR1 |
+
+Only the fields of parquet.thrift that a page read needs are taken; others are copied as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import xxhash
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.parquet.file_layout import (
+    Chunk,
+    FilePages,
+    FileSchema,
+    Leaf,
+    Pages,
+    ReadRanges,
+    RowGroup,
+)
+from zonebloom.parquet.page_headers import walk_pages
+from zonebloom.parquet.thrift import STOP, STRUCT, Reader, Struct
+
+MAGIC = b"PAR1"
+ENCRYPTED_MAGIC = b"PARE"
+TAIL_BYTES = 8
+# Read at first from the end of a file: most footers fit.
+FIRST_READ_BYTES = 64 << 10
+# Offset indices of more than this are read one at a time.
+_MAX_INDEX_BYTES = 256 << 20
+
+_MAX_ROWS = 1 << 40
+_MAX_INTEGER = (1 << 63) - 1
+_MAX_DEPTH = 100
+# Of parquet.thrift's Type; encodings and codecs have room to grow.
+_MAX_TYPE = 7
+_MAX_ENCODING = 31
+# Of an OffsetIndex: a list's header as its first field's, and a PageLocation as varints, in which
+# the headers of its fields come before each value.
+_FIRST_LIST, _LONG_LIST = 0x19, 15
+_LOCATION = np.array([0x16, 0, 0x15, 0, 0x16, 0, STOP])
+# What reading a structure of the wrong shape raises.
+MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+
+# The chunks of a row group, of its structure, number and leaves.
+ChunksOf: TypeAlias = Callable[[Struct, int, tuple[Leaf, ...]], Sequence[Chunk]]
+
+
+def footer_length(tail: bytes, file_bytes: int, magics: Sequence[bytes] = (MAGIC,)) -> int:
+    """Length of the FileMetaData, from the last 8 bytes of a file."""
+    if tail[4:] == ENCRYPTED_MAGIC and ENCRYPTED_MAGIC not in magics:
+        raise FragmentUnreadable("its footer is encrypted, and parquet_keys is not given")
+    if len(tail) != TAIL_BYTES or tail[4:] not in magics:
+        raise FragmentUnreadable("it does not end as a Parquet file does")
+    length = int.from_bytes(tail[:4], "little")
+    if length > file_bytes - TAIL_BYTES - len(MAGIC):
+        raise FragmentUnreadable(f"its footer claims {length} bytes, more than the file has")
+    return length
+
+
+def parse_footer(data: bytes, file_bytes: int, chunks_of: ChunksOf | None = None) -> FilePages:
+    """The row groups of a file, whose chunks ``chunks_of`` tells where columns are encrypted."""
+    try:
+        metadata = Reader(data).struct()
+        schema = _schema(data, metadata)
+        groups = []
+        first_row = 0
+        for number, raw in enumerate(metadata[4]):
+            if len(raw[1]) != len(schema.leaves):
+                raise ValueError("a row group has other columns than the schema")
+            if chunks_of is None:
+                leaves = zip(raw[1], schema.leaves, strict=True)
+                chunks = tuple(_plain_chunk(each, leaf, file_bytes) for each, leaf in leaves)
+            else:
+                chunks = chunks_of(raw, number, schema.leaves)
+            group = RowGroup(first_row, _integer(raw, 3, _MAX_ROWS), chunks)
+            groups.append(group)
+            first_row += group.num_rows
+        claimed = _integer(metadata, 3)
+    except MALFORMED as error:
+        raise FragmentUnreadable(f"its footer is malformed ({error!r})") from None
+    if first_row != claimed:
+        raise FragmentUnreadable(f"its row groups have {first_row} rows, it claims {claimed}")
+    return FilePages(schema, tuple(groups))
+
+
+def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) -> FilePages:
+    """Read the footer of a file, and locate pages as its offset indices say, in one request for
+    all; a chunk without one is walked from page header to page header."""
+    footer = parse_footer(footer_bytes(file_bytes, read)[0], file_bytes)
+    chunks = [chunk for group in footer.row_groups for chunk in group.chunks if chunk.index_bytes]
+    first = min((chunk.index_start for chunk in chunks), default=0)
+    end = max((chunk.index_start + chunk.index_bytes for chunk in chunks), default=0)
+    at_once = with_pages and 0 < end - first <= _MAX_INDEX_BYTES
+    indices = read([(first, end)])[0] if at_once else b""
+
+    def locate(row_group: int, leaf: int) -> Pages | None:
+        group = footer.row_groups[row_group]
+        chunk = group.chunks[leaf]
+        start, stop = chunk.index_start, chunk.index_start + chunk.index_bytes
+        if not group.num_rows or not (chunk.index_bytes or with_pages):
+            return None
+        if chunk.index_bytes:
+            data = indices[start - first : stop - first] if at_once else read([(start, stop)])[0]
+            return parse_offset_index(data, chunk, group.num_rows)
+        try:
+            return walk_pages(read, chunk, group.num_rows)
+        except FragmentUnreadable:
+            # What is wrong with it shows when it is read, as a whole.
+            return None
+
+    pages = FilePages(footer.schema, footer.row_groups, locate)
+    if with_pages:
+        for row_group, group in enumerate(pages.row_groups):
+            for leaf in range(len(group.chunks)):
+                pages.pages(row_group, leaf)
+    return pages
+
+
+def is_encrypted(file_bytes: int, read: ReadRanges) -> bool:
+    """Whether columns of a file are encrypted, or its footer too."""
+    (tail,) = read([(max(0, file_bytes - TAIL_BYTES), file_bytes)])
+    # FileMetaData.encryption_algorithm, which a footer in clear has.
+    is_told = 8
+    return (
+        tail.endswith(ENCRYPTED_MAGIC)
+        or is_told in Reader(footer_bytes(file_bytes, read)[0]).struct()
+    )
+
+
+def footer_digest(file_bytes: int, read: ReadRanges) -> str:
+    """XXH3-128 of a file's size and footer, which has sizes and statistics of all its chunks."""
+    digest = xxhash.xxh3_128(file_bytes.to_bytes(8, "little"))
+    for part in footer_bytes(file_bytes, read, (MAGIC, ENCRYPTED_MAGIC)):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def footer_bytes(
+    file_bytes: int, read: ReadRanges, magics: Sequence[bytes] = (MAGIC,)
+) -> tuple[bytes, bytes]:
+    """The FileMetaData of a file and what follows it, in one request, or two for a large one."""
+    if file_bytes < TAIL_BYTES:
+        raise FragmentUnreadable(f"it has {file_bytes} bytes: it is not a Parquet file")
+    first = max(0, file_bytes - FIRST_READ_BYTES)
+    (end,) = read([(first, file_bytes)])
+    tail = end[-TAIL_BYTES:]
+    start = file_bytes - TAIL_BYTES - footer_length(tail, file_bytes, magics)
+    if start < first:
+        end = read([(start, first)])[0] + end
+        first = start
+    return end[start - first : -TAIL_BYTES], tail
+
+
+def _integer(raw: Struct, field: int, high: int = _MAX_INTEGER, default: int | None = None) -> int:
+    """A field that is an integer of [0, high]; fields of other types are not let through."""
+    value: Any = raw.get(field, default)
+    if type(value) is not int or not 0 <= value <= high:
+        raise ValueError(f"field {field} is {value!r:.40}")
+    return value
+
+
+def _schema(data: bytes, metadata: Struct) -> FileSchema:
+    raw: list[Struct] = metadata[2]
+    elements = tuple(data[each.start : each.stop] for each in raw)
+    fields: list[tuple[int, int]] = []
+    leaves: list[Leaf] = []
+    field_leaves: list[range] = []
+    names: list[str] = []
+
+    def walk(at: int, path: tuple[str, ...], field: int, repeated: bool, depth: int) -> int:
+        if depth > _MAX_DEPTH:
+            raise ValueError("the schema is nested too deep")
+        each = raw[at]
+        path = (*path, each[4].decode())
+        repeated = repeated or each.get(3) == 2
+        children = _integer(each, 5, len(raw), default=0)
+        if not children and 1 in each:
+            leaves.append(Leaf(path, field, _integer(each, 1, _MAX_TYPE), repeated))
+        at += 1
+        for _ in range(children):
+            at = walk(at, path, field, repeated, depth + 1)
+        return at
+
+    at = 1
+    for field in range(_integer(raw[0], 5, len(raw), default=0)):
+        names.append(raw[at][4].decode())
+        first_leaf = len(leaves)
+        stop = walk(at, (), field, False, 0)
+        fields.append((at, stop))
+        field_leaves.append(range(first_leaf, len(leaves)))
+        at = stop
+    if at != len(raw):
+        raise ValueError("the schema has elements outside its tree")
+    arrow_schema = None
+    for entry in metadata.get(5, ()):
+        if entry[1] == b"ARROW:schema":
+            arrow_schema = entry.get(2)
+    created_by = metadata.get(6)
+    if not isinstance(arrow_schema, bytes | None) or not isinstance(created_by, bytes | None):
+        raise ValueError("metadata is not text")
+    return FileSchema(
+        elements,
+        tuple(fields),
+        tuple(names),
+        tuple(leaves),
+        tuple(field_leaves),
+        arrow_schema,
+        _integer(metadata, 1, 1 << 31),
+        created_by,
+    )
+
+
+def _plain_chunk(raw: Struct, leaf: Leaf, file_bytes: int) -> Chunk:
+    if 8 in raw or 9 in raw or 3 not in raw:
+        raise FragmentUnreadable("its columns are encrypted, and parquet_keys is not given")
+    return parse_chunk(raw, raw[3], leaf, file_bytes)
+
+
+def parse_chunk(raw: Struct, metadata: Struct, leaf: Leaf, file_bytes: int) -> Chunk:
+    """A ColumnChunk with its ColumnMetaData."""
+    if raw.get(1):
+        raise FragmentUnreadable("its columns lie in another file")
+    if _integer(metadata, 1, _MAX_TYPE) != leaf.physical_type:
+        raise ValueError(f"a chunk of {'.'.join(leaf.path)} is not of the schema's type")
+    encodings = metadata[2]
+    if not all(type(each) is int and 0 <= each <= _MAX_ENCODING for each in encodings):
+        raise ValueError("there is no such encoding")
+    num_values = _integer(metadata, 5)
+    if num_values:
+        data_start = _integer(metadata, 9)
+        # As pyarrow does: a dictionary that is said to follow the data is none.
+        dictionary = _integer(metadata, 11, default=0)
+        start = dictionary if 0 < dictionary < data_start else data_start
+        stop = start + _integer(metadata, 7)
+    else:
+        # Nothing is there to be read, and writers differ in where it would be.
+        start = data_start = stop = len(MAGIC)
+    if not len(MAGIC) <= start <= data_start <= stop <= max(file_bytes, len(MAGIC)):
+        raise ValueError("a column chunk lies outside the file")
+    index_bytes = _integer(raw, 5, default=0)
+    index_start = _integer(raw, 4, default=0)
+    if index_bytes and not 0 < index_start <= index_start + index_bytes <= file_bytes:
+        raise ValueError("an offset index lies outside the file")
+    return Chunk(
+        leaf.physical_type,
+        _integer(metadata, 4, _MAX_ENCODING),
+        tuple(encodings),
+        num_values,
+        start,
+        stop,
+        data_start,
+        index_start,
+        index_bytes,
+    )
+
+
+def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> Pages:
+    """Read an OffsetIndex, of which every byte after the list's header is one of a varint."""
+    try:
+        body = np.frombuffer(data, dtype=np.uint8, offset=2)
+        ends = np.flatnonzero(body < 0x80) + 1
+        starts = np.append(0, ends[:-1])
+        lengths = ends - starts
+        places = np.arange(ends[-1]) - np.repeat(starts, lengths)
+        numbers = np.add.reduceat(
+            (body[: places.size] & 0x7F).astype(np.int64) << 7 * places, starts
+        )
+        count = data[1] >> 4
+        if count == _LONG_LIST:
+            count, numbers, lengths = int(numbers[0]), numbers[1:], lengths[1:]
+        size = count * len(_LOCATION)
+        locations = numbers[:size].reshape(count, len(_LOCATION))
+        is_one = data[0] == _FIRST_LIST and data[1] & 0x0F == STRUCT and lengths[:size].max() <= 9
+        if (
+            not is_one
+            or (locations[:, ::2] != _LOCATION[::2]).any()
+            or (locations[:, 1::2] & 1).any()
+        ):
+            raise ValueError("it is laid out in another way")
+    except MALFORMED as error:
+        raise FragmentUnreadable(f"an offset index is malformed ({error!r})") from None
+    starts, sizes, first_rows = (locations[:, 1::2] >> 1).T
+    return checked_pages(starts, sizes, np.append(first_rows, num_rows), chunk)
+
+
+def checked_pages(
+    starts: np.ndarray, sizes: np.ndarray, first_rows: np.ndarray, chunk: Chunk
+) -> Pages:
+    """Refuse page locations that cannot be: out of order, overlapping, outside their chunk."""
+    holds = (
+        starts.size > 0
+        and starts.size == sizes.size == first_rows.size - 1
+        and starts[0] >= chunk.data_start
+        and first_rows[0] == 0
+        # pyarrow writes pages without rows at times.
+        and bool((first_rows[1:] >= first_rows[:-1]).all())
+        and bool((sizes > 0).all())
+        # Compared so that no sum can overflow.
+        and bool((sizes[:-1] <= starts[1:] - starts[:-1]).all())
+        and starts[-1] <= chunk.stop
+        and sizes[-1] <= chunk.stop - starts[-1]
+    )
+    if not holds:
+        raise FragmentUnreadable("an offset index does not hold for its column chunk")
+    return Pages(starts, sizes, first_rows)

@@ -1,0 +1,284 @@
+"""Kernels that parse page headers, and compare them with the page locations and one another.
+
+Source: parquet.thrift and thrift-compact-protocol.md.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, uint8
+
+from zonebloom.parquet.leaf_type import LZ4, SNAPPY
+from zonebloom.parquet.page_bytes import varint_at, zigzag
+from zonebloom.sbbf.jit import inlined, kernel, readonly
+
+# Positions of the fields of a page header in an array. A field that a header lacks is -1.
+_TYPE, _UNCOMPRESSED, _COMPRESSED, _CRC, _NUM_VALUES, _ENCODING = range(6)
+_NUM_NULLS, _NUM_ROWS, _DEFINITION_BYTES, _REPETITION_BYTES, _IS_COMPRESSED = range(6, 11)
+_LEVEL_ENCODING = 11
+_HEADER_FIELDS = 12
+
+# Rows of the table of pages, which has one column for each page. `row_kernels.place_pages` sets the
+# place of a page in the file and in the bytes that were read (AT), and its rows in the row group.
+START, NUM_BYTES, AT, FIRST_ROW, NUM_ROWS = range(5)
+# `open_pages` sets the start and size of its body in the bytes that were read; the size of the
+# decompressed body, or -1 if it is not compressed; the encoding; the checksum, or -1; the start of
+# the bytes that the checksum covers; the size of the levels, or -1 if they are part of the body.
+BEGIN, SIZE, PLAIN_SIZE, ENCODING, CHECKSUM, CHECKED, LEVEL_BYTES = range(5, 12)
+# `body_kernels.read_bodies` sets the address of the body, and changes SIZE to the decompressed
+# size. `row_kernels.read_levels` sets the number of stored values, and the position of the first
+# one.
+ADDRESS, STORED, BASE = range(12, 15)
+PAGE_FIELDS = 15
+# Results of `open_pages`: flags for what the pages of a column have, or a code for a refused page.
+HAS_INDICES, HAS_PLAIN, HAS_OTHERS, HAS_CHECKSUM = 1, 2, 4, 8
+MALFORMED, MISPLACED, CONTRADICTORY, UNKNOWN_LEVELS = -1, -2, -3, -4
+
+_DEPTH = 4
+# Types of the compact protocol.
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12
+# The fields of a PageHeader that describe a page of each type; the page types; the encodings.
+_DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
+_V1_PAGE, _DICTIONARY_PAGE, _V2_PAGE = 0, 2, 3
+PLAIN, PLAIN_DICTIONARY, _RLE, RLE_DICTIONARY = 0, 2, 3, 8
+_MAX_BYTES = (1 << 31) - 1
+# No body decompresses to more than this many times its size: Snappy makes 64 bytes of 3.
+MAX_SNAPPY_RATIO, MAX_RATIO = 22, 1 << 16
+
+
+@inlined
+def of_dictionary(encoding):
+    """Return whether the values of an encoding are indices into a dictionary."""
+    return (encoding == PLAIN_DICTIONARY) | (encoding == RLE_DICTIONARY)
+
+
+@inlined
+def _position(outer, number):
+    """Return the position of a field in the array, or -1.
+
+    ``outer`` is the field whose struct holds this field, or 0 at the top.
+    """
+    if outer == 0 and 1 <= number <= 4:
+        return number - 1
+    if outer in (_DATA, _DICTIONARY) and 1 <= number <= 2:
+        return _NUM_VALUES + number - 1
+    if outer == _DATA and number == 3:
+        return _LEVEL_ENCODING
+    if outer == _DATA_V2:
+        if number == 1:
+            return _NUM_VALUES
+        if number in (2, 3):
+            return _NUM_NULLS + number - 2
+        if number == 4:
+            return _ENCODING
+        if number in (5, 6):
+            return _DEFINITION_BYTES + number - 5
+        if number == 7:
+            return _IS_COMPRESSED
+    return -1
+
+
+# This is not inlined, because it would then be compiled for each caller, which takes seconds.
+@kernel(int64(readonly(uint8), int64, int64, int64[::1], int64[::1], int64[::1]))
+def _page_header(data, at, stop, out, last, outer):
+    """Read the known fields of a page header into ``out``. Return its end, or -1."""
+    address = np.uint64(data.ctypes.data)
+    out[:] = -1
+    last[0] = 0
+    outer[0] = 0
+    depth = 0
+    while at < stop:
+        byte = data[at]
+        at += 1
+        kind = byte & np.uint8(0x0F)
+        if kind == 0:
+            if depth == 0:
+                return at
+            depth -= 1
+            continue
+        delta = np.int64(byte >> np.uint8(4))
+        if delta == 0:
+            return -1
+        number = last[depth] + delta
+        last[depth] = number
+        position = _position(outer[depth], number) if depth < 2 else -1
+        if kind in (_TRUE, _FALSE):
+            if position == _IS_COMPRESSED:
+                out[position] = np.int64(kind == _TRUE)
+        elif kind in (_I16, _I32, _I64):
+            value, at = varint_at(address, at, stop)
+            if at < 0:
+                return -1
+            if position >= 0:
+                out[position] = zigzag(value)
+        elif kind == _BYTE:
+            at += 1
+        elif kind == _DOUBLE:
+            at += 8
+        elif kind == _BINARY:
+            size, at = varint_at(address, at, stop)
+            if at < 0 or size > np.uint64(stop - at):
+                return -1
+            at += np.int64(size)
+        elif kind == _STRUCT and depth + 1 < _DEPTH:
+            depth += 1
+            last[depth] = 0
+            outer[depth] = number
+        else:
+            return -1
+    return -1
+
+
+@kernel(int64(readonly(uint8), int64, int64))
+def _lz4_size(data, at, stop):
+    """Return the decompressed size of an LZ4 body, or -1 if it runs out.
+
+    The body alternates literals and copies of earlier bytes. The last literals have no copy.
+    """
+    total = 0
+    while at < stop:
+        token = np.int64(data[at])
+        at += 1
+        for part in range(2):
+            length = token >> 4 if part == 0 else token & 15
+            if length == 15:
+                more = 255
+                while more == 255:
+                    if at >= stop:
+                        return -1
+                    more = np.int64(data[at])
+                    at += 1
+                    length += more
+            if part == 1:
+                total += length + 4
+                continue
+            if length > stop - at:
+                return -1
+            at += length
+            total += length
+            if at == stop:
+                return total
+            at += 2
+            if at > stop:
+                return -1
+    return total
+
+
+@inlined
+def _is_size(data, begin, stop, codec, size):
+    """Return whether a body can have this decompressed size. It is -1 for uncompressed bodies."""
+    if size <= 0:
+        return True
+    if codec == SNAPPY:
+        return size <= MAX_SNAPPY_RATIO * (stop - begin)
+    if size > MAX_RATIO * (stop - begin):
+        return False
+    return codec != LZ4 or _lz4_size(data, begin, stop) == size
+
+
+@inlined
+def _describe_page(data, header, begin, stop, max_level, codec, page):
+    """Fill in ``page`` from its header, which ends at ``begin``.
+
+    Return flags, or a refusal code.
+    """
+    num_rows = page[NUM_ROWS]
+    if begin < 0:
+        return MALFORMED
+    kind, size = header[_TYPE], header[_UNCOMPRESSED]
+    if header[_COMPRESSED] != stop - begin or header[_NUM_VALUES] != num_rows:
+        return MISPLACED
+    if size < 0 or size > _MAX_BYTES or header[_NUM_VALUES] > _MAX_BYTES:
+        return CONTRADICTORY
+    page[CHECKSUM] = header[_CRC]
+    page[CHECKED] = begin
+    page[LEVEL_BYTES] = 0
+    page[PLAIN_SIZE] = size
+    if kind == _V2_PAGE:
+        levels = header[_DEFINITION_BYTES]
+        if levels < 0 or levels > size or levels > stop - begin:
+            return CONTRADICTORY
+        # Flat columns have no repetition levels, so a header that claims some is damaged.
+        if header[_NUM_ROWS] != num_rows or header[_REPETITION_BYTES] != 0:
+            return CONTRADICTORY
+        page[LEVEL_BYTES] = levels
+        begin += levels
+        # A page without the field is compressed.
+        page[PLAIN_SIZE] = size - levels if header[_IS_COMPRESSED] else -1
+    elif kind == _V1_PAGE:
+        if max_level:
+            if header[_LEVEL_ENCODING] != _RLE:
+                return UNKNOWN_LEVELS
+            page[LEVEL_BYTES] = -1
+    else:
+        return MISPLACED
+    if codec == 0:
+        if page[PLAIN_SIZE] not in (-1, stop - begin):
+            return CONTRADICTORY
+        page[PLAIN_SIZE] = -1
+    elif not _is_size(data, begin, stop, codec, page[PLAIN_SIZE]):
+        return CONTRADICTORY
+    page[BEGIN] = begin
+    page[SIZE] = stop - begin
+    encoding = header[_ENCODING]
+    page[ENCODING] = encoding
+    has = HAS_CHECKSUM if header[_CRC] != -1 else 0
+    if of_dictionary(encoding):
+        return has | HAS_INDICES
+    return has | (HAS_PLAIN if encoding == PLAIN else HAS_OTHERS)
+
+
+@kernel(int64(readonly(uint8), int64[:, ::1], readonly(int64), readonly(int64, 2), int64[::1]))
+def open_pages(data, pages, bounds, columns, has):
+    """Read the headers of the data pages of columns, and compare them with the page locations.
+
+    The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``. ``columns[i]`` is its greatest
+    definition level and its codec. ``has[i]`` is set to flags for what its pages have
+    (`HAS_INDICES`, ...), or to the code of a refused page (`MALFORMED`, ...). Return the
+    decompressed size of all pages that Snappy compressed.
+    """
+    last = np.zeros(_DEPTH, dtype=np.int64)
+    outer = np.zeros(_DEPTH, dtype=np.int64)
+    header = np.empty(_HEADER_FIELDS, dtype=np.int64)
+    total = 0
+    for column in range(bounds.shape[0] - 1):
+        max_level, codec = columns[column]
+        has[column] = 0
+        for i in range(bounds[column], bounds[column + 1]):
+            page = pages[:, i]
+            start, stop = page[AT], page[AT] + page[NUM_BYTES]
+            if start < 0 or stop < start or stop > data.shape[0]:
+                has[column] = MISPLACED
+                break
+            begin = _page_header(data, start, stop, header, last, outer)
+            result = _describe_page(data, header, begin, stop, max_level, codec, page)
+            if result < 0:
+                has[column] = result
+                break
+            has[column] |= result
+            if codec == SNAPPY and page[PLAIN_SIZE] > 0:
+                total += page[PLAIN_SIZE]
+    return total
+
+
+@kernel(int64(readonly(uint8), int64, int64[::1]))
+def open_dictionary(data, codec, page):
+    """Read the header of a dictionary page. Return its number of values, or a refusal code."""
+    last = np.zeros(_DEPTH, dtype=np.int64)
+    outer = np.zeros(_DEPTH, dtype=np.int64)
+    header = np.empty(_HEADER_FIELDS, dtype=np.int64)
+    begin = _page_header(data, 0, data.shape[0], header, last, outer)
+    if begin < 0:
+        return MALFORMED
+    size = header[_UNCOMPRESSED]
+    if header[_TYPE] != _DICTIONARY_PAGE or header[_COMPRESSED] != data.shape[0] - begin:
+        return MISPLACED
+    if size < 0 or size > _MAX_BYTES:
+        return CONTRADICTORY
+    if header[_NUM_VALUES] < 0 or header[_NUM_VALUES] > _MAX_BYTES:
+        return CONTRADICTORY
+    if codec and not _is_size(data, begin, data.shape[0], codec, size):
+        return CONTRADICTORY
+    page[BEGIN], page[SIZE], page[PLAIN_SIZE] = begin, header[_COMPRESSED], size
+    page[ENCODING], page[CHECKSUM], page[CHECKED] = header[_ENCODING], header[_CRC], begin
+    return header[_NUM_VALUES]

@@ -1,0 +1,212 @@
+"""Leaves that kernels decode, and the Arrow arrays their values become.
+
+Source: Encodings.md (PLAIN) and LogicalTypes.md of the Parquet format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.parquet.file_layout import Chunk, FileSchema, Leaf, Pages
+from zonebloom.parquet.synthetic_file import synthetic_file
+from zonebloom.predicates.ast import ColumnPath
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)
+_PHYSICAL_TYPES = (
+    "BOOLEAN",
+    "INT32",
+    "INT64",
+    "INT96",
+    "FLOAT",
+    "DOUBLE",
+    "BYTE_ARRAY",
+    "FIXED_LEN_BYTE_ARRAY",
+)
+_WIDTHS = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
+_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+_LARGE_TEXTS = (pa.large_string(), pa.large_binary())
+# Of parquet.thrift those that are decompressed here, as pyarrow names them.
+# Not brotli: it would have to be decompressed twice to know that it gives no less than is said.
+SNAPPY, GZIP, LZ4 = 1, 2, 7
+CODECS = {0: "uncompressed", SNAPPY: "snappy", GZIP: "gzip", 6: "zstd", LZ4: "lz4_raw"}
+MAX_INT32 = (1 << 31) - 1
+# INT96 is nanoseconds of a day, and the day; 1970-01-01 has this number.
+_JULIAN_EPOCH, _NANOSECONDS_PER_DAY = np.uint64(2_440_588), np.uint64(86_400 * 10**9)
+
+
+class Undecodable(Exception):
+    """A page, or a column, in a form that is left to pyarrow."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeafType:
+    """A leaf that is not repeated: a top-level column, or one in structs.
+
+    Attributes
+    ----------
+    arrow_type : pyarrow.DataType
+        What pyarrow reads it as.
+    physical_type : int
+    width : int
+        Bytes of a value; 0 for texts.
+    max_level : int
+        The definition level of a value that is there; 0 where all are.
+    """
+
+    arrow_type: pa.DataType
+    physical_type: int
+    width: int
+    max_level: int
+
+
+class LeafChunk(NamedTuple):
+    """A column chunk of a flat leaf, and where its pages lie."""
+
+    leaf: LeafType
+    chunk: Chunk
+    pages: Pages
+
+
+def _leaf_type(
+    leaf: Leaf, described: pq.ColumnSchema, read_as: pa.Schema, stored_as: pa.Schema
+) -> LeafType | None:
+    """Return how kernels decode a leaf, or None if pyarrow has to decode it."""
+    wanted = _type_at(read_as, leaf.field, leaf.path)
+    if described.max_repetition_level or wanted is None:
+        return None
+    stored = _type_at(stored_as, leaf.field, leaf.path)
+    physical_type = _PHYSICAL_TYPES.index(described.physical_type)
+    width = described.length if physical_type == FIXED else _WIDTHS.get(physical_type, 0)
+    if stored is None or not _is_decodable(_plain(wanted), stored, physical_type, width):
+        return None
+    return LeafType(wanted, physical_type, width, described.max_definition_level)
+
+
+def _type_at(schema: pa.Schema, field: int, path: ColumnPath) -> pa.DataType | None:
+    """The type at the end of a path through structs alone, None where there is no such."""
+    kind = schema.field(field).type
+    for name in path[1:]:
+        at = kind.get_all_field_indices(name) if pa.types.is_struct(kind) else []
+        if len(at) != 1:
+            return None
+        kind = kind.field(at[0]).type
+    return kind
+
+
+@lru_cache(maxsize=256)
+def schema_leaves(schema: FileSchema) -> list[LeafType | None]:
+    """Return how kernels decode each leaf of a file, with None for leaves that pyarrow decodes."""
+    import pyarrow.parquet as pq
+
+    fields = tuple(range(len(schema.names)))
+    try:
+        file = pq.ParquetFile(pa.BufferReader(synthetic_file(schema, fields, [], 0)))
+        # pyarrow builds a new schema of all columns at each of these calls.
+        parquet_schema, read_as = file.schema, file.schema_arrow
+        stored_as = parquet_schema.to_arrow_schema()
+        return [
+            _leaf_type(leaf, parquet_schema.column(number), read_as, stored_as)
+            for number, leaf in enumerate(schema.leaves)
+        ]
+    except (pa.ArrowException, OSError, ValueError):
+        # PyArrow says what is wrong with it when it reads.
+        return [None] * len(schema.leaves)
+
+
+@lru_cache(maxsize=256)
+def fields_by_name(schema: FileSchema) -> dict[str, int]:
+    """The numbers of the top-level fields; the last of several of one name."""
+    return {name: field for field, name in enumerate(schema.names)}
+
+
+@lru_cache(maxsize=256)
+def _leaves_by_path(schema: FileSchema) -> dict[ColumnPath, int]:
+    return {leaf.path: number for number, leaf in enumerate(schema.leaves)}
+
+
+def leaf_at(path: ColumnPath, file: FileSchema, schema: pa.Schema) -> tuple[int, LeafType] | None:
+    """A column that kernels decode as a dataset of a schema has it: its number, and the leaf."""
+    number, field = _leaves_by_path(file).get(path), schema.get_field_index(path[0])
+    leaf = None if number is None else schema_leaves(file)[number]
+    if number is None or leaf is None or field < 0:
+        return None
+    return (number, leaf) if leaf.arrow_type == _type_at(schema, field, path) else None
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type values are decoded as, to be brought to another."""
+    return _VIEWS.get(kind, kind)
+
+
+def _is_decodable(
+    arrow_type: pa.DataType, stored: pa.DataType, physical_type: int, width: int
+) -> bool:
+    if physical_type == INT96:
+        return arrow_type == stored == pa.timestamp("ns")
+    if pa.types.is_timestamp(arrow_type) and pa.types.is_timestamp(stored):
+        return physical_type == INT64 and arrow_type.unit == stored.unit
+    if physical_type == BYTE_ARRAY:
+        return arrow_type in _TEXTS
+    if arrow_type != stored or pa.types.is_null(arrow_type):
+        return False
+    if physical_type == FIXED and not width:
+        # A width of 0 is that of texts.
+        return False
+    if pa.types.is_decimal(arrow_type):
+        return arrow_type.bit_width in (128, 256) and width <= arrow_type.bit_width // 8
+    if physical_type == BOOLEAN:
+        return pa.types.is_boolean(arrow_type)
+    if pa.types.is_nested(arrow_type) or pa.types.is_boolean(arrow_type):
+        return False
+    bits = arrow_type.bit_width
+    return bits == 8 * width or (physical_type == INT32 and bits < 32)
+
+
+def fixed_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:
+    """An array of values of one width, null where they are not valid."""
+    values = data.reshape(-1, leaf.width)
+    kind = _plain(leaf.arrow_type)
+    if pa.types.is_decimal(kind):
+        if leaf.physical_type == FIXED:
+            # The one type of Parquet whose bytes begin with the highest.
+            values = values[:, ::-1]
+        data = np.empty((len(values), kind.bit_width // 8), dtype=np.uint8)
+        data[:, : leaf.width] = values
+        data[:, leaf.width :] = (values[:, -1:].view(np.int8) >> 7).view(np.uint8)
+    elif leaf.physical_type == BOOLEAN:
+        data = np.packbits(values.reshape(-1), bitorder="little")
+    elif leaf.physical_type == INT32 and kind.bit_width < 32:
+        data = np.ascontiguousarray(values[:, : kind.bit_width // 8])
+    elif leaf.physical_type == INT96:
+        low, high, days = values.view("<u4").T.astype(np.uint64)
+        # Beyond 64 bits it wraps, as pyarrow's do.
+        data = low + (high << np.uint64(32)) + (days - _JULIAN_EPOCH) * _NANOSECONDS_PER_DAY
+    return _array(leaf, kind, len(values), valid, [pa.py_buffer(data)])
+
+
+def text_array(
+    leaf: LeafType, offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | None
+) -> pa.Array:
+    """An array of values of any length, null where they are not valid."""
+    kind = _plain(leaf.arrow_type)
+    if kind in _LARGE_TEXTS:
+        offsets = offsets.astype(np.int64)
+    buffers = [pa.py_buffer(offsets), pa.py_buffer(data)]
+    return _array(leaf, kind, offsets.size - 1, valid, buffers)
+
+
+def _array(
+    leaf: LeafType, kind: pa.DataType, size: int, valid: np.ndarray | None, values: list[pa.Buffer]
+) -> pa.Array:
+    bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    array = pa.Array.from_buffers(kind, size, [bitmap, *values])
+    return array if kind == leaf.arrow_type else array.cast(leaf.arrow_type)

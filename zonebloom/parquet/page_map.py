@@ -1,0 +1,196 @@
+"""Where the pages of a file lie, from a map kept beside the index.
+
+The map (``pages.arrow``) has a row for each row group, so that a lookup opens no footer:
+
+    fragment_id  uint64
+    head         binary, as a dictionary: a FileMetaData without row groups
+    first_row, num_rows  int64
+    chunks       list<int64>, eight a leaf: physical type, codec, encodings as bits, number
+                 of values, start, start of data pages, stop, number of pages (0: not known)
+    starts, sizes, first_rows  list<int64>, the page locations of all leaves in turn
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.base.arrays import to_numpy
+from zonebloom.base.version import require_known, stamped
+from zonebloom.errors import CorruptIndex, FragmentUnreadable
+from zonebloom.parquet.file_layout import Chunk, FilePages, FileSchema, Pages, RowGroup
+from zonebloom.parquet.footer import checked_pages, parse_footer
+from zonebloom.parquet.synthetic_file import file_metadata, metadata_ends
+from zonebloom.storage.ipc_layout import open_as_it_lies
+
+SCHEMA = pa.schema(
+    [
+        pa.field("fragment_id", pa.uint64(), nullable=False),
+        pa.field("head", pa.dictionary(pa.int32(), pa.binary()), nullable=False),
+        pa.field("first_row", pa.int64(), nullable=False),
+        pa.field("num_rows", pa.int64(), nullable=False),
+        pa.field("chunks", pa.list_(pa.int64()), nullable=False),
+        pa.field("starts", pa.list_(pa.int64()), nullable=False),
+        pa.field("sizes", pa.list_(pa.int64()), nullable=False),
+        pa.field("first_rows", pa.list_(pa.int64()), nullable=False),
+    ]
+)
+_CHUNK_INTS = 8
+
+
+def map_rows(fragment_id: int, pages: FilePages) -> list[dict[str, object]]:
+    """The rows of the map for one file, one for each row group."""
+    head = _file_head(pages.schema)
+    rows: list[dict[str, object]] = []
+    for number, group in enumerate(pages.row_groups):
+        chunks: list[int] = []
+        found: list[Pages] = []
+        for leaf, chunk in enumerate(group.chunks):
+            located = pages.pages(number, leaf)
+            if located is not None:
+                found.append(located)
+            bits = sum(1 << encoding for encoding in set(chunk.encodings))
+            chunks += [chunk.physical_type, chunk.codec, bits, chunk.num_values, chunk.start]
+            chunks += [chunk.data_start, chunk.stop, 0 if located is None else located.starts.size]
+        rows.append(
+            {
+                "fragment_id": fragment_id,
+                "head": head,
+                "first_row": group.first_row,
+                "num_rows": group.num_rows,
+                "chunks": chunks,
+                "starts": _joined(each.starts for each in found),
+                "sizes": _joined(each.sizes for each in found),
+                "first_rows": _joined(each.first_rows[:-1] for each in found),
+            }
+        )
+    return rows
+
+
+def _joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
+
+
+def page_map_file(rows: Sequence[dict[str, object]]) -> pa.Buffer:
+    """The bytes of ``pages.arrow``."""
+    return _written(pa.Table.from_pylist(rows, schema=SCHEMA))
+
+
+def merged_page_map(tables: Sequence[pa.Table]) -> pa.Buffer:
+    """The bytes of one ``pages.arrow`` with the rows of several."""
+    return _written(pa.concat_tables(tables).unify_dictionaries().combine_chunks())
+
+
+def _written(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, stamped(SCHEMA)) as writer:
+        writer.write_table(table.cast(stamped(SCHEMA)))
+    return sink.getvalue()
+
+
+class PageMap:
+    """The map of a segment's fragments, over the bytes of its file; ``table`` is of `SCHEMA`."""
+
+    def __init__(self, buffer: pa.Buffer, where: str):
+        try:
+            reader = open_as_it_lies(buffer)
+            require_known(reader.schema)
+            if not reader.schema.equals(SCHEMA):
+                raise ValueError("it has other columns")
+            self.table = reader.read_all()
+            if self.table["fragment_id"].num_chunks > 1:
+                raise ValueError("it has several batches")
+            self.table.validate(full=True)
+            ids = to_numpy(self.table["fragment_id"])
+        except (pa.ArrowException, ValueError, OSError) as error:
+            raise CorruptIndex(f"{where} is not a page map ({error})") from None
+        self._where = where
+        self._rows: dict[int, list[int]] = {}
+        for row, fragment_id in enumerate(ids.tolist()):
+            self._rows.setdefault(fragment_id, []).append(row)
+        self._files: dict[tuple[int, int], FilePages] = {}
+
+    def file(self, fragment_id: int, file_bytes: int, num_rows: int) -> FilePages | None:
+        """The pages of one fragment's file, None when the map does not have it."""
+        key = (fragment_id, file_bytes)
+        if fragment_id in self._rows and key not in self._files:
+            try:
+                pages = _mapped_pages(self.table, self._rows[fragment_id], file_bytes)
+                if pages.num_rows != num_rows:
+                    raise ValueError(f"it has {pages.num_rows:,} of {num_rows:,} rows")
+                self._files[key] = pages
+            except (ValueError, IndexError, FragmentUnreadable) as error:
+                raise CorruptIndex(f"{self._where} does not hold ({error})") from None
+        return self._files.get(key)
+
+
+def _mapped_pages(table: pa.Table, rows: list[int], file_bytes: int) -> FilePages:
+    """Return the pages of a file as the rows of a map describe them."""
+    schema = _parsed_head(table["head"][rows[0]].as_py())
+    lists = {name: _lists(table, name) for name in ("chunks", "starts", "sizes", "first_rows")}
+    groups, counts, ends = [], [], []
+    first_row = 0
+    for row in rows:
+        num_rows = table["num_rows"][row].as_py()
+        ints = _numbers(lists["chunks"], row)
+        if table["first_row"][row].as_py() != first_row or num_rows < 0:
+            raise ValueError("its row groups do not follow one another")
+        if ints.size != _CHUNK_INTS * len(schema.leaves):
+            raise ValueError("its chunks are not those of its schema")
+        described = ints.reshape(-1, _CHUNK_INTS)
+        groups.append(RowGroup(first_row, num_rows, _chunks(described, file_bytes)))
+        counts.append(described[:, 7])
+        ends.append(np.cumsum(described[:, 7]))
+        first_row += num_rows
+
+    def locate(row_group: int, leaf: int) -> Pages | None:
+        count, row = int(counts[row_group][leaf]), rows[row_group]
+        if not count:
+            return None
+        first = int(ends[row_group][leaf]) - count
+        starts, sizes, first_rows = (
+            _numbers(lists[name], row)[first : first + count]
+            for name in ("starts", "sizes", "first_rows")
+        )
+        group = groups[row_group]
+        return checked_pages(
+            starts, sizes, np.append(first_rows, group.num_rows), group.chunks[leaf]
+        )
+
+    return FilePages(schema, tuple(groups), locate)
+
+
+def _lists(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the offsets and the values of a column of lists."""
+    lists = table[name].chunk(0)
+    offsets = np.frombuffer(lists.buffers()[1], dtype=np.int32)[lists.offset :]
+    return offsets, to_numpy(lists.values)
+
+
+def _numbers(lists: tuple[np.ndarray, np.ndarray], row: int) -> np.ndarray:
+    offsets, values = lists
+    return values[offsets[row] : offsets[row + 1]]
+
+
+def _chunks(described: np.ndarray, file_bytes: int) -> tuple[Chunk, ...]:
+    chunks = []
+    for kind, codec, bits, num_values, start, data_start, stop, _ in described.tolist():
+        if not (0 <= start <= data_start <= stop <= file_bytes and num_values >= 0):
+            raise ValueError("a column chunk lies outside the file")
+        encodings = tuple(i for i in range(bits.bit_length()) if bits >> i & 1)
+        chunks.append(Chunk(kind, codec, encodings, num_values, start, stop, data_start, 0, 0))
+    return tuple(chunks)
+
+
+@lru_cache(maxsize=64)
+def _parsed_head(head: bytes) -> FileSchema:
+    """The schema of a head; files of one writer share one, and what is cached by it."""
+    return parse_footer(head, 0).schema
+
+
+def _file_head(schema: FileSchema) -> bytes:
+    """A FileMetaData with this schema and no row groups."""
+    return file_metadata(*metadata_ends(schema, schema.elements, schema.arrow_schema), 0, [])

@@ -1,0 +1,113 @@
+"""Convert values of the rarer encodings to the PLAIN encoding.
+
+Source: Encodings.md of the Parquet format.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.parquet import delta_encoding_kernels as delta_kernels
+from zonebloom.parquet import row_kernels
+from zonebloom.parquet.leaf_type import (
+    BOOLEAN,
+    BYTE_ARRAY,
+    FIXED,
+    INT32,
+    INT64,
+    MAX_INT32,
+    LeafType,
+    Undecodable,
+)
+
+_PLAIN, _RLE, _DELTA, _DELTA_LENGTH, _DELTA_BYTE_ARRAY, _SPLIT = 0, 3, 5, 6, 7, 9
+
+
+def to_plain(leaf: LeafType, encoding: int, body: np.ndarray, count: int) -> np.ndarray:
+    """Return ``count`` values in PLAIN encoding, uint8. Booleans take one byte each.
+
+    Raises
+    ------
+    FragmentUnreadable
+        If the body is damaged.
+    Undecodable
+        If the encoding is unknown, or does not fit the type.
+    """
+    kind = leaf.physical_type
+    if kind == BOOLEAN:
+        return _booleans(encoding, body, count)
+    if encoding == _DELTA and kind in (INT32, INT64):
+        numbers = _deltas(body, 0, count, 8 * leaf.width)[0]
+        return numbers.astype(f"i{leaf.width}").view(np.uint8)
+    if encoding == _DELTA_LENGTH and kind == BYTE_ARRAY:
+        lengths, at = _deltas(body, 0, count)
+        return _texts(body, at, lengths)
+    if encoding == _DELTA_BYTE_ARRAY and kind == BYTE_ARRAY:
+        return _texts(*_prefixed(body, count))
+    if encoding == _DELTA_BYTE_ARRAY and kind == FIXED:
+        joined, _, lengths = _prefixed(body, count)
+        if (lengths != leaf.width).any():
+            raise FragmentUnreadable("a page has values of another width than its column")
+        return joined
+    if encoding == _SPLIT and kind != BYTE_ARRAY:
+        if count * leaf.width != body.size:
+            raise FragmentUnreadable("a page does not have the bytes of its values")
+        return np.ascontiguousarray(body.reshape(leaf.width, count).T).reshape(-1)
+    raise Undecodable
+
+
+def _booleans(encoding: int, body: np.ndarray, count: int) -> np.ndarray:
+    if encoding == _PLAIN:
+        if (count + 7) // 8 > body.size:
+            raise FragmentUnreadable("a page ends before its values")
+        return np.unpackbits(body, count=count, bitorder="little")
+    if encoding != _RLE:
+        raise Undecodable
+    # A length of 4 bytes precedes the values.
+    stop = int.from_bytes(body[:4].tobytes(), "little")
+    values = np.empty(count, dtype=np.uint8)
+    if stop > body.size - 4 or row_kernels.read_booleans(body.ctypes.data + 4, stop, values) < 0:
+        raise FragmentUnreadable("the values of a page cannot be decoded")
+    return values
+
+
+def _deltas(body: np.ndarray, at: int, count: int, bits: int = 32) -> tuple[np.ndarray, int]:
+    out = np.empty(count, dtype=np.int64)
+    stop = delta_kernels.deltas(body, at, body.size, bits, out)
+    if stop < 0:
+        raise FragmentUnreadable("the deltas of a page cannot be decoded")
+    return out, stop
+
+
+def _prefixed(body: np.ndarray, count: int) -> tuple[np.ndarray, int, np.ndarray]:
+    """Decode DELTA_BYTE_ARRAY. Return the bytes of the strings, their start, and their lengths."""
+    prefixes, at = _deltas(body, 0, count)
+    suffixes, at = _deltas(body, at, count)
+    # Check the single lengths before their sum, which could overflow.
+    if count and (
+        min(prefixes.min(), suffixes.min()) < 0
+        or max(prefixes.max(), suffixes.max()) > MAX_INT32
+        or suffixes.sum() > body.size - at
+    ):
+        raise FragmentUnreadable("the texts of a page cannot be decoded")
+    lengths = prefixes + suffixes
+    if count and (prefixes[0] or (prefixes[1:] > lengths[:-1]).any()):
+        raise FragmentUnreadable("a text begins as more than the one before it")
+    if lengths.sum() > MAX_INT32:
+        raise Undecodable
+    out = np.empty(int(lengths.sum()), dtype=np.uint8)
+    if delta_kernels.join_prefixes(body, at, body.size, prefixes, suffixes, out) < 0:
+        raise FragmentUnreadable("the texts of a page cannot be decoded")
+    return out, 0, lengths
+
+
+def _texts(data: np.ndarray, at: int, lengths: np.ndarray) -> np.ndarray:
+    # Check the single lengths before their sum, which could overflow.
+    room = data.size - at
+    if lengths.size and (lengths.min() < 0 or lengths.max() > room or lengths.sum() > room):
+        raise FragmentUnreadable("texts of a page lie outside it")
+    out = np.empty(int(lengths.sum()) + 4 * lengths.size, dtype=np.uint8)
+    if delta_kernels.plain_texts(data, at, lengths, out) < 0:
+        raise FragmentUnreadable("texts of a page lie outside it")
+    return out

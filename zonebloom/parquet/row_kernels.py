@@ -1,0 +1,218 @@
+"""Kernels that map rows to pages, and stored values to rows.
+
+Source: Encodings.md (RLE, for definition levels) of the Parquet format.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, types, uint8, uint64
+
+from zonebloom.parquet.header_kernels import (
+    ADDRESS,
+    AT,
+    BASE,
+    CHECKED,
+    FIRST_ROW,
+    LEVEL_BYTES,
+    NUM_BYTES,
+    NUM_ROWS,
+    SIZE,
+    START,
+    STORED,
+)
+from zonebloom.parquet.page_bytes import bits_at, run_at
+from zonebloom.sbbf.addresses import load_32
+from zonebloom.sbbf.jit import inlined, kernel, readonly
+
+
+@kernel(
+    int64(
+        readonly(int64, 2),
+        readonly(int64),
+        readonly(int64),
+        readonly(int64),
+        int64[::1],
+        int64[::1],
+    )
+)
+def pages_with(rows, bounds, starts, stops, out, out_bounds):
+    """Write the numbers of the pages of each column that hold rows of some ranges, ascending.
+
+    Return how many there are. Page i holds the rows ``rows[0, i]`` to ``rows[1, i]``. ``bounds``
+    and ``out_bounds`` hold the start of the pages of each column, and the end of the last one.
+    """
+    count = 0
+    out_bounds[0] = 0
+    for column in range(bounds.shape[0] - 1):
+        which = 0
+        for page in range(bounds[column], bounds[column + 1]):
+            while which < starts.shape[0] and stops[which] <= rows[0, page]:
+                which += 1
+            if which == starts.shape[0]:
+                break
+            # pyarrow sometimes writes pages without rows.
+            if rows[0, page] < rows[1, page] and starts[which] < rows[1, page]:
+                out[count] = page
+                count += 1
+        out_bounds[column + 1] = count
+    return count
+
+
+@kernel(
+    types.UniTuple(int64, 2)(
+        readonly(int64), readonly(int64), readonly(int64, 2), readonly(int64), int64[:, ::1]
+    )
+)
+def place_pages(starts, sizes, rows, numbers, pages):
+    """Say of some pages where they lie and which rows they have; the bytes and rows of them all.
+
+    They are read one after another. ``rows`` is as in `pages_with`.
+    """
+    num_bytes = num_rows = 0
+    for i in range(numbers.shape[0]):
+        page = numbers[i]
+        pages[START, i], pages[NUM_BYTES, i], pages[AT, i] = starts[page], sizes[page], num_bytes
+        pages[FIRST_ROW, i] = rows[0, page]
+        pages[NUM_ROWS, i] = rows[1, page] - rows[0, page]
+        num_bytes += sizes[page]
+        num_rows += pages[NUM_ROWS, i]
+    return num_bytes, num_rows
+
+
+@kernel(int64(readonly(int64), readonly(int64), int64[::1]))
+def rows_within(starts, stops, rows):
+    """Move the rows that lie in some ranges to the front. Return their number.
+
+    Rows and ranges are ascending.
+    """
+    count = 0
+    which = 0
+    for i in range(rows.shape[0]):
+        while which < starts.shape[0] and stops[which] <= rows[i]:
+            which += 1
+        if which == starts.shape[0]:
+            break
+        if starts[which] <= rows[i]:
+            rows[count] = rows[i]
+            count += 1
+    return count
+
+
+@inlined
+def _read_levels(address, stop, max_level, present):
+    """Set ``present`` for each row whose level is ``max_level``: it holds a value.
+
+    Return the number of these rows, or -1.
+    """
+    width = 0
+    while max_level >> width:
+        width += 1
+    if width > 8:
+        return -1
+    at = 0
+    num_read = 0
+    num_present = 0
+    while num_read < present.shape[0]:
+        run, value, begin, at = run_at(address, at, stop, width, present.shape[0] - num_read)
+        if run < 0 or value > max_level:
+            return -1
+        if value < 0:
+            for i in range(run):
+                level = np.int64(bits_at(address, begin * 8 + i * width, width, stop))
+                if level > max_level:
+                    return -1
+                present[num_read + i] = level == max_level
+                num_present += np.int64(level == max_level)
+        else:
+            present[num_read : num_read + run] = value == max_level
+            num_present += run * np.int64(value == max_level)
+        num_read += run
+    return num_present
+
+
+@kernel(
+    int64(
+        readonly(uint8), int64[:, ::1], readonly(int64), readonly(int64, 2), uint8[::1], int64[::1]
+    )
+)
+def read_levels(data, pages, bounds, columns, present, levels):
+    """Read the definition levels of pages. Return 0, or -1.
+
+    ``present`` is set for each row that holds a value, for one optional column after another.
+    ``levels`` is set to the start of each column in ``present``, or -1 if it has no null.
+    For each page the number of its stored values and the position of the first are set. If a column
+    has no null, positions and rows are the same. Levels that are part of a page body are cut off
+    from its address and size. The other parameters are those of `header_kernels.open_pages`.
+    """
+    base = 0
+    for column in range(bounds.shape[0] - 1):
+        first, stop = bounds[column], bounds[column + 1]
+        levels[column] = base
+        nulls = 0
+        for page in range(first, stop):
+            num_rows = pages[NUM_ROWS, page]
+            pages[STORED, page] = num_rows
+            if not columns[column, 0]:
+                continue
+            if num_rows < 0 or num_rows > present.shape[0] - base:
+                return -1
+            if pages[LEVEL_BYTES, page] < 0:
+                if pages[SIZE, page] < 4:
+                    return -1
+                address = np.uint64(pages[ADDRESS, page])
+                num_bytes = np.int64(load_32(address))
+                if num_bytes > pages[SIZE, page] - 4:
+                    return -1
+                address += np.uint64(4)
+                pages[ADDRESS, page] += 4 + num_bytes
+                pages[SIZE, page] -= 4 + num_bytes
+            else:
+                num_bytes = pages[LEVEL_BYTES, page]
+                address = np.uint64(data.ctypes.data) + np.uint64(pages[CHECKED, page])
+            page_present = present[base : base + num_rows]
+            count = _read_levels(address, num_bytes, columns[column, 0], page_present)
+            if count < 0:
+                return -1
+            pages[STORED, page] = count
+            nulls += num_rows - count
+            base += num_rows
+        if not nulls:
+            levels[column] = -1
+        position = 0
+        for page in range(first, stop):
+            pages[BASE, page] = position if nulls else pages[FIRST_ROW, page]
+            position += pages[STORED, page]
+    return 0
+
+
+@kernel(int64(uint64, int64, uint8[::1]))
+def read_booleans(address, stop, values):
+    """Decode booleans in RLE encoding. Return the number of true ones, or -1."""
+    return _read_levels(address, stop, 1, values)
+
+
+@kernel(int64(readonly(uint8), readonly(int64, 2), readonly(int64), int64, int64[::1]))
+def rows_of_values(present, pages, positions, nulls, out):
+    """Convert positions of stored values, ascending, to rows. With ``nulls``, add the null rows.
+
+    Return the number of rows, or -1. ``present`` says for each row of the pages, one page after
+    another, whether it holds a value.
+    """
+    count = next_position = num_values = i = 0
+    for page in range(pages.shape[1]):
+        first_row, num_rows = pages[FIRST_ROW, page], pages[NUM_ROWS, page]
+        if num_rows > present.shape[0] - i or num_rows > out.shape[0] - count:
+            return -1
+        for row in range(num_rows):
+            if present[i]:
+                if next_position < positions.shape[0] and positions[next_position] == num_values:
+                    out[count] = first_row + row
+                    count += 1
+                    next_position += 1
+                num_values += 1
+            elif nulls:
+                out[count] = first_row + row
+                count += 1
+            i += 1
+    return count

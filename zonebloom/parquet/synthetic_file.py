@@ -1,0 +1,145 @@
+"""A small Parquet file in memory that holds some pages of another, for pyarrow to decode; columns
+whose pages begin and end at the same rows travel together."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.parquet.file_layout import Chunk, FileSchema
+from zonebloom.parquet.footer import MAGIC
+from zonebloom.parquet.page_headers import Bytes
+from zonebloom.parquet.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STOP,
+    STRUCT,
+    Reader,
+    binary,
+    integer,
+    listed,
+)
+from zonebloom.parquet.thrift import struct as encode_struct
+
+_TWO_STOPS = bytes([STOP, STOP])
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedChunk:
+    """Pages of one chunk, to be put into a synthetic file."""
+
+    chunk: Chunk
+    path: tuple[str, ...]
+    dictionary: Bytes  # its page, empty when no page here needs it
+    pages: Sequence[Bytes]  # data pages, one after another
+    num_values: int  # in those pages, nulls and repetitions included
+
+
+def synthetic_file(
+    schema: FileSchema, fields: tuple[int, ...], chunks: Sequence[CopiedChunk], num_rows: int
+) -> pa.Buffer:
+    parts: list[Bytes] = [MAGIC]
+    at = len(MAGIC)
+    described = []
+    for copied in chunks:
+        size = len(copied.dictionary) + sum(map(len, copied.pages))
+        described.append(_column_chunk(copied, size, at))
+        parts.append(copied.dictionary)
+        parts += copied.pages
+        at += size
+    group = encode_struct(
+        [
+            (1, LIST, listed(STRUCT, described)),
+            (2, I64, integer(at - len(MAGIC))),
+            (3, I64, integer(num_rows)),
+        ]
+    )
+    footer = file_metadata(*_fixed_parts(schema, fields), num_rows, [group])
+    parts += (footer, struct.pack("<I", len(footer)), MAGIC)
+    return pa.py_buffer(b"".join(parts))
+
+
+def _column_chunk(copied: CopiedChunk, size: int, at: int) -> bytes:
+    chunk = copied.chunk
+    # ColumnMetaData: num_values 5, total_uncompressed_size 6, total_compressed_size 7,
+    # data_page_offset 9, dictionary_page_offset 11. No page read needs the true field 6.
+    encoded_size = integer(size)
+    fields = [
+        (5, I64, integer(copied.num_values)),
+        (6, I64, encoded_size),
+        (7, I64, encoded_size),
+        (9, I64, integer(at + len(copied.dictionary))),
+    ]
+    if copied.dictionary:
+        fields.append((11, I64, integer(at)))
+    begin = _constant_part(chunk.physical_type, chunk.encodings, copied.path, chunk.codec)
+    return begin + encode_struct(fields, after=4) + bytes([STOP])
+
+
+@lru_cache(maxsize=4096)
+def _constant_part(
+    physical_type: int, encodings: tuple[int, ...], path: tuple[str, ...], codec: int
+) -> bytes:
+    """A ColumnChunk up to field 4 of its ColumnMetaData, which no read changes."""
+    metadata = encode_struct(
+        [
+            (1, I32, integer(physical_type)),
+            (2, LIST, listed(I32, map(integer, encodings))),
+            (3, LIST, listed(BINARY, (binary(name.encode()) for name in path))),
+            (4, I32, integer(codec)),
+        ]
+    )
+    whole = encode_struct([(2, I64, integer(0)), (3, STRUCT, metadata)])
+    return whole[: -len(_TWO_STOPS)]
+
+
+@lru_cache(maxsize=256)
+def _fixed_parts(schema: FileSchema, fields: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """What every footer for these fields begins and ends with."""
+    root = Reader(schema.elements[0]).struct()
+    elements = [encode_struct([(4, BINARY, binary(root[4])), (5, I32, integer(len(fields)))])]
+    for field in fields:
+        start, stop = schema.fields[field]
+        elements += schema.elements[start:stop]
+    arrow_schema = schema.arrow_schema
+    if arrow_schema is not None:
+        arrow_schema = _pruned_arrow_schema(arrow_schema, fields)
+    return metadata_ends(schema, elements, arrow_schema)
+
+
+def metadata_ends(
+    schema: FileSchema, elements: Sequence[bytes], arrow_schema: bytes | None
+) -> tuple[bytes, bytes]:
+    """A FileMetaData up to its number of rows, and what follows its row groups."""
+    head = encode_struct([(1, I32, integer(schema.version)), (2, LIST, listed(STRUCT, elements))])
+    ends = []
+    if arrow_schema is not None:
+        entry = [(1, BINARY, binary(b"ARROW:schema")), (2, BINARY, binary(arrow_schema))]
+        ends.append((5, LIST, listed(STRUCT, [encode_struct(entry)])))
+    if schema.created_by is not None:
+        ends.append((6, BINARY, binary(schema.created_by)))
+    return head[:-1], encode_struct(ends, after=4)
+
+
+def file_metadata(head: bytes, tail: bytes, num_rows: int, row_groups: Sequence[bytes]) -> bytes:
+    """A FileMetaData between `metadata_ends`."""
+    rows = [(3, I64, integer(num_rows)), (4, LIST, listed(STRUCT, row_groups))]
+    return head + encode_struct(rows, after=2)[:-1] + tail
+
+
+def _pruned_arrow_schema(encoded: bytes, fields: tuple[int, ...]) -> bytes:
+    """The Arrow schema a writer left, with only some of its fields."""
+    try:
+        whole = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+        pruned = pa.schema([whole.field(field) for field in fields])
+        return base64.b64encode(pruned.serialize())
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+        raise FragmentUnreadable(f"its Arrow schema cannot be read ({error})") from None

@@ -1,0 +1,253 @@
+"""Kernels that take the values of selected rows from pages and dictionaries.
+
+No byte of a page is trusted: kernels return -1 if the bytes run out or contradict one another.
+
+Source: Encodings.md of the Parquet format.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int32, int64, uint8, uint32, uint64
+
+from zonebloom.parquet.header_kernels import (
+    ADDRESS,
+    ENCODING,
+    FIRST_ROW,
+    NUM_ROWS,
+    SIZE,
+    STORED,
+    of_dictionary,
+)
+from zonebloom.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at, text_at
+from zonebloom.sbbf.addresses import copy_4, copy_8, load_32
+from zonebloom.sbbf.jit import inlined, kernel, readonly
+
+# Positions of the description of a column for `take`: the width of its values, 0 for strings; the
+# start of its levels in ``present``, -1 if no row is null; the start of its values in the output,
+# or its number among the string columns; the addresses of its dictionary and of the string offsets
+# in that; the number of entries of the dictionary.
+WIDTH, LEVELS, TARGET, DICTIONARY, TEXT_STARTS, NUM_ENTRIES = range(6)
+_LENGTH_BYTES = 4
+
+
+@inlined
+def _indices(address, size, count, positions, num_positions):
+    """Replace positions in a page of dictionary indices by these indices. Return 0, or -1."""
+    if count == 0:
+        return 0
+    if size < 1 or byte_at(address, 0) > np.uint64(32):
+        return -1
+    width = np.int64(byte_at(address, 0))
+    at = 1
+    num_read = 0
+    num_replaced = 0
+    while num_read < count:
+        run, value, begin, at = run_at(address, at, size, width, count - num_read)
+        if run < 0:
+            return -1
+        while num_replaced < num_positions and positions[num_replaced] < num_read + run:
+            index = value
+            if value < 0:
+                bit = begin * 8 + (positions[num_replaced] - num_read) * width
+                index = np.int64(bits_at(address, bit, width, size))
+            positions[num_replaced] = index
+            num_replaced += 1
+        num_read += run
+    return 0
+
+
+@inlined
+def _copy_value(target, source, width):
+    if width == 8:
+        copy_8(target, source)
+    elif width == 4:
+        copy_4(target, source)
+    else:
+        copy_bytes(target, source, width)
+
+
+@kernel(int64(readonly(int64, 2), int64, int64))
+def have_values(pages, width, are_indices):
+    """Return 0 if pages have as many values or dictionary indices as they claim, else -1."""
+    nothing = np.empty(0, dtype=np.int64)
+    for page in range(pages.shape[1]):
+        address = np.uint64(pages[ADDRESS, page])
+        size, count = pages[SIZE, page], pages[STORED, page]
+        if are_indices:
+            if _indices(address, size, count, nothing, 0) < 0:
+                return -1
+        elif width:
+            if count * width > size:
+                return -1
+        else:
+            at = 0
+            for _ in range(count):
+                at, length = text_at(address, at, size, 0)
+                if length < 0:
+                    return -1
+                at += length
+    return 0
+
+
+@kernel(
+    int64(
+        readonly(int64, 2),
+        readonly(int64),
+        readonly(int64, 2),
+        readonly(uint8),
+        readonly(int64),
+        uint8[:, ::1],
+        uint8[::1],
+        uint64[:, ::1],
+        int64[:, ::1],
+    )
+)
+def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
+    """Take the values of columns at rows, which are ascending.
+
+    The pages of column i are ``bounds[i]`` to ``bounds[i + 1]`` and include every row asked for.
+    ``leaves[i]`` describes the column. Values of a fixed width are copied to ``out``. For strings,
+    ``starts`` and ``lengths`` receive their addresses and lengths. A null becomes zeros, and its
+    ``valid[i]`` is cleared; ``valid`` is not set for columns without nulls. Return the bytes of all
+    strings, or -1.
+
+    A page with a row that is asked for must hold all its values: if one is missing, the remaining
+    ones may belong to other rows.
+    """
+    num_bytes = 0
+    positions = np.empty(rows.shape[0], dtype=np.int64)
+    slots = np.empty(rows.shape[0], dtype=np.int64)
+    for leaf in range(leaves.shape[0]):
+        width, level, place = leaves[leaf, WIDTH], leaves[leaf, LEVELS], leaves[leaf, TARGET]
+        optional = level >= 0
+        target = np.uint64(out.ctypes.data) + np.uint64(place)
+        if width and rows.shape[0] * width > out.shape[0] - place:
+            return -1
+        num_taken = 0
+        for page in range(bounds[leaf], bounds[leaf + 1]):
+            address = np.uint64(pages[ADDRESS, page])
+            size, count = pages[SIZE, page], pages[STORED, page]
+            first_row, num_rows = pages[FIRST_ROW, page], pages[NUM_ROWS, page]
+            if optional and num_rows > present.shape[0] - level:
+                return -1
+            is_indices = of_dictionary(pages[ENCODING, page])
+            num_positions = row = num_values = 0
+            num_taken_before = num_taken
+            last = num_taken + num_rows - 1
+            if (
+                width
+                and not (optional or is_indices)
+                and num_taken <= last < rows.shape[0]
+                and rows[num_taken] == first_row
+                and rows[last] == first_row + num_rows - 1
+            ):
+                # All rows of the page are asked for, so its values can be copied together.
+                if count < num_rows or count * width > size:
+                    return -1
+                copy_bytes(target + np.uint64(num_taken * width), address, num_rows * width)
+                num_taken += num_rows
+                continue
+            while num_taken < rows.shape[0] and rows[num_taken] < first_row + num_rows:
+                target_row = rows[num_taken] - first_row
+                if target_row < row:
+                    return -1
+                if optional:
+                    while row < target_row:
+                        num_values += np.int64(present[level + row])
+                        row += 1
+                    valid[leaf, num_taken] = present[level + row]
+                    if present[level + row]:
+                        positions[num_positions], slots[num_positions] = num_values, num_taken
+                        num_positions += 1
+                    elif width:
+                        for k in range(width):
+                            out[place + num_taken * width + k] = 0
+                    else:
+                        starts[place, num_taken] = lengths[place, num_taken] = 0
+                else:
+                    positions[num_positions], slots[num_positions] = target_row, num_taken
+                    num_positions += 1
+                num_taken += 1
+            level += num_rows
+            if num_taken == num_taken_before:
+                continue
+            if is_indices:
+                if _indices(address, size, count, positions, num_positions) < 0:
+                    return -1
+                source = np.uint64(leaves[leaf, DICTIONARY])
+                text_starts = np.uint64(leaves[leaf, TEXT_STARTS])
+                for i in range(num_positions):
+                    index, slot = positions[i], slots[i]
+                    if index >= leaves[leaf, NUM_ENTRIES]:
+                        return -1
+                    if width:
+                        to = target + np.uint64(slot * width)
+                        _copy_value(to, source + np.uint64(index * width), width)
+                    else:
+                        start = load_32(text_starts + np.uint64(4 * index))
+                        stop = load_32(text_starts + np.uint64(4 * index + 4))
+                        starts[place, slot] = source + start
+                        lengths[place, slot] = np.int64(stop - start) - _LENGTH_BYTES
+                        num_bytes += lengths[place, slot]
+            elif width:
+                if count * width > size:
+                    return -1
+                for i in range(num_positions):
+                    to = target + np.uint64(slots[i] * width)
+                    _copy_value(to, address + np.uint64(positions[i] * width), width)
+            else:
+                at = i = 0
+                for position in range(count):
+                    at, length = text_at(address, at, size, 0)
+                    if length < 0:
+                        return -1
+                    if i < num_positions and positions[i] == position:
+                        starts[place, slots[i]] = address + np.uint64(at)
+                        lengths[place, slots[i]] = length
+                        num_bytes += length
+                        i += 1
+                    at += length
+        if num_taken < rows.shape[0]:
+            return -1
+    return num_bytes
+
+
+@kernel(int64(readonly(uint64, 2), readonly(int64, 2), int32[:, ::1], uint8[::1]))
+def copy_texts(starts, lengths, offsets, out):
+    """Copy the strings of columns to ``out``, one after another, and write their offsets.
+
+    Offsets count from the first string of their column, whose bytes must be fewer than 2 ** 31.
+    Return the number of bytes copied, or -1 if there is no room.
+    """
+    base = 0
+    for column in range(starts.shape[0]):
+        end = 0
+        offsets[column, 0] = 0
+        for i in range(starts.shape[1]):
+            length = lengths[column, i]
+            if length < 0 or length > out.shape[0] - base - end:
+                return -1
+            target = np.uint64(out.ctypes.data) + np.uint64(base + end)
+            copy_bytes(target, starts[column, i], length)
+            end += length
+            offsets[column, i + 1] = np.int32(end)
+        base += end
+    return base
+
+
+@kernel(int64(uint64, int64, uint32[::1]))
+def text_starts(address, size, out):
+    """Write the offsets of the strings of a dictionary, and one past the end.
+
+    Return the bytes of the strings, or -1.
+    """
+    at = 0
+    for i in range(out.shape[0] - 1):
+        out[i] = np.uint32(at + _LENGTH_BYTES)
+        at, length = text_at(address, at, size, 0)
+        if length < 0:
+            return -1
+        at += length
+    out[out.shape[0] - 1] = np.uint32(at + _LENGTH_BYTES)
+    return at

@@ -1,0 +1,1 @@
+"""Sources of datasets: where their files come from, and how their rows are read."""

@@ -1,0 +1,307 @@
+"""Columns of one fragment, read together as a stream of small batches for training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from zonebloom.errors import SchemaMismatch
+from zonebloom.parquet.field_names import named_metadata
+from zonebloom.parquet.footer import ENCRYPTED_MAGIC, TAIL_BYTES
+from zonebloom.sources.memory import TableSource
+from zonebloom.sources.source import (
+    Fragment,
+    Source,
+    is_plain_parquet,
+    missing_column,
+    require_all_rows,
+    stated_row_count,
+)
+from zonebloom.storage.file_view import Names
+from zonebloom.storage.files import reading, without_short_reads
+from zonebloom.values.types import widens
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pads
+    import pyarrow.parquet as pq
+
+# Rows a batch: large enough that calls cost nothing, small enough to stay in memory.
+_BATCH_ROWS = 1 << 17
+# Bytes read at a time within a column chunk, so that a chunk of gigabytes is never held.
+_READ_BYTES = 1 << 20
+# A run of row groups handed to one thread has at least this many rows.
+_RUN_ROWS = 1 << 20
+_ADVICE = "repair or remove the file, then build again"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of one fragment that one thread reads; no row groups where it is read as a whole."""
+
+    first_row: int
+    num_rows: int | None
+    row_groups: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    path: tuple[str, ...]
+    type: pa.DataType
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+
+class ColumnsReader:
+    def __init__(
+        self,
+        format: pads.FileFormat,
+        filesystem: pafs.FileSystem,
+        path: str,
+        columns: Sequence[Column],
+        schema: pa.Schema,
+        names: Names | None = None,
+        defaults: Mapping[str, pa.Scalar] | None = None,
+    ):
+        self._format = format
+        self._filesystem = filesystem
+        self._path = path
+        self._columns = tuple(columns)
+        self._schema = schema
+        self._names = names
+        self._defaults = defaults or {}
+        self._metadata: pq.FileMetaData | None = None
+        self._whole = not is_plain_parquet(format)
+
+    def runs(self, split: bool) -> list[Run]:
+        metadata = self._metadata = None if self._whole else self._plain_metadata()
+        if metadata is None:
+            return [Run(0, None, None)]
+        rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        if not split:
+            return [Run(0, sum(rows), tuple(range(len(rows))))]
+        runs: list[Run] = []
+        first_row, count, held = 0, 0, []
+        for i, rows_here in enumerate(rows):
+            held.append(i)
+            count += rows_here
+            if count >= _RUN_ROWS or i == len(rows) - 1:
+                runs.append(Run(first_row, count, tuple(held)))
+                first_row, count, held = first_row + count, 0, []
+        return runs
+
+    def read(self, run: Run) -> Iterator[list[pa.Array]]:
+        """Yield the values of the columns, batch by batch.
+
+        Raises
+        ------
+        FragmentUnreadable
+            After the last batch, if rows are missing that the metadata of the file states.
+        SchemaMismatch
+        """
+        num_rows = np.zeros(len(self._columns), dtype=np.int64)
+        with reading(self._path, _ADVICE):
+            fragment = None if run.row_groups is not None else self._open_fragment()
+            batches = self._row_groups(run) if fragment is None else self._fragment(fragment)
+            while (batch := next(batches, None)) is not None:
+                # PyArrow may cut the columns of a batch at different rows if a read was short.
+                num_rows += [len(values) for values in batch]
+                yield [
+                    self._as_dataset_type(values, column)
+                    for values, column in zip(batch, self._columns, strict=True)
+                ]
+            num_stated = run.num_rows if fragment is None else stated_row_count(fragment)
+            for count in num_rows.tolist():
+                require_all_rows(self._path, count, num_stated)
+
+    def _plain_metadata(self) -> pq.FileMetaData | None:
+        """The footer of a file; None of an encrypted one, to which the format may hold the keys."""
+        import pyarrow.parquet as pq
+
+        opened = self._filesystem.open_input_file
+        named = reading(self._path, _ADVICE, parquet_in=self._filesystem)
+        with named, opened(self._path) as file:
+            if self._names is not None:
+                return named_metadata(file, self._names)
+            file.seek(max(0, file.size() - TAIL_BYTES))
+            tail = file.read()
+            if tail.endswith(ENCRYPTED_MAGIC):
+                return None
+            metadata = pq.ParquetFile(file).metadata
+        # Where columns alone are encrypted, a signature follows the footer.
+        is_signed = metadata.serialized_size != int.from_bytes(tail[:4], "little")
+        return None if is_signed else metadata
+
+    def _open_fragment(self) -> pads.Fragment:
+        return self._format.make_fragment(self._path, self._filesystem)
+
+    def _fragment(self, fragment: pads.Fragment) -> Iterator[list[pa.Array]]:
+        asked = {str(at): pc.field(*column.path) for at, column in enumerate(self._columns)}
+        for batch in fragment.to_batches(
+            schema=self._schema, columns=asked, batch_size=_BATCH_ROWS, use_threads=False
+        ):
+            for values in batch.columns:
+                # The buffers of an IPC file are used as they lie: offsets are checked first.
+                values.validate(full=True)
+            yield batch.columns
+
+    def _row_groups(self, run: Run) -> Iterator[list[pa.Array]]:
+        file = self._open_file()
+        yield from self._batches(file, file.schema_arrow, run, self._columns)
+
+    def read_apart(self, run: Run) -> Iterator[tuple[Column, Iterator[list[pa.Array]]]]:
+        """Yield each column with an iterator over its batches alone.
+
+        The file is opened once, because to open a file takes time for all its columns. Finish
+        with a column's iterator before the next column is asked for.
+        """
+        file = None
+        for column in self._columns:
+            if run.row_groups is None:
+                yield column, self._alone(column).read(run)
+                continue
+            if file is None:
+                with reading(self._path, _ADVICE):
+                    file = self._open_file()
+                    fields = file.schema_arrow
+            batches = self._batches(file, fields, run, [column])
+            yield column, self._read_alone(batches, column, run.num_rows)
+
+    def _alone(self, column: Column) -> ColumnsReader:
+        how = self._schema, self._names, self._defaults
+        return ColumnsReader(self._format, self._filesystem, self._path, [column], *how)
+
+    def _read_alone(
+        self, batches: Iterator[list[pa.Array]], column: Column, num_stated: int | None
+    ) -> Iterator[list[pa.Array]]:
+        num_rows = 0
+        with reading(self._path, _ADVICE):
+            for (values,) in batches:
+                num_rows += len(values)
+                yield [self._as_dataset_type(values, column)]
+            require_all_rows(self._path, num_rows, num_stated)
+
+    def _open_file(self) -> pq.ParquetFile:
+        import pyarrow.parquet as pq
+
+        return pq.ParquetFile(
+            self._filesystem.open_input_file(self._path),
+            metadata=self._metadata,
+            buffer_size=_READ_BYTES,
+            pre_buffer=False,
+        )
+
+    def _batches(
+        self, file: pq.ParquetFile, fields: pa.Schema, run: Run, columns: Sequence[Column]
+    ) -> Iterator[list[pa.Array]]:
+        stored = [self._is_stored(fields, column) for column in columns]
+        batches = file.iter_batches(
+            batch_size=_BATCH_ROWS,
+            row_groups=list(run.row_groups or ()),
+            columns=[c.name for c, there in zip(columns, stored, strict=True) if there],
+            use_threads=False,
+        )
+        for batch in batches:
+            yield [
+                # A scan sees a fragment without the column, or without the leaf, in the same way.
+                leaf_of(batch.column(column.path[0]), column.path)
+                if there
+                else missing_column(column.type, batch.num_rows, self._defaults.get(column.name))
+                for column, there in zip(columns, stored, strict=True)
+            ]
+
+    def _is_stored(self, schema: pa.Schema, column: Column) -> bool:
+        fields: pa.Schema | pa.StructType = schema
+        for name in column.path[:-1]:
+            if not fields.get_all_field_indices(name):
+                return False
+            inner = fields.field(name).type
+            if not isinstance(inner, pa.StructType):
+                raise SchemaMismatch(
+                    f"{self._path} holds {name!r} as {inner}, so there is no "
+                    f"{column.name!r} in it; rewrite the file, or leave it out"
+                )
+            fields = inner
+        return bool(fields.get_all_field_indices(column.path[-1]))
+
+    def _as_dataset_type(self, values: pa.Array, column: Column) -> pa.Array:
+        if values.type == column.type:
+            return values
+        if not widens(values.type, column.type, checked=True):
+            raise type_mismatch(self._path, column.name, values.type, column.type)
+        return values.cast(column.type)
+
+
+class TableColumns:
+    def __init__(self, table: pa.Table, columns: Sequence[Column]):
+        self._table = table
+        self._columns = tuple(columns)
+
+    def runs(self, split: bool) -> list[Run]:
+        return [Run(0, self._table.num_rows, None)]
+
+    def read(self, run: Run) -> Iterator[list[pa.Array]]:
+        """The values, in batches that no chunk's bounds lie inside of."""
+        names = list(dict.fromkeys(column.path[0] for column in self._columns))
+        for batch in self._table.select(names).to_batches():
+            yield [leaf_of(batch.column(column.path[0]), column.path) for column in self._columns]
+
+    def read_apart(self, run: Run) -> Iterator[tuple[Column, Iterator[list[pa.Array]]]]:
+        """Yield each column with an iterator over its batches alone."""
+        for column in self._columns:
+            yield column, TableColumns(self._table, [column]).read(run)
+
+
+def columns_reader(
+    source: Source,
+    fragment: Fragment,
+    columns: Sequence[Column],
+    filesystem: pafs.FileSystem | None = None,
+) -> ColumnsReader | TableColumns:
+    if isinstance(source, TableSource):
+        return TableColumns(source.table, columns)
+    files = without_short_reads(source.filesystem) if filesystem is None else filesystem
+    how = fragment.names, fragment.defaults
+    return ColumnsReader(source.format, files, fragment.path, columns, source.schema, *how)
+
+
+def type_mismatch(
+    path: str, column: str, stored: pa.DataType, wanted: pa.DataType, why: object = None
+) -> SchemaMismatch:
+    """Return the error for a file that holds a column as another type than the dataset's."""
+    union = union_type(stored, wanted)
+    reason = "" if why is None else f": {why}"
+    # With the union of all types the dataset may have this type already.
+    advice = (
+        "rewrite the file, or read other columns"
+        if union is None or union == wanted
+        else f'open the dataset with schema="union", which reads both as {union}, or rewrite the '
+        "file"
+    )
+    return SchemaMismatch(
+        f"{path} holds column {column!r} as {stored}, the dataset's schema says {wanted}{reason}; "
+        f"{advice}"
+    )
+
+
+def union_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    """Return the type that schema="union" gives a column of two types, or None if there is none."""
+    schemas = [pa.schema({"column": first}), pa.schema({"column": second})]
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return None
+
+
+def leaf_of(values: pa.Array, path: tuple[str, ...]) -> pa.Array:
+    for name in path[1:]:
+        # Unlike StructArray.field, a null struct makes its leaf null.
+        values = pc.struct_field(values, name)  # pyright: ignore[reportAttributeAccessIssue]
+    return values

@@ -1,0 +1,87 @@
+"""A table in memory as a dataset of one fragment: nothing is copied, nothing can go stale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom.base.row_ranges import RowRanges
+from zonebloom.sources.source import Fragment, Source, groups_with
+from zonebloom.storage.files import FileIdentity
+
+_KEY = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource(Source):
+    table: pa.Table
+    identity: FileIdentity
+
+    def open(self, fragment: Fragment, filesystem: pafs.FileSystem) -> Any:
+        return next(iter(self.scan_whole([], filesystem).get_fragments()))
+
+    def scan_whole(self, fragments: Sequence[Any], filesystem: pafs.FileSystem) -> Any:
+        import pyarrow.dataset as pads
+
+        return pads.InMemoryDataset(self.table)
+
+    @property
+    def is_ipc(self) -> bool:
+        return False
+
+    def identities(
+        self,
+        fragments: Sequence[Fragment] | None = None,
+        before: Iterable[FileIdentity | None] = (),
+    ) -> list[FileIdentity | None]:
+        """A table never changes."""
+        return [self.identity for _ in (self.fragments if fragments is None else fragments)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # IPC leaves out the rows around a slice, which pyarrow's own pickle sends too.
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.table.schema) as writer:
+            writer.write_table(self.table)
+        return _open_ipc, (sink.getvalue(), self.identity)
+
+
+def _open_ipc(stream: pa.Buffer, identity: FileIdentity) -> TableSource:
+    # The index knows the table by its first size in memory, which IPC changes.
+    return replace(open_table(pa.ipc.open_stream(stream).read_all()), identity=identity)
+
+
+def open_table(table: pa.Table) -> TableSource:
+    import pyarrow.dataset as pads
+
+    fragment = Fragment(_KEY, _KEY)
+    return TableSource(
+        table.schema,
+        pads.IpcFileFormat(),
+        pafs.LocalFileSystem(),
+        "memory",
+        (fragment,),
+        table,
+        FileIdentity(table.nbytes, 0),
+    )
+
+
+class TableRows:
+    def __init__(self, table: pa.Table):
+        self._batches = table.to_batches()
+
+    def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
+        return groups_with(rows, (batch.num_rows for batch in self._batches))
+
+    def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
+        batch = self._batches[row_group].select(list(names))
+        return pa.Table.from_batches([batch.slice(a, b - a) for a, b in rows], batch.schema)
+
+    def require_unchanged(self) -> None:
+        """Do nothing: a table never changes."""
+
+    def close(self) -> None:
+        """Nothing is open."""
