@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from storage.parquet.parquet_helpers import File, written
+from parquet.parquet_helpers import File, written
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.file_layout import Chunk

@@ -9,7 +9,7 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 import pytest
-from storage.parquet.parquet_helpers import File, sample, written
+from parquet.parquet_helpers import File, sample, written
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable

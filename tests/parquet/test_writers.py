@@ -14,7 +14,7 @@ import pytest
 from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storage.parquet.parquet_helpers import SCALARS, check_file, sample
+from parquet.parquet_helpers import SCALARS, check_file, sample
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet.leaf_type import CODECS

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from storage.parquet.parquet_helpers import File, same, sliced, some_rows
+from parquet.parquet_helpers import File, same, sliced, some_rows
 from trust.report import PEER, Report
 
 from zonebloom.base.row_ranges import RowRanges

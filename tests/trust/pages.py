@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from storage.parquet.parquet_helpers import TYPES, File, same, sample, sliced, some_rows, written
+from parquet.parquet_helpers import TYPES, File, same, sample, sliced, some_rows, written
 from trust.report import PEER, Report
 
 from zonebloom.base.row_ranges import RowRanges
