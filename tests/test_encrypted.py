@@ -108,11 +108,6 @@ def test_filters_on_locked_columns_are_refused_and_do_not_end_the_process(source
         f"try: {call}",
         "except zb.errors.FragmentUnreadable: print('refused')",
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "refused\n", done.stderr

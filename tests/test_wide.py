@@ -36,7 +36,7 @@ def folders(tmp_path_factory) -> dict[int, Path]:
         folders[width] = tmp_path_factory.mktemp("wide") / "data"
         folders[width].mkdir()
         numbers, texts = np.arange(100), [str(number) for number in range(100)]
-        columns = {f"c{at}": numbers if at % 2 else texts for at in range(width)}
+        columns = {f"c{column}": numbers if column % 2 else texts for column in range(width)}
         pq.write_table(pa.table(columns), folders[width] / "a.parquet", write_page_index=True)
         zb.dataset(folders[width]).create_scalar_index("c1", spark=False)
     return folders

@@ -30,6 +30,7 @@ PARTS = (
     "patches",
     "rewrites",
     "foreign",
+    "wide",
 )
 
 

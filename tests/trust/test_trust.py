@@ -15,6 +15,7 @@ from trust import (
     patches,
     rewrites,
     short,
+    wide,
 )
 from trust.report import Report, check
 from trust.small import WRITERS
@@ -32,6 +33,7 @@ PARTS = [
     (patches, 2, {}),
     (rewrites, 2, {}),
     (foreign, 6, {"most": 2}),
+    (wide, 2, {"width": 400, "lookups": 16}),
 ]
 CASES = [
     pytest.param(part, case, options, id=f"{part.__name__.rpartition('.')[2]}-{case}")

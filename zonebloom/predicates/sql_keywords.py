@@ -38,7 +38,7 @@ def quote_columns(tokens: Sequence[Any], names: Collection[str]) -> list[Any]:
     """
     from sqlglot.tokens import TokenType  # pyright: ignore[reportPrivateImportUsage]
 
-    known = {name.lower() for name in names}
+    columns = {name.lower() for name in names}
     texts = [_text(token) for token in tokens] + [""]
     out = []
     begins_operand = is_part = False
@@ -51,10 +51,10 @@ def quote_columns(tokens: Sequence[Any], names: Collection[str]) -> list[Any]:
             is_part
             or (
                 begins_operand
-                and text.lower() in known
+                and text.lower() in columns
                 and text not in _LITERAL_WORDS
                 and (not following or following in _FOLLOWERS)
-                and (text != "NOT" or _is_column_not(texts[number + 1 : number + 3], known))
+                and (text != "NOT" or _is_column_not(texts[number + 1 : number + 3], columns))
             )
         )
         is_part = text == "."
@@ -75,9 +75,9 @@ def _text(token: Any) -> str:
     return "?" if kind == "IDENTIFIER" or kind.endswith("STRING") else token.text.upper()
 
 
-def _is_column_not(following: Sequence[str], known: Collection[str]) -> bool:
+def _is_column_not(following: Sequence[str], columns: Collection[str]) -> bool:
     """Return whether NOT before these texts is a column and not the operator."""
     word = following[0]
     if word == "IN":
         return following[1] == "("
-    return word != "NOT" and word.lower() not in known
+    return word != "NOT" and word.lower() not in columns
